@@ -26,6 +26,8 @@ from typing import Any
 from measured import collectives, gpt, inference, kernels, megatron, mlp, mpt
 from measured.rows import Row
 
+from distir.planning.rank_correlation import rank_correlation
+
 LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "gpt_inference*": inference.load,
     "gpt_single_node*": gpt.load,
@@ -39,7 +41,7 @@ LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
 
 @dataclass
 class Scored:
-    """A row with its prediction, and what went wrong if there is none."""
+    """A row with its prediction, or what went wrong if there is none."""
 
     row: Row
     predicted: float = float("nan")
@@ -52,41 +54,21 @@ class Scored:
 
 
 def predict(row: Row) -> Scored:
-    """Runs in worker processes."""
+    """Predicts a row, in a worker process."""
     try:
         return Scored(row, row.predict())
     except Exception as error:
         return Scored(row, failure=f"{type(error).__name__}: {error}"[:200])
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    found = [0.0] * len(values)
-    start = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or values[order[end]] != values[order[start]]:
-            for place in order[start:end]:
-                found[place] = (start + end - 1) / 2
-            start = end
-    return found
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The rank correlation of two lists."""
-    if len(first) < 2:
-        return float("nan")
-    return statistics.correlation(ranks(first), ranks(second))
-
-
 def mean_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The mean absolute relative error."""
+    """Returns the mean absolute relative error."""
     pairs = zip(predicted, measured, strict=True)
     return statistics.fmean(abs(p / m - 1) for p, m in pairs)
 
 
 def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
-    """The figures of some rows; `constant` is the baseline's efficiency."""
+    """Returns the figures of some rows; `constant` is the baseline's efficiency."""
     measured = [s.row.measured for s in scored]
     predicted = [s.predicted for s in scored]
     naive = [s.row.ideal / constant for s in scored]
@@ -94,21 +76,21 @@ def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
         "rows": len(scored),
         "error": mean_error(predicted, measured),
         "bias": statistics.fmean(s.error for s in scored),
-        "spearman": spearman(predicted, measured),
+        "spearman": rank_correlation(predicted, measured),
         "baseline_error": mean_error(naive, measured),
-        "baseline_spearman": spearman(naive, measured),
+        "baseline_spearman": rank_correlation(naive, measured),
     }
 
 
 def spread(rows: Sequence[Row]) -> list[Row]:
-    """The rows in an order in which the first ones, however many, come from everywhere."""
+    """Returns the rows in an order in which any first ones are a sample of all."""
     count = len(rows)
     step = next(n for n in range(int(0.618 * count), count + 1) if gcd(n, count) == 1)
     return [rows[i * step % count] for i in range(count)]
 
 
 def evaluate(rows: Sequence[Row], processes: int) -> list[Scored]:
-    """The predictions of all rows."""
+    """Returns the predictions of all rows."""
     if processes == 1:
         return [predict(row) for row in rows]
     with ProcessPoolExecutor(processes) as pool:
@@ -116,7 +98,7 @@ def evaluate(rows: Sequence[Row], processes: int) -> list[Scored]:
 
 
 def report(name: str, scored: Sequence[Scored]) -> dict[str, Any]:
-    """Prints the lines of a file, and gives them."""
+    """Prints the lines of a file, and returns them as JSON data."""
     good = [s for s in scored if not s.failure]
     for failed in (s for s in scored if s.failure):
         print(

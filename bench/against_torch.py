@@ -89,8 +89,9 @@ ROWS = {
 @dataclass(frozen=True)
 class Outcome:
     """
-    A row of one model: generated over by hand, in wall time and in processor time of all
-    ranks; the milliseconds of a step by hand; ATen calls of a step on rank 0, by name.
+    The outcome of a row of one model: the ratio of generated to by hand, in wall time and
+    in processor time of all ranks; the milliseconds of a step by hand; ATen calls of a step
+    on rank 0, by name.
     """
 
     model: str
@@ -103,7 +104,10 @@ class Outcome:
 
 
 def imported(benched: Benched, row: str, batches: int) -> ImportedModel:
-    """The sequential program of a row with the model's weights, as `distir import` makes it."""
+    """
+    Returns the sequential program of a row with the model's weights, as `distir import`
+    makes it.
+    """
     given, _ = benched.inputs_and_labels(batches)
     found = import_torch(benched.module(), (given,))
     module, context = found.module, Context()
@@ -118,7 +122,7 @@ def imported(benched: Benched, row: str, batches: int) -> ImportedModel:
 
 
 def write(found: ImportedModel, row: Row, folder: Path, buckets: bool) -> None:
-    """The package of a row, and the weights beside it."""
+    """Writes the package of a row, and the weights beside it."""
     module = found.module.clone()
     options = row.options
     if row.processes > 1:
@@ -129,7 +133,7 @@ def write(found: ImportedModel, row: Row, folder: Path, buckets: bool) -> None:
 
 
 def ratio(times: dict[str, Any], which: int) -> float:
-    """The median over turns of generated over by hand, of one of the clocks."""
+    """Returns the median over turns of generated over by hand, of one of the clocks."""
     pairs = zip(times["generated"], times["by hand"], strict=True)
     return median(mine[which] / theirs[which] for mine, theirs in pairs)
 
@@ -137,7 +141,7 @@ def ratio(times: dict[str, Any], which: int) -> float:
 def compare(
     model: str, name: str, arguments: argparse.Namespace, sequential: ImportedModel
 ) -> Outcome:
-    """Writes, runs and times a row. Raises DistIRError where the two sides disagree."""
+    """Writes, runs and times a row. Raises DistIRError if the two sides disagree."""
     row = ROWS[name]
     with tempfile.TemporaryDirectory(prefix="distir-") as place:
         folder = Path(place)
@@ -182,7 +186,7 @@ def compare(
 
 
 def as_table(outcomes: Sequence[Outcome]) -> str:
-    """The table, in Markdown."""
+    """Returns the table in Markdown."""
     head = [
         "model",
         "generated",
@@ -210,7 +214,9 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def calls_beside(outcome: Outcome) -> str:
-    """The operators that the two sides call, most different first."""
+    """
+    Returns the operators that the two sides call, those with the largest difference first.
+    """
     mine, theirs = outcome.generated_calls, outcome.by_hand_calls
     names = sorted({*mine, *theirs}, key=lambda n: theirs.get(n, 0) - mine.get(n, 0))
     lines = [f"{mine.get(n, 0):6} {theirs.get(n, 0):6}  {n}" for n in names]

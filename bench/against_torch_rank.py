@@ -1,5 +1,5 @@
 """
-What each rank of `bench/against_torch.py` runs: a package and the same by hand, which take
+The program of each rank of `bench/against_torch.py`: a package and the same by hand take
 turns in the same processes.
 """
 
@@ -26,16 +26,24 @@ from torch_models import MODELS, Benched  # noqa: E402
 from distir.lowering.timing_rank import Ranks, load_package  # noqa: E402
 
 AGREEMENT = 2e-3
-"""How far losses of the two may differ, relatively, after some steps of AdamW."""
+"""
+The relative difference allowed between the losses of the two after some steps of AdamW.
+"""
 
 COMPARED = 10
-"""Steps whose losses are compared; later, what rounds differently has grown too much."""
+"""
+The number of steps whose losses are compared; later, differences in rounding have grown too
+much.
+"""
 
 
 def generated(
     folder: Path, benched: Benched, processes: int, rank: int, device: torch.device
 ) -> Step:
-    """A step of the package, from the model's weights on; updates stay in this process."""
+    """
+    Returns a step of the package, starting from the model's weights; updates stay in this
+    process.
+    """
     program, runtime, _ = load_package(str(folder), "generated")
     meshes = {n: runtime.ProcessMesh(s, device.type) for n, s in program.MESHES.items()}
     own = program.RANKS[rank]
@@ -75,7 +83,7 @@ def generated(
 
 
 def mean_over_ranks(value: torch.Tensor | None, ranks: Ranks) -> float:
-    """The mean of a step's value over the ranks that have one."""
+    """Returns the mean of a step's value over the ranks that have one."""
     found = torch.zeros(2, dtype=torch.float64)
     if value is not None:
         found[0], found[1] = value.double().mean(), 1.0
@@ -85,7 +93,10 @@ def mean_over_ranks(value: torch.Tensor | None, ranks: Ranks) -> float:
 
 
 def timed(step: Step, ranks: Ranks) -> tuple[float, float, torch.Tensor | None]:
-    """Seconds of a step until the last rank is done, and of the processor on all ranks."""
+    """
+    Returns the seconds of a step until the last rank is done, the processor seconds on all
+    ranks, and the step's value.
+    """
     ranks.start()
     start, cpu = time.perf_counter(), time.process_time()
     value = step()
@@ -98,14 +109,14 @@ def timed(step: Step, ranks: Ranks) -> tuple[float, float, torch.Tensor | None]:
 
 
 def calls_of(step: Step) -> dict[str, int]:
-    """The ATen calls of a step on this rank, views left out, by their names."""
+    """Returns the ATen calls of a step on this rank, without views, by their names."""
     with AtenCalls() as calls:
         step()
     return calls.counts
 
 
 def measured(job: dict[str, Any], rank: int, device: torch.device) -> dict[str, Any]:
-    """What the two sides took, step after step, and the calls that they make."""
+    """Returns the times of the two sides, step after step, and the calls that they make."""
     benched, processes = MODELS[job["model"]], job["processes"]
     ranks = Ranks(rank, processes, device)
     # By the row: the data-parallel ones have a batch for each process.

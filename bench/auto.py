@@ -46,7 +46,7 @@ from distir.planning.programs import replace_cluster
 from distir.planning.result import from_json
 
 ROUNDS = 1
-"""Of the search for DistIR's rows: the grid and searched layouts."""
+"""The rounds of the search for DistIR's rows: the grid and searched layouts."""
 
 SEQUENCE = 1024
 VOCABULARY = 51200
@@ -54,7 +54,7 @@ VOCABULARY = 51200
 
 @dataclass(frozen=True)
 class RhinoModel:
-    """A row of Rhino's Tables 1 and 2; without experts a GPT."""
+    """A row of Rhino's Tables 1 and 2; without experts it is a GPT."""
 
     name: str
     layers: int
@@ -113,7 +113,7 @@ class Compared:
 
     @property
     def gain(self) -> float:
-        """How many times as many samples a second."""
+        """The ratio of the throughputs."""
         return self.other_s / self.auto_s
 
 
@@ -126,7 +126,10 @@ class Journal:
         self.rows = [Compared(**json.loads(line)) for line in lines]
 
     def row(self, name: str, batch: int, compute: Callable[[], Compared]) -> Compared:
-        """The row of a model and a batch."""
+        """
+        Returns the row of a model and a batch, which is computed if it is not in the
+        folder.
+        """
         for row in self.rows:
             if (row.name, row.batch) == (name, batch):
                 return row
@@ -149,9 +152,9 @@ def _compare(
     plans: Path | None = None,
 ) -> Compared:
     """
-    `known` outcomes are not judged again, nor those in the file `plans`, where those of each
-    round are added. The search is ended after so many rounds, if it has not come to an end
-    before.
+    Compares the best plan of others with that of `auto-parallel`. Outcomes in `known` are
+    not judged again, nor those in the file `plans`, to which those of each round are added.
+    The search is ended after `rounds` rounds, unless it ends before.
     """
     start = cpu_seconds()
     written = _read(plans)
@@ -199,7 +202,7 @@ def _read(plans: Path | None) -> dict[Plan, Result]:
 def distir_rows(
     model: Model, folder: Path, data: Path, journal: Journal
 ) -> list[Compared]:
-    """The rows of a model of the paper's Tables 2 and 3."""
+    """Returns the rows of a model of the paper's Tables 2 and 3."""
     published = json.loads((data / "distir_tables.json").read_text("utf-8"))
     grid = paper.search(model, folder).outcomes
     tables = published["table2"], published["table3"]
@@ -226,7 +229,7 @@ def distir_rows(
 
 
 def rhino_row(model: RhinoModel, folder: Path, journal: Journal) -> Compared:
-    """The row of a model of Rhino's tables."""
+    """Returns the row of a model of Rhino's tables."""
 
     def compute() -> Compared:
         module = model.program()
@@ -242,7 +245,7 @@ def rhino_row(model: RhinoModel, folder: Path, journal: Journal) -> Compared:
 
 
 def section(data: Path | None) -> str:
-    """The section of `docs/benchmarks.md`."""
+    """Returns the section of `docs/benchmarks.md`."""
     if data is None:
         raise Missing("name the folder of the paper's tables: make bench DATA=FOLDER")
     with tempfile.TemporaryDirectory() as name:
@@ -250,7 +253,7 @@ def section(data: Path | None) -> str:
 
 
 def report(folder: Path, data: Path) -> str:
-    """The section, from the outcomes in a folder; those that are not there are computed."""
+    """Returns the section, from the outcomes in a folder; missing ones are computed."""
     journal = Journal(folder)
     of_distir = [
         row for m in paper.MODELS for row in distir_rows(m, folder, data, journal)
@@ -260,7 +263,7 @@ def report(folder: Path, data: Path) -> str:
 
 
 def text(of_distir: Sequence[Compared], of_rhino: Sequence[Compared]) -> str:
-    """The section, from its rows."""
+    """Returns the section, from its rows."""
     doc = (__doc__ or "").split("\n\n")[-1]
     return "\n\n".join(
         [

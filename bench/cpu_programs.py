@@ -19,7 +19,7 @@ from distir.planning.programs import replace_cluster
 
 @dataclass(frozen=True)
 class Model:
-    """A model and its batch: an MLP where `heads` is 0, else a GPT."""
+    """A model and its batch: an MLP if `heads` is 0, else a GPT."""
 
     layers: int
     width: int
@@ -34,7 +34,7 @@ class Model:
         return f"gpt {size} s{self.seq} v{self.vocab}" if self.heads else f"mlp {size}"
 
     def training_step(self) -> ModuleOp:
-        """A step with AdamW, on one device."""
+        """Returns a step with AdamW, on one device."""
         if self.heads:
             module = build_gpt(
                 self.layers, self.width, self.heads, self.vocab, self.batch, self.seq
@@ -72,7 +72,7 @@ DISTRIBUTIONS = {
     "p=2 k=4 zb-h1": DistributePass(p=2, k=4, schedule="zb-h1"),
     "p=2 k=4 checkpoint": DistributePass(p=2, k=4, checkpoint="full"),
 }
-"""A batch of 4 has no 8 micro-batches, so 8 are for larger ones only."""
+"""The distributions. A batch of 4 has no 8 micro-batches, so 8 are for larger ones only."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,10 @@ class Case:
     distribution: str
 
     def distributed(self, step: ModuleOp, cluster: ClusterOp) -> ModuleOp:
-        """The distributed program of the model's training step, a message for each tensor."""
+        """
+        Returns the distributed program of the model's training step, with a message for
+        each tensor.
+        """
         module = step.clone()
         replace_cluster(module, cluster.clone())
         distribute = replace(DISTRIBUTIONS[self.distribution], buckets=False)
@@ -92,5 +95,5 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All programs, those of one model next to each other."""
+    """Returns all programs, those of one model next to each other."""
     return [Case(model, name) for model in MODELS for name in DISTRIBUTIONS]

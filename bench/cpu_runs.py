@@ -35,6 +35,7 @@ from distir.lowering.timing import (
     typical,
 )
 from distir.lowering.torch_package import write_package
+from distir.planning.rank_correlation import rank_correlation
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HEADING = "## Against real runs on the CPU"
@@ -67,7 +68,9 @@ def predict(
 
 
 def measure(chosen: Sequence[Case], folder: Path, launches: int) -> list[float]:
-    """Seconds of a step of each program, over several launches of the processes."""
+    """
+    Returns the seconds of a step of each program, over several launches of the processes.
+    """
     packages = [
         TimedPackage(folder / str(i), below=case.model.vocab or 2)
         for i, case in enumerate(chosen)
@@ -82,18 +85,8 @@ def measure(chosen: Sequence[Case], folder: Path, launches: int) -> list[float]:
     return [typical(own) for own in rounds]
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The correlation of ranks; equal values share the mean of theirs."""
-    ranks = [_ranks(np.asarray(values)) for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    return np.array([(values < v).sum() + (values == v).sum() / 2 for v in values])
-
-
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each model."""
+    """Returns the rows of each model."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.model, []).append(row)
@@ -101,19 +94,19 @@ def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def mean_error(rows: Sequence[Row]) -> float:
-    """The mean of relative errors."""
+    """Returns the mean of relative errors."""
     return float(np.mean([abs(r.predicted / r.measured - 1) for r in rows]))
 
 
 def ranking(rows: Sequence[Row]) -> float:
-    """How alike predicted and measured throughput rank the rows."""
-    return spearman(
+    """Returns the rank correlation of predicted and measured throughput."""
+    return rank_correlation(
         [r.batch / r.predicted for r in rows], [r.batch / r.measured for r in rows]
     )
 
 
 def summary(rows: Sequence[Row], conditions: str) -> str:
-    """The section of docs/benchmarks.md."""
+    """Returns the section of docs/benchmarks.md."""
     models = by_model(rows)
     within = {name: ranking(some) for name, some in models.items()}
     lines = [

@@ -28,14 +28,17 @@ from distir.planning.grid import Evaluator, Space
 from distir.tools.svg import Chart, document, text
 
 SAMPLES = 6
-"""Programs of each model."""
+"""The number of programs of each model."""
 
 _WIDTH, _HEIGHT = 760, 480
 _COLORS = {"op by op": "#d65f00", "with summaries": "#4878a8"}
 
 
 class Timing(NamedTuple):
-    """A program: what it is, how many ops it has, seconds of either way to simulate it."""
+    """
+    A program: its description, its number of ops, and the seconds of either way to simulate
+    it.
+    """
 
     name: str
     ops: int
@@ -44,7 +47,7 @@ class Timing(NamedTuple):
 
 
 def timings() -> list[Timing]:
-    """Those of the sample."""
+    """Returns the timings of the sample."""
     found: list[Timing] = []
     for model in MODELS:
         if model.trains:
@@ -70,13 +73,13 @@ def timings() -> list[Timing]:
 
 
 def slope(points: list[tuple[int, float]]) -> float:
-    """The power of the number of ops that seconds grow with."""
+    """Returns the power of the number of ops with which seconds grow."""
     x, y = ([log10(p[i]) for p in points] for i in (0, 1))
     return statistics.linear_regression(x, y).slope
 
 
 def draw(series: dict[str, list[tuple[str, int, float]]]) -> str:
-    """Seconds over ops, both axes logarithmic, as SVG text."""
+    """Draws seconds over ops, both axes logarithmic; returns SVG text."""
     points = [p for some in series.values() for p in some]
     sizes, times = [ops for _, ops, _ in points], [s for _, _, s in points]
     chart = Chart(_WIDTH, _HEIGHT, 30, 50, sizes, times)
@@ -93,7 +96,7 @@ def draw(series: dict[str, list[tuple[str, int, float]]]) -> str:
 
 
 def section(data: Path | None) -> str:
-    """The section of `docs/benchmarks.md`; draws the figure beside it."""
+    """Draws the figure and returns the section of `docs/benchmarks.md`."""
     found = timings()
     series = {
         "op by op": [(t.name, t.ops, t.flat_s) for t in found],

@@ -29,10 +29,10 @@ EXPERTS = "transformer.h.*.moe.experts.*.weight"
 POLICIES = ("none", "selective", "full")
 SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 NODE = 8
-"""Devices that share a node: no further apart are those of tensor parallelism."""
+"""Devices per node: tensor parallelism does not go beyond a node."""
 
 _CLIMBED = 3
-"""Plans whose neighbours are tried at a time."""
+"""The number of plans whose neighbours are tried at a time."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class HandPlan:
 
 @dataclass(frozen=True)
 class Judged:
-    """A plan, its simulated step, and whether it fits; 0 s if it is not possible."""
+    """
+    A plan, its simulated step in seconds, and whether it fits; 0 s if it is not possible.
+    """
 
     plan: HandPlan
     seconds: float = 0.0
@@ -75,14 +77,14 @@ class Judged:
 
 class HandPlans:
     """
-    Finds the fastest plan for a training step on all devices of its cluster; `journal` keeps what was
-    judged, a JSON line each.
+    Finds the fastest plan for a training step on all devices of its cluster; `journal`
+    keeps what was judged, one JSON line each.
 
-    First, for all d x t x p and a quarter of the numbers of micro-batches, with sequence
-    parallelism, which takes less time and memory, the fastest policy that fits: with as
-    little checkpointing as will do, and the lowest ZeRO stage from 1 on. Then from the
-    fastest ones on what may be faster and differs in one option, until nothing is. Plans that cannot
-    be faster than one that fits are not simulated.
+    First, for all d x t x p and a quarter of the numbers of micro-batches, it finds the
+    fastest policy that fits, with sequence parallelism, which takes less time and memory:
+    with as little checkpointing as suffices, and the lowest ZeRO stage from 1 on. Then it
+    goes from the fastest ones to plans that may be faster and differ in one option, until
+    nothing is. Plans that cannot be faster than one that fits are not simulated.
     """
 
     def __init__(self, module: ModuleOp, batch: int, experts: int, journal: Path):
@@ -102,7 +104,7 @@ class HandPlans:
                 self.judged[plan] = Judged(plan, **data)
 
     def best(self) -> Judged:
-        """The fastest plan that fits. Raises DistIRError if none does."""
+        """Returns the fastest plan that fits. Raises DistIRError if none does."""
         # As in `distir.planning.grid.runner`: a program is dead when it has been simulated.
         gc.collect()
         gc.freeze()
@@ -176,7 +178,10 @@ class HandPlans:
         yield replace(plan, overlap=True)
 
     def _least_seconds(self, plan: HandPlan) -> float:
-        """A plan takes no less: its operations at the peak, and the bubble of 1F1B."""
+        """
+        Returns a lower bound of a plan's seconds: its operations at the peak, and the
+        bubble of 1F1B.
+        """
         bubble = (plan.p - 1) / plan.k if not plan.schedule else 0.0
         again = 0.25 if plan.checkpoint == "full" else 0.0
         return self.bounds.seconds * (1 + bubble) * (1 + again)

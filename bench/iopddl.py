@@ -29,7 +29,7 @@ def _costs(values: list[float]) -> np.ndarray:
 
 
 def load(path: Path) -> Problem:
-    """An instance; its parallel edges are added up."""
+    """Returns an instance; its parallel edges are added up."""
     with gzip.open(path) as file:
         data = json.load(file)["problem"]
     nodes = data["nodes"]
@@ -51,7 +51,7 @@ def load(path: Path) -> Problem:
 
 
 def main() -> None:
-    """Solve and print."""
+    """Solves the instances and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("instances", nargs="*", default=sorted(REFERENCE))

@@ -3,7 +3,8 @@ Levels O2 and O3 of `search-sharding`: `python bench/levels.py` prints the table
 
 Steps of GPT (width 1,024) and of a MoE transformer's expert layers on devices of `dgx2`. Seconds
 are CPU time of solving, reductions included, the least of two runs; building the graph takes the same
-for both.
+for both. `python bench/levels.py limited` does the same under limits of memory that bind, from the
+program to layouts that fit as the simulator sees it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.layouts.builder import (
     work_size,
 )
+from distir.planning.layouts.fitted import FittedPlan, FittedSearch
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import LayoutGraph
+from distir.planning.layouts.search import LEVELS, Limits
 from distir.planning.meshes import add_mesh
 from distir.planning.micro_batch_costs import costs_on
+from distir.planning.programs import replace_cluster
 from distir.program import reachable_functions
 from distir.solver import Problem, Solution, solve
 from distir.solver.flow import Segments
+from distir.solver.solve import Level
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "test"))
 from support.moe_programs import moe_step
@@ -38,17 +43,20 @@ from support.moe_programs import moe_step
 Axes = tuple[tuple[str, int], ...]
 
 
-def gpt_step(layers: int, batch: int, sequence: int) -> ModuleOp:
-    """A step with AdamW."""
-    module = build_gpt(
-        layers=layers, d_model=1024, heads=16, vocab=51200, batch=batch, seq=sequence
-    )
+def training_step(*sizes: int) -> ModuleOp:
+    """A step with AdamW of a GPT: layers, width, heads, vocabulary, batch, sequence."""
+    module = build_gpt(*sizes)
     DifferentiatePass(optimizer="adamw").apply(Context(), module)
     return module
 
 
+def gpt_step(layers: int, batch: int, sequence: int) -> ModuleOp:
+    """A step of width 1,024."""
+    return training_step(layers, 1024, 16, 51200, batch, sequence)
+
+
 def experts_step(layers: int) -> ModuleOp:
-    """16 groups of 1,024 tokens, 8 experts."""
+    """Returns a step of 16 groups of 1,024 tokens with 8 experts."""
     return moe_step(layers, groups=16, tokens=1024, width=1024, experts=8, slots=128)
 
 
@@ -66,7 +74,7 @@ PROGRAMS: dict[str, tuple[Callable[[], ModuleOp], Axes]] = {
 
 
 def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
-    """The choices of a program without sharing, in nanoseconds."""
+    """Returns the choices of a program without sharing, in nanoseconds."""
     cluster = load_cluster("dgx2")
     first = program.body.block.first_op
     assert first is not None
@@ -81,7 +89,7 @@ def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
 
 
 def timed(action: Callable[[], Solution]) -> tuple[Solution, float]:
-    """The result, and the least CPU seconds of two runs."""
+    """Returns the result, and the least CPU seconds of two runs."""
     seconds: list[float] = []
     for _ in range(2):
         gc.collect()
@@ -92,7 +100,7 @@ def timed(action: Callable[[], Solution]) -> tuple[Solution, float]:
 
 
 def row(name: str) -> list[str]:
-    """A program solved at both levels."""
+    """Returns the table's row of a program, solved at both levels."""
     make, axes = PROGRAMS[name]
     program = make()
     ops = work_size(reachable_functions(program))
@@ -112,6 +120,42 @@ def row(name: str) -> list[str]:
     ]
 
 
-if __name__ == "__main__":
+LIMITED: dict[str, tuple[tuple[int, ...], float]] = {
+    "GPT, 2 layers, width 64, batch 8": ((2, 64, 4, 128, 8, 16), 1 / 3),
+    "GPT, 2 layers, width 256, batch 8": ((2, 256, 4, 512, 8, 64), 0.8),
+}
+"""The sizes of steps over 2 x 2 devices, and the part that they get of what is fastest."""
+
+
+def searched(name: str, level: Level, memory: float | None) -> tuple[FittedPlan, float]:
+    """The layouts found, and the CPU seconds from the program to them."""
+    module = training_step(*LIMITED[name][0])
+    cluster = load_cluster("dgx2")
+    replace_cluster(module, cluster)
+    mesh = add_mesh(module, (("d", 2), ("t", 2)), cluster)
+    gc.collect()
+    start = time.process_time()
+    limits = Limits(memory=memory, level=level)
+    plan = FittedSearch(mesh, cluster, None, limits).run(module)
+    return plan, time.process_time() - start
+
+
+def limited_row(name: str) -> list[str]:
+    """A program searched at both levels, in a part of the memory of its fastest layouts."""
+    free, _ = searched(name, "O2", None)
+    limit = round(LIMITED[name][1] * free.needed, -3)
+    cells = [name, f"{free.needed:,}", f"{limit:,.0f}"]
+    for level in LEVELS:
+        plan, seconds = searched(name, level, limit)
+        assert plan.fits and plan.found is not None
+        costs, gap = plan.found.objective, plan.found.gap
+        cells += [f"{1e6 * costs:.1f}", f"{seconds:.1f}"]
+    return [*cells, f"{100 * gap:.2f} %"]
+
+
+if __name__ == "__main__" and "limited" in sys.argv:
+    head = ["step", "bytes without a limit", "limit", "O2, us", "O2, s", "O3, us", "O3, s", "gap at O3"]  # fmt: skip
+    print(table(head, [limited_row(name) for name in LIMITED]))
+elif __name__ == "__main__":
     head = ["step", "ops", "critical nodes", "of the ops", "segments", "O2 costs more by", "O2, s", "O3, s"]  # fmt: skip
     print(table(head, [row(name) for name in PROGRAMS]))

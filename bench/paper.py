@@ -78,7 +78,7 @@ class Source:
 
 @dataclass
 class Search:
-    """The outcomes of a model's grid, and what finding them took."""
+    """The outcomes of a model's grid, and the time that finding them took."""
 
     model: Model
     outcomes: list[Result]
@@ -87,7 +87,7 @@ class Search:
 
 
 def search(model: Model, folder: Path, jobs: int = 0) -> Search:
-    """Searches what is left of a model's grid; outcomes are in `folder` from then on."""
+    """Searches the rest of a model's grid, and writes the outcomes to `folder`."""
     path = folder / f"{model.file_name}.jsonl"
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     data = [json.loads(line) for line in lines]
@@ -140,7 +140,7 @@ def _times(searches: list[Search]) -> str:
 
 
 def section(data: Path | None) -> str:
-    """The section of `docs/benchmarks.md`."""
+    """Returns the section of `docs/benchmarks.md`."""
     if data is None:
         raise Missing("name the folder of the paper's tables: make bench DATA=FOLDER")
     with tempfile.TemporaryDirectory() as name:
@@ -149,7 +149,9 @@ def section(data: Path | None) -> str:
 
 
 def report(searches: list[Search], data: Path) -> str:
-    """The section, from the searches of all models and the folder of published data."""
+    """
+    Returns the section, from the searches of all models and the folder of published data.
+    """
     published = json.loads((data / "distir_tables.json").read_text("utf-8"))
     found = [
         row

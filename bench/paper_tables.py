@@ -13,12 +13,12 @@ from distir.planning.result import simulated
 from distir.tools.pareto_plot import write_pareto_plot
 
 CLOSE = 0.95
-"""Share of the best throughput with which a configuration counts as a tie."""
+"""The fraction of the best throughput with which a configuration counts as a tie."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the paper's Table 1; without heads an MLP."""
+    """A model of the paper's Table 1; without heads it is an MLP."""
 
     name: str
     layers: int
@@ -49,7 +49,7 @@ class Row:
     paper_outcome: Simulated | None
     best: Simulated
     pure: Mapping[str, Simulated | None]
-    """The best of pure data, tensor and pipeline parallelism (K = 128), where one fits."""
+    """The best of pure data, tensor and pipeline parallelism (K = 128), if one fits."""
 
     @property
     def same(self) -> bool:
@@ -63,7 +63,9 @@ class Row:
 
     @property
     def share(self) -> float:
-        """Throughput of the paper's choice in that of ours; 0 if it does not fit."""
+        """
+        The throughput of the paper's choice as a fraction of ours; 0 if it does not fit.
+        """
         found = self.paper_outcome
         if found is None or not found.fits:
             return 0.0
@@ -71,7 +73,7 @@ class Row:
 
     @property
     def why(self) -> str:
-        """What the paper's choice lacks here, if it is another one."""
+        """Says what the paper's choice lacks here, if it is another one."""
         found = self.paper_outcome
         if self.same:
             return "the same"
@@ -88,7 +90,7 @@ def rows(
     table2: Sequence[Mapping[str, Any]],
     table3: Sequence[Mapping[str, Any]],
 ) -> list[Row]:
-    """The rows of the paper's tables for a model, in their order."""
+    """Returns the rows of the paper's tables for a model, in their order."""
     found: list[Row] = []
     for published in (*table2, *table3):
         if published["model"] != model.name:
@@ -141,7 +143,7 @@ def _name(c: Plan) -> str:
 
 
 def summary(found: Sequence[Row]) -> str:
-    """How many rows agree, and all of them as tables."""
+    """Returns how many rows agree, and all of them as tables, in Markdown."""
     count = len(found)
     close = sum(row.same or row.share >= CLOSE for row in found)
     return "\n\n".join(
@@ -197,7 +199,7 @@ def _published(factor: float | None) -> str:
 
 
 def write_figures(searches: Mapping[Model, Sequence[Result]]) -> str:
-    """Draws Figures 5 and 6 beside the document; gives the Markdown that shows them."""
+    """Draws Figures 5 and 6 beside the document; returns the Markdown that shows them."""
     folder = DOCUMENT.parent / "figures"
     folder.mkdir(exist_ok=True)
     shown: list[str] = []

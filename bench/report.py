@@ -22,11 +22,11 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 class Missing(Exception):
-    """What a section needs is not there; the text says what."""
+    """Raised if something that a section needs does not exist; the text says what."""
 
 
 def splice(text: str, name: str, section: str) -> str:
-    """The document with this section in the place of the one before."""
+    """Returns the document with this section in the place of the previous one."""
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     if start not in text:
         text = f"{text.rstrip()}\n\n{start}\n{end}\n"
@@ -37,13 +37,13 @@ def splice(text: str, name: str, section: str) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Returns a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that it waited for."""
+    """Returns the CPU seconds of this process and of those that it waited for."""
     usage = [
         resource.getrusage(who)
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -52,7 +52,7 @@ def cpu_seconds() -> float:
 
 
 def sections() -> list[str]:
-    """The scripts that are sections."""
+    """Returns the names of the scripts that are sections."""
     scripts = sorted(Path(__file__).parent.glob("*.py"))
     return [s.stem for s in scripts if "\ndef section(" in s.read_text("utf-8")]
 

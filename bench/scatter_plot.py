@@ -1,4 +1,4 @@
-"""A scatter plot of predictions over measurements, as an SVG file on its own."""
+"""Draws a scatter plot of predictions over measurements, as an SVG file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ _COLORS = (
 _STYLE = ".same { stroke: #888; stroke-dasharray: 5 4 }"
 
 Point = tuple[str, float, float]
-"""What it is, measured, predicted."""
+"""A label, the measurement, and the prediction."""
 
 
 def scatter_plot(title: str, unit: str, series: Mapping[str, Sequence[Point]]) -> str:
-    """A dot for each point, both axes logarithmic; on the dashed line both are the same."""
+    """
+    Returns a plot with a dot for each point, both axes logarithmic; on the dashed line both
+    are the same.
+    """
     points = [p for some in series.values() for p in some]
     values = [v for _, *pair in points for v in pair]
     chart = Chart(_WIDTH, _HEIGHT, _RIGHT, _TOP, values, values)

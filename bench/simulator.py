@@ -30,7 +30,7 @@ RUNS = 3
 
 
 def least(action: Callable[[], object]) -> float:
-    """The least CPU seconds of several runs."""
+    """Returns the least CPU seconds of several runs."""
     times: list[float] = []
     for _ in range(RUNS):
         start = time.process_time()
@@ -40,7 +40,7 @@ def least(action: Callable[[], object]) -> float:
 
 
 def program(training: bool) -> ModuleOp:
-    """The sequential program, with its cluster."""
+    """Returns the sequential program, with its cluster."""
     module = build_gpt(24, 2048, 16, 50304, 1024, 8, "f16", fused_attention=False)
     if training:
         DifferentiatePass().apply(Context(), module)
@@ -49,7 +49,7 @@ def program(training: bool) -> ModuleOp:
 
 
 def section(data: Path | None) -> str:
-    """The section of `docs/benchmarks.md`."""
+    """Returns the section of `docs/benchmarks.md`."""
     rows: list[list[str]] = []
     for training in (False, True):
         sequential = program(training)

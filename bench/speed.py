@@ -43,7 +43,7 @@ DEGREES = (((16, 1, 1, 1), 0.1), ((1, 16, 1, 1), 0.1), ((2, 4, 2, 8), 0.15), ((1
 
 
 def least(action: Callable[[], object], runs: int, clock: Callable[[], float]) -> float:
-    """The least time of several runs, in seconds."""
+    """Returns the least time of several runs, in seconds."""
     times: list[float] = []
     for _ in range(runs):
         gc.collect()
@@ -63,21 +63,21 @@ def command(*arguments: object) -> None:
 
 
 def distributed(module: ModuleOp, d: int, t: int, p: int, k: int) -> None:
-    """From the sequential program to the simulated result."""
+    """Distributes and simulates a sequential program in memory."""
     module = module.clone()
     DistributePass(d=d, t=t, p=p, k=k).apply(Context(), module)
     simulate(module)
 
 
 def gpt() -> ModuleOp:
-    """GPT-2 1.6B, inference."""
+    """Returns GPT-2 1.6B, for inference."""
     module = build_gpt(24, 2048, 16, 50257, 1024, 8, "f16")
     replace_cluster(module, load_cluster("dgx2"))
     return module
 
 
 def large_step(d: int) -> ModuleOp:
-    """A training step of 126 layers of width 16384 on 128 d devices."""
+    """Returns a training step of 126 layers of width 16384 on 128 d devices."""
     module = build_gpt(126, 16384, 128, 128256, 16 * d, 8192)
     replace_cluster(module, load_cluster("dgx-h100", 128 * d))
     DifferentiatePass().apply(Context(), module)
@@ -85,13 +85,13 @@ def large_step(d: int) -> ModuleOp:
 
 
 def of_commands() -> float:
-    """The CPU seconds of all commands that have ended."""
+    """Returns the CPU seconds of all commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def commands(folder: Path) -> list[list[str]]:
-    """Rows of what commands take."""
+    """Returns table rows with the times of commands."""
     small, built, dist = (folder / f"{n}.mlir" for n in ("small", "gpt", "dist"))
     small.write_text(SMALL)
 
@@ -116,7 +116,7 @@ def commands(folder: Path) -> list[list[str]]:
 
 
 def section(data: Path | None) -> str:
-    """The section of `docs/benchmarks.md`."""
+    """Returns the section of `docs/benchmarks.md`."""
     gc.disable()
     rows: list[list[str]] = []
     module = gpt()

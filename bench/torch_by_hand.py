@@ -1,4 +1,4 @@
-"""What an expert writes in PyTorch: the rivals of `bench/against_torch.py`."""
+"""What an expert writes in PyTorch: the opponents of `bench/against_torch.py`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ LEARNING_RATE = 1e-3
 MICRO_BATCHES = 4
 
 Step = Callable[[], torch.Tensor | None]
-"""A step: its loss (for a forward, the mean of what it computes), where this rank has one."""
+"""
+Runs a step and returns its loss (for a forward, the mean of what it computes), if this rank
+has one.
+"""
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy of a batch."""
+    """Returns the mean cross-entropy of a batch."""
     return cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
 def adamw(parameters: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """Fused AdamW; one for DTensors and one for tensors, which it does not mix."""
+    """
+    Returns fused AdamW optimizers, one for DTensors and one for tensors, which it does not
+    mix.
+    """
     from torch.distributed.tensor import DTensor
 
     kinds = [
@@ -43,7 +49,7 @@ def _local(batch: torch.Tensor) -> torch.Tensor:
 
 
 def forward(benched: Benched) -> Step:
-    """Inference on one process."""
+    """Returns inference on one process."""
     module = benched.module()
     given, _ = benched.inputs_and_labels(1)
 
@@ -71,7 +77,7 @@ def _training(
 
 
 def training(benched: Benched) -> Step:
-    """A training step on one process."""
+    """Returns a training step on one process."""
     return _training(benched.module(), *benched.inputs_and_labels(1))[0]
 
 
@@ -83,7 +89,7 @@ def compiled(benched: Benched) -> Step:
 
 
 def data_parallel(benched: Benched) -> Step:
-    """DistributedDataParallel."""
+    """Returns a step with DistributedDataParallel."""
     from torch.nn.parallel import DistributedDataParallel
 
     given, labels = benched.inputs_and_labels(2)
@@ -94,7 +100,7 @@ def data_parallel(benched: Benched) -> Step:
 
 
 def fully_sharded(benched: Benched) -> Step:
-    """FSDP2, a layer at a time."""
+    """Returns a step with FSDP2, one layer at a time."""
     from torch.distributed.fsdp import fully_shard
 
     given, labels = benched.inputs_and_labels(2)
@@ -106,7 +112,7 @@ def fully_sharded(benched: Benched) -> Step:
 
 
 def tensor_parallel(benched: Benched) -> Step:
-    """`parallelize_module`; both processes have the whole batch."""
+    """Returns a step with `parallelize_module`; both processes have the whole batch."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -119,7 +125,10 @@ def tensor_parallel(benched: Benched) -> Step:
 
 
 def pipelined(benched: Benched) -> Step:
-    """`torch.distributed.pipelining` with 1F1B; tied gradients are added at the end."""
+    """
+    Returns a step with `torch.distributed.pipelining` and 1F1B; tied gradients are added at
+    the end.
+    """
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     assert benched.cut is not None
@@ -157,4 +166,4 @@ BY_HAND: dict[str, Callable[[Benched], Step]] = {
     "-t 2": tensor_parallel,
     "-p 2 -k 4": pipelined,
 }
-"""By the row of the table."""
+"""The steps by row of the table."""

@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Logits(nn.Module):
-    """A Hugging Face model that gives its logits alone."""
+    """A Hugging Face model that returns its logits alone."""
 
     def __init__(self, model: nn.Module, **fixed: Any):
         super().__init__()
@@ -27,8 +27,8 @@ class Logits(nn.Module):
 
 class Stage(nn.Module):
     """
-    One of the stages of a pipeline: what the first does before the layers, its own layers,
-    and what the last does behind them. Parts of other stages are None.
+    One of the stages of a pipeline: what the first computes before the layers, its own
+    layers, and what the last computes after them. Parts of other stages are None.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Stage(nn.Module):
 
 
 class Gpt2Embedding(nn.Module):
-    """Tokens and positions."""
+    """The embeddings of tokens and positions."""
 
     def __init__(self, body: Any):
         super().__init__()
@@ -71,9 +71,10 @@ class Benched:
     A model, its batch (`input` for one process) and the kinds of parallelism that are
     written by hand for it.
 
-    - `build` makes the Hugging Face module; `classes` are those of its logits;
-    - `blocks` gives the modules that FSDP2 shards one by one;
-    - `cut` gives the stage of a pipeline of two, by its number; `tied` the parameters that
+    - `build` makes the Hugging Face module; `classes` is the number of classes of its
+      logits;
+    - `blocks` returns the modules that FSDP2 shards one by one;
+    - `cut` returns a stage of a pipeline of two, by its number; `tied` the parameters that
       both stages have, whose gradients are added;
     - `split` is the plan of `parallelize_module`.
     """
@@ -88,12 +89,16 @@ class Benched:
     split: Callable[[Any], dict[str, Any]] | None = None
 
     def module(self) -> Logits:
-        """The model with its weights, in evaluation mode, so that nothing is dropped."""
+        """
+        Returns the model with its weights, in evaluation mode, so that nothing is dropped.
+        """
         torch.manual_seed(0)
         return Logits(self.build()).eval()
 
     def inputs_and_labels(self, processes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The global batch of so many processes: inputs and the classes to learn."""
+        """
+        Returns the global batch of so many processes: inputs and the classes to learn.
+        """
         torch.manual_seed(1)
         given = self.input(self.batch * processes)
         shape = given.shape if given.dim() == 2 else given.shape[:1]

@@ -1,16 +1,18 @@
 """
 DistIR: an explicit IR for distributed neural-network programs, built on xDSL.
 
-`distir.parallelize` makes of a PyTorch module one that runs on several processes, by the
-options that it is given or by a `Plan` that `distir.search` found. The other functions are
-named like the commands, take their options and return programs and what is known of them. What they
-need is imported when it is first used: importing `distir` imports neither torch nor onnx.
+`distir.parallelize` makes a PyTorch module run on several processes, by the options that it
+is given or by a `Plan` that `distir.search` found. The other functions are named like the
+commands, take their options, and return programs and information on them. What they need is
+imported when it is first used: importing `distir` imports neither torch nor onnx.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from distir.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from distir.errors import DistIRError as DistIRError
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
     Plan = FoundPlan
 
-__version__ = "0.1.0"
-
 _NAMES = {
     "DistIRError": "distir.errors:DistIRError",
     "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
@@ -44,7 +44,7 @@ _NAMES = {
     "parallelize": "distir.parallel.parallelize:parallelize",
     "search": "distir.facade.search:search",
 }
-"""Where the public names are, each loaded when it is first asked for."""
+"""Where the public names are defined; each is imported when it is first used."""
 
 
 def __getattr__(name: str) -> Any:

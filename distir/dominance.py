@@ -1,5 +1,6 @@
 """
-Values are defined before they are used. MLIR checks this of every program; xDSL does not.
+Checks that values are defined before they are used. MLIR checks this of every program; xDSL
+does not.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from distir.program import describe
 
 def check_dominance(module: ModuleOp) -> None:
     """
-    Raises DistIRError, naming op and value, where an op of a function uses a value that
-    no op before it defines: one defined by itself, by a later op, in another function or
-    inside of the region of another op.
+    Raises DistIRError, naming op and value, if an op of a function uses a value that no op
+    before it defines: one defined by itself, by a later op, in another function or inside
+    the region of another op.
     """
     for op in module.body.block.ops:
         if isinstance(op, FuncOp):
@@ -26,8 +27,8 @@ def check_dominance(module: ModuleOp) -> None:
 
 def _check(region: Region, outside: set[int], function: FuncOp) -> None:
     """
-    `outside` are the values that the ops of the region may use from around it: their ids,
-    as hashing values takes long.
+    Checks a region. `outside` are the values around the region that its ops may use, by
+    their ids, as hashing values is slow.
     """
     blocks = list(region.blocks)
     order = DominanceInfo(region) if len(blocks) > 1 else None

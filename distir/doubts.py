@@ -1,6 +1,6 @@
 """
-Why something of an imported model cannot be trained as it is: the words that `dist.doubt`
-has, and what they mean to a user.
+Reasons why a part of an imported model cannot be trained as it is: the words of
+`dist.doubt`, and what they mean to a user.
 """
 
 from __future__ import annotations
@@ -39,5 +39,8 @@ _REASONS: Mapping[str, str] = {
 
 
 def reason(doubt: str) -> str:
-    """What a doubt means and what to do about it; other words say it themselves."""
+    """
+    Says what a doubt means and what to do about it; text other than the known words is
+    returned.
+    """
     return _REASONS.get(doubt, doubt)

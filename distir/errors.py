@@ -8,13 +8,13 @@ from xdsl.utils.exceptions import DiagnosticException
 
 class DistIRError(DiagnosticException):
     """
-    Something the user can mend. The message is one paragraph that names the op, value
-    or file and says what to do. xDSL's tools treat it as a diagnostic of a pass.
+    An error that the user can fix. The message is one paragraph that names the op, value or
+    file and says what to do. xDSL's tools treat it as a diagnostic of a pass.
     """
 
 
 class ShardingError(DistIRError):
-    """An op cannot work on operands with these layouts."""
+    """Raised if an op cannot work on operands with these layouts."""
 
 
 _Name = TypeVar("_Name", bound=str)
@@ -24,8 +24,8 @@ def one_of(
     kind: str, name: str, names: Collection[_Name], what: str | None = None
 ) -> _Name:
     """
-    The one of the names that a user gave for something of that kind. Raises DistIRError for
-    another, in the name of a pass `what`.
+    Returns the one of `names` that a user gave as `name` for something of that kind. Raises
+    DistIRError if it is none of them, in the name of a pass `what`.
     """
     for known in names:
         if known == name:
@@ -37,6 +37,8 @@ def one_of(
 
 
 def listed(names: Sequence[str], limit: int = 4) -> str:
-    """Names as a message gives them: at most `limit`, and how many more there are."""
+    """
+    Returns names as a message gives them: at most `limit`, and how many more there are.
+    """
     shown = ", ".join(names[:limit])
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

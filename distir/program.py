@@ -1,4 +1,7 @@
-"""The conventions of a program: its entry function, and what its arguments are."""
+"""
+The conventions of a program: its entry function, the roles and names of its arguments and
+results, and the links between them.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +31,20 @@ from distir.errors import DistIRError
 ENTRY = "main"
 
 MAX_CALL_DEPTH = 100
-"""How deep calls may nest; passes and interpreters follow them by recursion."""
+"""The depth to which calls may nest; passes and interpreters follow them by recursion."""
 
 LOSS = "loss"
-"""The role of the result that a training step minimises; its backward is behind it."""
+"""The role of the result that a training step minimises."""
 
 GRADIENT = "gradient"
 """The role of a result that is the gradient of a parameter."""
 
 KEPT = "dist.kept"
-"""Marks an op that is to run although nothing uses what it computes."""
+"""The attribute of an op that must not be removed even if nothing uses what it computes."""
 
 
 def functions(module: ModuleOp) -> dict[str, FuncOp]:
-    """The functions of a module by name."""
+    """Returns the functions of a module by name."""
     return {
         op.sym_name.data: op for op in module.body.block.ops if isinstance(op, FuncOp)
     }
@@ -49,8 +52,8 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
 
 def entry_function(module: ModuleOp) -> FuncOp:
     """
-    The function `@main`, or the only function. Raises DistIRError, also where it has not
-    exactly one block.
+    Returns the function `@main`, or the only function. Raises DistIRError if there is none,
+    or if it does not have exactly one block.
     """
     found = functions(module)
     if ENTRY not in found and len(found) != 1:
@@ -65,9 +68,9 @@ def entry_function(module: ModuleOp) -> FuncOp:
 
 def reachable_functions(module: ModuleOp) -> list[FuncOp]:
     """
-    The functions that the entry function reaches, callees first, itself last. Raises
-    DistIRError where they are not straight-line code: a function without exactly one
-    block, calls in a circle or too deep.
+    Returns the functions that the entry function reaches, callees first, itself last.
+    Raises DistIRError if they are not straight-line code: for a function without exactly
+    one block, and for calls that are recursive or nested too deep.
     """
     return callees_first(module, [entry_function(module)], MAX_CALL_DEPTH)
 
@@ -76,8 +79,8 @@ def callees_first(
     module: ModuleOp, roots: Iterable[FuncOp], depth: float = inf
 ) -> list[FuncOp]:
     """
-    The functions that some functions reach, themselves included, each behind those that
-    it calls. Raises DistIRError as `reachable_functions` does.
+    Returns the functions that some functions reach, themselves included, each after those
+    that it calls. Raises DistIRError as `reachable_functions` does.
     """
     known = functions(module)
     done: dict[str, FuncOp] = {}
@@ -133,7 +136,7 @@ def _calls(function: FuncOp) -> Iterator[CallOp]:
 
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
-    """Puts everything that is in another module in the place of what is in this one."""
+    """Replaces everything in a module by what is in another one."""
     for op in list(module.body.block.ops):
         op.detach()
         op.drop_all_references()
@@ -145,7 +148,7 @@ def replace_program(module: ModuleOp, other: ModuleOp) -> None:
 
 
 def calls_of(function: FuncOp) -> list[CallOp]:
-    """The calls of a function in the functions of its module."""
+    """Returns the calls of a function in the functions of its module."""
     module = function.parent_op()
     if not isinstance(module, ModuleOp):
         return []
@@ -166,14 +169,17 @@ def erase_unreachable(module: ModuleOp) -> None:
 
 
 def erase_dead(block: Block) -> None:
-    """Erases calls and pure ops without uses, last one first; not those that are kept."""
+    """
+    Erases calls and pure ops without uses, last one first, except for ops that are marked
+    `KEPT`.
+    """
     for op in reversed(list(block.ops)):
         if is_removable(op) and not any(list(r.uses) for r in op.results):
             block.erase_op(op)
 
 
 def is_removable(op: Operation) -> bool:
-    """Whether an op may go if nothing uses its results."""
+    """Whether an op may be removed if nothing uses its results."""
     # Functions of a program have no effects: they are made of tensor ops.
     pure = isinstance(op, CallOp) or is_side_effect_free(op)
     return pure and KEPT not in op.attributes
@@ -182,7 +188,10 @@ def is_removable(op: Operation) -> bool:
 def ancestors(
     values: Iterable[SSAValue], known: Container[SSAValue] = ()
 ) -> set[Operation]:
-    """The ops that the values depend on; what the `known` ones depend on is left out."""
+    """
+    Returns the ops that the values depend on, without those that only the `known` ones
+    depend on.
+    """
     found: set[Operation] = set()
     pending = list(values)
     while pending:
@@ -195,7 +204,7 @@ def ancestors(
 
 def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
     """
-    Removes results of private functions that no call uses. Gives, for each function that
+    Removes results of private functions that no call uses. Returns, for each function that
     lost some, the indices of those that it kept.
     """
     dropped: dict[str, list[int]] = {}
@@ -230,7 +239,7 @@ def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
 def made_with(
     op: Operation, operands: Sequence[SSAValue], result_types: Sequence[Attribute]
 ) -> Operation:
-    """The same op on other operands, with other types of its results; a new op."""
+    """Returns a new op that is the same on other operands, with other result types."""
     return type(op).create(
         operands=operands,
         result_types=result_types,
@@ -245,7 +254,7 @@ def called(
     operands: Sequence[SSAValue],
     result_types: Sequence[Attribute],
 ) -> CallOp:
-    """A call of another function in place of a call; a new op."""
+    """Returns a new call of another function in place of a call."""
     return CallOp.create(
         operands=operands,
         result_types=result_types,
@@ -261,8 +270,8 @@ def replace_call(
     result_types: Sequence[Attribute],
 ) -> CallOp:
     """
-    Calls another function in the place of a call. The first of its results are used
-    wherever those of the call were. Returns the new call.
+    Replaces a call by one of another function, whose first results replace those of the
+    call. Returns the new call.
     """
     new = called(call, name, operands, result_types)
     Rewriter.insert_op(new, InsertPoint.before(call))
@@ -274,19 +283,19 @@ def replace_call(
 
 
 def unique_name(module: ModuleOp, name: str) -> str:
-    """The name, with a number behind it if a function is called so already."""
+    """Returns the name, followed by a number if a function has that name already."""
     return free_name(functions(module), name)
 
 
 def free_name(taken: Container[str], name: str) -> str:
-    """The name, with a number behind it if it is taken."""
+    """Returns the name, followed by a number if it is taken."""
     if name not in taken:
         return name
     return next(f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)
 
 
 def return_op(function: FuncOp) -> ReturnOp:
-    """The return of a function. Raises DistIRError."""
+    """Returns the return op of a function. Raises DistIRError."""
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):
         raise DistIRError(
@@ -301,8 +310,8 @@ def set_results(
     attributes: Sequence[dict[str, Attribute]] = (),
 ) -> None:
     """
-    Makes a function return these values, described by these attribute dictionaries (none:
-    they have no attributes), and brings its type up to date, that of its arguments too.
+    Makes a function return these values, described by these attribute dictionaries (by
+    default without attributes), and brings its type up to date, that of its arguments too.
     """
     Rewriter.replace_op(return_op(function), ReturnOp(*values), [])
     function.update_function_type()
@@ -310,7 +319,7 @@ def set_results(
 
 
 def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
-    """The attribute dictionaries of the arguments (copies)."""
+    """Returns the attribute dictionaries of the arguments (copies)."""
     count = len(function.function_type.inputs)
     if function.arg_attrs is None:
         return [{} for _ in range(count)]
@@ -318,7 +327,7 @@ def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
 
 
 def result_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
-    """The attribute dictionaries of the results (copies)."""
+    """Returns the attribute dictionaries of the results (copies)."""
     count = len(function.function_type.outputs)
     if function.res_attrs is None:
         return [{} for _ in range(count)]
@@ -349,7 +358,8 @@ def _dictionaries(
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """
-    The string under that name, or None. Raises DistIRError for bytes that are no text.
+    Returns the string under that name, or None. Raises DistIRError for bytes that are no
+    text.
     """
     attr = attributes.get(name)
     if attr is None or isinstance(attr, StringAttr):
@@ -363,14 +373,16 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
 
 
 def _argument_texts(function: FuncOp, name: str) -> Sequence[str | None]:
-    """The string that each argument has under a name."""
+    """Returns the string that each argument has under a name."""
     if function.arg_attrs is None:
         return [None] * len(function.function_type.inputs)
     return _texts(_Same(function.arg_attrs), name)
 
 
 class _Same(NamedTuple):
-    """Attributes by their identity: thousands are too many to compare or hash."""
+    """
+    Attributes compared by their identity: there are thousands, too many to compare or hash.
+    """
 
     of: ArrayAttr[DictionaryAttr]
 
@@ -383,22 +395,25 @@ class _Same(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
-    """The string that each dictionary has under a name; asked again and again."""
+    """
+    Returns the string that each dictionary has under a name; cached, as it is asked
+    repeatedly.
+    """
     return tuple([text_attribute(d.data, name) for d in attributes.of.data])
 
 
 def argument_roles(function: FuncOp) -> list[str]:
-    """The role of each argument; `input` where none is given."""
+    """Returns the role of each argument; `input` if it has none."""
     return [role or "input" for role in _argument_texts(function, ROLE)]
 
 
 def result_roles(function: FuncOp) -> list[str]:
-    """The role of each result, `LOSS` or `GRADIENT`; `output` where none is given."""
+    """Returns the role of each result, `LOSS` or `GRADIENT`; `output` if it has none."""
     return [text_attribute(r, ROLE) or "output" for r in result_attributes(function)]
 
 
 def argument_names(function: FuncOp) -> list[str]:
-    """The source name of each argument; its SSA name or position where none is given."""
+    """Returns the source name of each argument; its SSA name or position if it has none."""
     given = _argument_texts(function, NAME)
     return [
         name or arg.name_hint or f"arg{arg.index}"
@@ -408,7 +423,7 @@ def argument_names(function: FuncOp) -> list[str]:
 
 def result_names(function: FuncOp) -> list[str]:
     """
-    The source name of each result, `output<i>` where none is given; names that several
+    Returns the source name of each result, `output<i>` if it has none; names that several
     results have get a number, so that all differ.
     """
     names: dict[str, None] = {}
@@ -424,16 +439,17 @@ def result_names(function: FuncOp) -> list[str]:
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:
     """
-    The results that replace an argument in the next step: result index to argument
-    index. Raises DistIRError for the name of an argument that is not there.
+    Returns the results that replace an argument in the next step: result index to argument
+    index. Raises DistIRError for the name of an argument that does not exist.
     """
     return _named_arguments(function, function.res_attrs, UPDATES, "result {} updates")
 
 
 def parameters_of_states(function: FuncOp) -> dict[int, int]:
     """
-    The arguments that belong to another one, as an optimizer's states do to a parameter:
-    index to index. Raises DistIRError for the name of an argument that is not there.
+    Returns the arguments that belong to another one, as an optimizer's states do to a
+    parameter: index to index. Raises DistIRError for the name of an argument that does not
+    exist.
     """
     return _named_arguments(
         function, function.arg_attrs, OF, "argument {} is a state of"
@@ -442,8 +458,8 @@ def parameters_of_states(function: FuncOp) -> dict[int, int]:
 
 def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     """
-    The results that are gradients of an argument: result index to argument index. Raises
-    DistIRError for the name of an argument that is not there.
+    Returns the results that are gradients of an argument: result index to argument index.
+    Raises DistIRError for the name of an argument that does not exist.
     """
     return _named_arguments(
         function, function.res_attrs, OF, "result {} is the gradient of"
@@ -452,19 +468,19 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
 
 def linked_arguments(function: FuncOp) -> dict[int, int]:
     """
-    The results that are to be placed like an argument, because they replace it in the next
-    step or are its gradient: result index to argument index.
+    Returns the results that must have the layout of an argument, because they replace it in
+    the next step or are its gradient: result index to argument index.
     """
     return {**parameters_of_gradients(function), **updated_arguments(function)}
 
 
 def is_training_step(function: FuncOp) -> bool:
-    """Whether a program gives updates of its arguments, or the gradients of some."""
+    """Whether a program returns updates of its arguments, or the gradients of some."""
     return bool(linked_arguments(function))
 
 
 def check_links(function: FuncOp) -> None:
-    """Raises DistIRError for an attribute that names an argument which is not there."""
+    """Raises DistIRError for an attribute that names an argument which does not exist."""
     updated_arguments(function)
     parameters_of_states(function)
     parameters_of_gradients(function)
@@ -473,7 +489,7 @@ def check_links(function: FuncOp) -> None:
 def _named_arguments(
     function: FuncOp, owners: ArrayAttr[DictionaryAttr] | None, link: str, what: str
 ) -> dict[int, int]:
-    """Which argument each of the owners names, if any, with the attribute `link`."""
+    """Returns which argument each of the owners names with the attribute `link`, if any."""
     links = () if owners is None else _texts(_Same(owners), link)
     wanted = {i: name for i, name in enumerate(links) if name is not None}
     if not wanted:
@@ -497,7 +513,9 @@ def _named_arguments(
 
 
 def forward_results(function: FuncOp) -> list[int]:
-    """The results of the forward pass: all but updates and gradients."""
+    """
+    Returns the indices of the results of the forward pass: all but updates and gradients.
+    """
     updates = updated_arguments(function)
     roles = result_roles(function)
     return [i for i in range(len(roles)) if i not in updates and roles[i] != GRADIENT]
@@ -508,27 +526,29 @@ _HINT = re.compile(r"[A-Za-z_$.-][\w$.-]*", re.ASCII)
 
 def name_hint(name: str) -> str | None:
     """
-    What to call an SSA value that has this name in the source model: the name itself, or
-    as much of its last part as SSA names can have; None where nothing is left. A hint is
-    a label and tells nothing: what a value is called in the source says `dist.name`.
+    Returns a name hint for an SSA value that has this name in the source model: the name
+    itself, or as much of its last part as SSA names can have; None if nothing is left. A
+    hint is only a label: the source name is `dist.name`.
     """
     hint = name
     if not _HINT.fullmatch(hint):
         last = re.split("/|::", name)[-1]
         hint = re.sub(r"\W+", "_", last, flags=re.ASCII).strip("_")
-        # Digits alone would be what a printer gives to values without a name.
+        # Printers give names of digits alone to values without a name.
         if hint[:1].isdigit() and not hint.isdigit():
             hint = f"_{hint}"
     return hint if _HINT.fullmatch(hint) else None
 
 
 def scope_of(op: Operation) -> str:
-    """The dotted path of the source module that an op came from, or ''."""
+    """
+    Returns the dotted path of the source module that an op came from; "" if there is none.
+    """
     return text_attribute(op.attributes, SCOPE) or ""
 
 
 def describe(op: Operation) -> str:
-    """An op as messages name it: its name, scope and first result."""
+    """Returns an op as messages name it: its name, scope and first result."""
     text = op.name
     if op.results and op.results[0].name_hint:
         text += f" %{op.results[0].name_hint}"
@@ -537,7 +557,7 @@ def describe(op: Operation) -> str:
 
 
 def walk_functions(module: ModuleOp) -> Iterator[tuple[FuncOp, Operation]]:
-    """Every op of every function, in program order."""
+    """Yields every op of every function, in program order."""
     for function in functions(module).values():
         for op in function.body.block.ops:
             yield function, op

@@ -1,4 +1,4 @@
-"""Registries of what is known of ops by their names, which fill themselves."""
+"""Registries that map names of ops to what is known of them, and fill themselves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ Entry = TypeVar("Entry")
 
 class Registry(Generic[Entry]):
     """
-    What is known of ops, by their names. A registry is called with names and is then a
-    decorator: `@sharding_rule("toy.similarity")`. What DistIR itself registers is in the
-    modules of a package, which is imported with the first question, as it imports the
-    registry.
+    Maps names of ops to entries. A registry that is called with names is a decorator:
+    `@sharding_rule("toy.similarity")`. DistIR's own entries are in the modules of a
+    package, which is imported with the first look-up, as it imports the registry.
     """
 
     def __init__(self, package: str):
@@ -33,14 +32,14 @@ class Registry(Generic[Entry]):
 
     @property
     def entries(self) -> dict[str, Entry]:
-        """All entries by the names of their ops."""
+        """Returns all entries by the names of their ops."""
         if not self._is_loaded:
             self._is_loaded = True
             import_module(self._package)
         return self._entries
 
     def get(self, name: str) -> Entry | None:
-        """The entry of the ops with that name."""
+        """Returns the entry of the ops with that name, if there is one."""
         return self.entries.get(name)
 
 

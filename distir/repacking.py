@@ -1,10 +1,10 @@
 """
-Arguments that are several tensors of the source model in one.
+Arguments that hold several tensors of the source model.
 
-`dist.repacked` on an argument of the entry function says which: their names and sizes along
-the dimension in which they stand one behind the other. Weights files, checkpoints and random
-values know the parts by these names, so that what was made before a `schedule.merge` is of
-use behind it.
+`dist.repacked` on an argument of the entry function describes them: their names, and their
+sizes along the dimension in which they are concatenated. Weights files, checkpoints and
+random values know the parts by these names, so that what was made before a `schedule.merge`
+can be used after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Repacked:
-    """The tensors that an argument is made of: where they meet, their names and sizes."""
+    """
+    The tensors of which an argument consists: the dimension in which they are concatenated,
+    and their names and sizes.
+    """
 
     dim: int
     names: tuple[str, ...]
@@ -42,7 +45,7 @@ class Repacked:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """What `dist.repacked` says of it."""
+        """Returns the value of `dist.repacked`."""
         return DictionaryAttr(
             {
                 "dim": IntegerAttr(self.dim, i64),
@@ -52,18 +55,22 @@ class Repacked:
         )
 
     def renamed(self, suffix: str) -> Repacked:
-        """The same of what belongs to the parts, such as states of an optimizer."""
+        """
+        Returns the same for what belongs to the parts, such as states of an optimizer.
+        """
         names = tuple(f"{name}{suffix}" for name in self.names)
         return Repacked(self.dim, names, self.sizes)
 
     def split(self, whole: Array) -> dict[str, Array]:
-        """The parts of a value, by name."""
+        """Returns the parts of a value, by name."""
         ends = np.cumsum(self.sizes)[:-1]
         parts = np.split(whole, ends, self.dim)
         return dict(zip(self.names, parts, strict=True))
 
     def packed(self, parts: Mapping[str, npt.ArrayLike]) -> Array:
-        """The value that these parts make up. Raises DistIRError if they do not fit."""
+        """
+        Returns the value that these parts make up. Raises DistIRError if they do not fit.
+        """
         arrays = [np.asarray(parts[name]) for name in self.names]
         for name, size, array in zip(self.names, self.sizes, arrays, strict=True):
             if array.ndim <= self.dim or array.shape[self.dim] != size:
@@ -76,7 +83,10 @@ class Repacked:
 
 
 def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
-    """What an argument with these attributes is made of. Raises DistIRError."""
+    """
+    Returns the tensors of which an argument with these attributes consists, if it is
+    repacked. Raises DistIRError.
+    """
     attr = attributes.get(REPACKED)
     if attr is None:
         return None
@@ -98,14 +108,17 @@ def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
 
 
 def repacked_arguments(function: FuncOp) -> dict[str, Repacked]:
-    """The arguments of a function that are made of several tensors, by name."""
+    """Returns the arguments of a function that consist of several tensors, by name."""
     names = argument_names(function)
     found = map(repacked_of, argument_attributes(function))
     return {n: r for n, r in zip(names, found, strict=True) if r is not None}
 
 
 class _RepackedWeights(Mapping[str, Array]):
-    """Weights by the names of a program's arguments; repacked when they are looked up."""
+    """
+    Weights by the names of a program's arguments; they are repacked when they are looked
+    up.
+    """
 
     def __init__(self, weights: Mapping[str, Array], packed: Mapping[str, Repacked]):
         self._weights = weights
@@ -130,8 +143,8 @@ def repacked_weights(
     function: FuncOp, weights: Mapping[str, Array]
 ) -> Mapping[str, Array]:
     """
-    Weights by the names of a program's arguments: where they hold the parts of one instead
-    of it, it is made of them when it is looked up.
+    Returns weights by the names of a program's arguments: if they hold the parts of an
+    argument instead of it, it is made of these when it is looked up.
     """
     packed = {
         name: own
@@ -144,7 +157,7 @@ def repacked_weights(
 def unpacked(
     packed: Mapping[str, Repacked], values: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Values by name, with the parts in the place of what is repacked."""
+    """Returns values by name, with the parts instead of what is repacked."""
     found: dict[str, Array] = {}
     for name, value in values.items():
         found |= packed[name].split(value) if name in packed else {name: value}

@@ -1,8 +1,9 @@
 """
-Weights live outside the IR, in a safetensors file that holds them by their source name.
+Weights, which live outside the IR, in a safetensors file that holds them by their source
+name.
 
-A module names its file in the attribute `dist.weights`: a bare file name in the folder
-of the `.mlir` file, so that a program never makes a tool read from anywhere else.
+A module names its file in the attribute `dist.weights`: a bare file name in the folder of
+the `.mlir` file, so that a program never makes a tool read from anywhere else.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
 
 
 def load_weights(path: str | Path) -> Weights:
-    """The weights in a file, by name. Raises DistIRError."""
+    """Returns the weights in a file, by name. Raises DistIRError."""
     return Weights(Path(path))
 
 
@@ -99,9 +100,9 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
 
 def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
     """
-    The file that holds a module's weights, beside the file `model_path` the module was
-    read from; None if the module names no file. Raises DistIRError if `dist.weights` is
-    anything but a bare file name.
+    Returns the file that holds a module's weights, beside the file `model_path` from which
+    the module was read; None if the module names no file. Raises DistIRError if
+    `dist.weights` is anything but a bare file name.
     """
     if WEIGHTS not in module.attributes:
         return None

@@ -1,10 +1,14 @@
-"""Rules of the source that no tool checks: what errors are for, and one name for one class."""
+"""
+Rules of the source that no tool checks: what errors are for, one name for one class, and
+modules that import each other one way.
+"""
 
 from __future__ import annotations
 
 import ast
 import functools
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import distir
@@ -13,6 +17,7 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
+    "lowering/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
 }
 """Modules that may catch an error for users without raising one, and why."""
@@ -104,3 +109,72 @@ def test_a_class_has_a_name_of_its_own() -> None:
         places.setdefault(node.name, []).append(path)
     twice = {name: at for name, at in places.items() if len(at) > 1}
     assert not twice, twice
+
+
+def imported(path: str, tree: ast.Module) -> Iterator[str]:
+    """
+    The modules of the package that a module imports, by their paths: wherever in it an import
+    is, for typing alone too. What imports by itself to find files (`registries`) is not seen:
+    it imports by a name that is made, with the first question that it is asked.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = f"{_package(path, node.level)}.{node.module or ''}".strip(".")
+            names = [f"{start}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (found for name in names if (found := _module(name)))
+
+
+def _package(path: str, level: int) -> str:
+    """The package that an import with so many dots begins at; "" for one without dots."""
+    return ".".join(["distir", *path.split("/")[:-level]]) if level else ""
+
+
+def _module(name: str) -> str:
+    """The path of a module, or of that with a name in it; "" for those of others."""
+    first, *parts = name.split(".")
+    while first == "distir":
+        start = "/".join(parts)
+        for path in (f"{start}.py", f"{start}/__init__.py".lstrip("/")):
+            if path in sources():
+                return path
+        if not parts:
+            break
+        parts.pop()
+    return ""
+
+
+def test_modules_import_each_other_one_way() -> None:
+    imports = {
+        path: {other for other in imported(path, tree) if other != path}
+        for path, tree in sources().items()
+    }
+    assert sum(map(len, imports.values())) > len(imports)
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a cycle: {' <- '.join(error.args[1])}") from None
+
+
+def test_an_import_is_seen_wherever_it_is() -> None:
+    text = """
+import distir.errors
+from distir.program import describe
+from . import verification
+from .. import weights
+if TYPE_CHECKING:
+    from distir.sharding import layout
+def f():
+    from distir import __version__
+"""
+    assert sorted(imported("sharding/rule.py", ast.parse(text))) == [
+        "__init__.py",
+        "errors.py",
+        "program.py",
+        "sharding/layout.py",
+        "sharding/verification.py",
+        "weights.py",
+    ]

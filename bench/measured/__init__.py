@@ -1,5 +1,5 @@
 """
-Published measurements, and the programs that predict them: one file for each kind.
+Published measurements, and the programs that predict them, with one file for each kind.
 
-A loader reads one file of measurements and gives `Row`s; `bench/accuracy.py` scores them.
+A loader reads one file of measurements and returns `Row`s; `bench/accuracy.py` scores them.
 """

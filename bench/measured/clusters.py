@@ -13,7 +13,10 @@ from distir.dialects.device import ClusterOp, KindOp, LinkOp
 
 @dataclass(frozen=True)
 class Gpu:
-    """Kind of device, its memory's bytes/s, FLOP/s in 16 and 32 bits, NVLink's bytes/s."""
+    """
+    A GPU: its kind of device, its memory's bytes/s, FLOP/s in 16 and 32 bits, NVLink's
+    bytes/s.
+    """
 
     kind: str
     bandwidth: float
@@ -45,7 +48,7 @@ GPUS = {
 def cluster(
     gpu: str, devices: int, per_node: int = 8, network: float = 25e9
 ) -> ClusterOp:
-    """Nodes of one kind of GPU; `network` in bytes/s per GPU and direction."""
+    """Returns nodes of one kind of GPU; `network` is in bytes/s per GPU and direction."""
     kind = GPUS[gpu]
     per_node = min(per_node, devices)
     peaks = {"f16": kind.peak, "bf16": kind.peak, "default": kind.peak_f32}

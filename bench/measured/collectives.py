@@ -41,7 +41,7 @@ class AllReduce:
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `nccl_allreduce_*.json`."""
+    """Returns the rows of `nccl_allreduce_*.json`."""
     rows: list[Row] = []
     for record in data["records"]:
         r = dict(zip(data["columns"], record, strict=True))

@@ -21,7 +21,7 @@ PROFILE = "A100-megatron-deepspeed"
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `gpt_single_node_*.json`."""
+    """Returns the rows of `gpt_single_node_*.json`."""
     fixed = data["fixed_config"]
     return [_row(r, fixed["vocab_size"], data["hardware_ref"]) for r in data["records"]]
 

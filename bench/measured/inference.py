@@ -70,8 +70,8 @@ class Generation:
     @property
     def ideal(self) -> float:
         """
-        Seconds at the devices' peak: of the prompts' operations, and for every further token
-        of reading the weights or of the operations, whichever takes longer.
+        Returns the seconds at the devices' peak: of the prompts' operations, and for every
+        further token of reading the weights or of the operations, whichever takes longer.
         """
         gpu, weights = GPUS[self.gpu], 12 * self.layers * self.d_model**2
         weights += self.vocab * self.d_model
@@ -82,7 +82,9 @@ class Generation:
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `gpt_inference_*.json` that FasterTransformer ran and that fitted."""
+    """
+    Returns the rows of `gpt_inference_*.json` that FasterTransformer ran and that fitted.
+    """
     rows: list[Row] = []
     for r in data["records"]:
         latency = r["measured"].get("latency_ms")

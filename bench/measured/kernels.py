@@ -76,7 +76,7 @@ def _text(r: dict[str, Any]) -> str:
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `kernel_efficiency_*.json` that are of this GPU."""
+    """Returns the rows of `kernel_efficiency_*.json` that are of this GPU."""
     shown = ("op", "b", "m", "k", "n", "layout", "ng", "M", "N", "K", "stage")
     shown += ("head_num", "kv_head_num", "qk_head_dim")
     return [

@@ -16,7 +16,7 @@ PROFILE = "A100-megatron"
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `megatron_weak_scaling_*.json`."""
+    """Returns the rows of `megatron_weak_scaling_*.json`."""
     fixed, gpu = data["fixed_config"], data["hardware_ref"]
     return [_row(r, fixed, gpu) for r in data["records"]]
 

@@ -35,7 +35,7 @@ class Step:
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `mlp_single_gpu.json` on one GPU."""
+    """Returns the rows of `mlp_single_gpu.json` on one GPU."""
     return [
         Row(
             f"{r['n_layers']} layers of {r['hidden_dim']}, batch {r['batch_size']}",

@@ -3,8 +3,9 @@ MPT training with FSDP on A100s and H100s: MosaicML's llm-foundry
 (github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md).
 
 FSDP is ZeRO stage 3 (or 2) whose communication overlaps computation; attention is one
-kernel. Checkpoints are PyTorch's that are not reentrant: they stop when all that gradients
-need has been computed again. Rows in FP8 compute on H100 what our programs cannot say and are left out.
+kernel. Checkpoints are PyTorch's non-reentrant ones: recomputation stops when all that
+gradients need has been computed. Rows in FP8 compute on H100 what our programs cannot
+express, and are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STAGES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 
 
 def load(data: dict[str, Any]) -> list[Row]:
-    """The rows of `mpt_fsdp_*.json` in 16 bits."""
+    """Returns the rows of `mpt_fsdp_*.json` in 16 bits."""
     fixed = data["fixed_config"]
     records = [r for r in data["records"] if r["precision"] != "amp_fp8"]
     return [_row(r, fixed) for r in records]

@@ -1,4 +1,4 @@
-"""Programs of a few ops, from their text."""
+"""Simulates programs of a few ops, given as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distir.interpreters.simulator import simulate
 
 
 def seconds(text: str, on: ClusterOp, profile: str) -> float:
-    """The simulated time of a program's text."""
+    """Returns the simulated seconds of a program's text."""
     context = Context()
     for dialect in (Builtin, Func):
         context.load_dialect(dialect)

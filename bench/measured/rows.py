@@ -10,11 +10,13 @@ from zlib import crc32
 @dataclass(frozen=True)
 class Row:
     """
+    A measurement and its prediction.
+
     - `name`: the configuration, unique in its file;
     - `measured`: seconds;
-    - `ideal`: seconds at the peak of all devices (or at the bandwidth of a link): what the
-      baseline of one constant efficiency divides by its constant;
-    - `predict`: gives the predicted seconds. Other processes call it.
+    - `ideal`: seconds at the peak of all devices (or at the bandwidth of a link), which the
+      baseline divides by one constant efficiency;
+    - `predict`: returns the predicted seconds; it is called in other processes.
     """
 
     name: str
@@ -24,5 +26,8 @@ class Row:
 
     @property
     def is_held_out(self) -> bool:
-        """A third of all rows, chosen by their names, that nothing may be fitted to."""
+        """
+        Whether the row is among the third of all rows, chosen by their names, that nothing
+        may be fitted to.
+        """
         return crc32(self.name.encode()) % 3 == 0

@@ -32,8 +32,9 @@ class Model:
 
     def flops(self, batch: int, recompute: bool) -> float:
         """
-        Floating-point operations of a training step (Narayanan et al., SC'21, appendix):
-        its matrix products, those that activation checkpointing computes again too.
+        Returns the floating-point operations of a training step (Narayanan et al., SC'21,
+        appendix): those of its matrix products, with those that activation checkpointing
+        computes again.
         """
         tokens, h = batch * self.seq, self.d_model
         layer = 24 * tokens * h * h * (1 + self.seq / (6 * h))
@@ -44,7 +45,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """D/T/P/K, and how the step is run."""
+    """The degrees of parallelism (D/T/P/K), and how the step is run."""
 
     d: int = 1
     t: int = 1
@@ -58,13 +59,13 @@ class Parallelism:
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """The number of devices."""
         return self.d * self.t * self.p
 
 
 @cache
 def training_step(model: Model, batch: int) -> ModuleOp:
-    """The sequential program of a step with Adam."""
+    """Returns the sequential program of a step with Adam."""
     module = build_gpt(
         model.layers,
         model.d_model,
@@ -84,7 +85,7 @@ def training_step(model: Model, batch: int) -> ModuleOp:
 def distributed(
     model: Model, batch: int, parallelism: Parallelism, on: ClusterOp
 ) -> ModuleOp:
-    """The distributed step for a global batch."""
+    """Returns the distributed step for a global batch."""
     p = parallelism
     module = training_step(model, batch).clone()
     block = module.body.block
@@ -112,7 +113,7 @@ def simulated(
     on: ClusterOp,
     profile: str | Profile,
 ) -> Simulation:
-    """The simulation of a step."""
+    """Returns the simulation of a step."""
     return simulate(distributed(model, batch, parallelism, on), profiles=(profile,))
 
 

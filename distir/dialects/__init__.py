@@ -6,7 +6,7 @@ from xdsl.ir import Dialect
 
 
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
-    """Every dialect of this package by name, loaded on demand."""
+    """Returns every dialect of this package by name; each is loaded when it is used."""
 
     def collective() -> Dialect:
         from distir.dialects.collective import Collective
@@ -22,6 +22,11 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
         from distir.dialects.dist import Dist
 
         return Dist
+
+    def kernel() -> Dialect:
+        from distir.dialects.kernel import KernelDialect
+
+        return KernelDialect
 
     def onnx() -> Dialect:
         from distir.dialects.onnx import Onnx
@@ -42,6 +47,7 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
         "collective": collective,
         "device": device,
         "dist": dist,
+        "kernel": kernel,
         "onnx": onnx,
         "schedule": schedule,
         "train": train,

@@ -1,12 +1,11 @@
 """
 The `collective` dialect: communication among the devices of a mesh.
 
-The same ops serve two forms of a program. In the *distributed* form an op names the
-mesh axes it runs `over`; what has to happen follows from the layouts of its operand and
-result, and the verifier rejects everything else. In the *per-rank* form the shapes are
-local and an op additionally lists its `group`, the global ranks that take part, in the
-order of their position along the axes; `dim`, `run` and `reduction` say what the types
-no longer show.
+The same ops serve two forms of a program. In the *distributed* form an op names the mesh
+axes it runs `over`; what has to happen follows from the layouts of its operand and result,
+and the verifier rejects everything else. In the *per-rank* form the shapes are local and an
+op additionally lists its `group`, the global ranks that take part, in the order of their
+position along the axes; `dim`, `run` and `reduction` hold what local types do not show.
 
 ```mlir
 %1 = collective.all_reduce %0 over ["t"] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>
@@ -57,17 +56,18 @@ class CollectiveOp(IRDLOperation):
     - `axes`: the mesh axes, major to minor.
     - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
       communication streams, and wait where they use the result. A function may return such
-      a result before it is there; then its caller waits. In per-rank form the result may
-      only be waited for (`collective.wait`) or returned. Not every collective can be.
+      a result while it is in flight; then its caller waits. In per-rank form the result may
+      only be waited for (`collective.wait`) or returned. Not every collective can be
+      asynchronous.
     - the unit attribute `dist.joined`: the op travels in one message with the collective
       right before it, which is of the same kind, over the same axes of the same mesh, of
       the same element type and monoid, and asynchronous if this one is. A collective and
-      those that join it are a *bucket*. Results are what they are without it; not every
-      collective can join another.
+      those that join it are a *bucket*. Results are the same without the attribute; not
+      every collective can join another.
     - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
-      gathered, scattered or sliced; for `all_to_all` the one that is gathered),
-      `split_dim` (`all_to_all`: the dimension that is split), `run` / `split_run` (run
-      lengths on these dimensions; absent for contiguous splits), `reduction` (monoid).
+      gathered, scattered or sliced; for `all_to_all` the one that is gathered), `split_dim`
+      (`all_to_all`: the dimension that is split), `run` / `split_run` (run lengths on these
+      dimensions; absent for contiguous splits), `reduction` (monoid).
     """
 
     source = operand_def(TensorType)
@@ -92,7 +92,9 @@ class CollectiveOp(IRDLOperation):
     PER_RANK: ClassVar[tuple[str, ...]] = (
         *("group", "reduction", "dim", "run", "split_dim", "split_run", "root"),
     )
-    """Properties of the per-rank form alone; layouts say what they do."""
+    """
+    Properties of the per-rank form alone; in the distributed form layouts determine them.
+    """
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = False
     """Whether devices can go on while this op runs."""
@@ -129,19 +131,21 @@ class CollectiveOp(IRDLOperation):
         for name, number in numbers.items():
             if number is not None:
                 properties[name] = IntegerAttr(number, i64)
-        # As IRDL's, which takes its time.
+        # Like IRDL's constructor, which is slow.
         Operation.__init__(
             self, operands=[source], result_types=[result_type], properties=properties
         )
 
     @property
     def axis_names(self) -> tuple[str, ...]:
-        """The mesh axes this op runs over, major to minor."""
+        """The mesh axes that this op runs over, major to minor."""
         return tuple(a.data for a in self.axes.data)
 
     @property
     def ranks(self) -> tuple[int, ...] | None:
-        """The global ranks that take part, in the per-rank form; None before."""
+        """
+        The global ranks that take part, in the per-rank form; None in the distributed form.
+        """
         if self.group is None:
             return None
         return tuple(int(r) for r in self.group.get_values())
@@ -152,16 +156,16 @@ class CollectiveOp(IRDLOperation):
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
         """
-        The result layouts this op can produce from an operand with layout `before`,
-        for a tensor of that rank (distributed form). Raises VerifyException when the
-        operand's layout does not allow the op at all.
+        Returns the result layouts that this op can produce from an operand with layout
+        `before`, for a tensor of that rank (distributed form). Raises VerifyException if
+        the operand's layout does not allow the op at all.
         """
         raise NotImplementedError
 
     @property
     def is_asynchronous(self) -> bool:
         """
-        Whether devices compute while this op communicates; who uses its result waits.
+        Whether devices compute while this op communicates; the users of its result wait.
         """
         return ASYNCHRONOUS in self.attributes
 
@@ -172,7 +176,7 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def message(self) -> tuple[Attribute | str | bool | None, ...]:
-        """What two collectives have in common that can travel in one message."""
+        """A key that is equal for two collectives that can travel in one message."""
         layout = layout_of(self.source)
         source = self.source.type
         return (
@@ -186,7 +190,7 @@ class CollectiveOp(IRDLOperation):
         )
 
     def _monoid(self, layout: Layout | None) -> str | None:
-        """The reduction, where there is one."""
+        """Returns the monoid of the reduction, if there is one."""
         if layout is None:
             return None if self.reduction is None else self.reduction.data
         return dict(layout.partial).get(self.axis_names[0])
@@ -262,7 +266,10 @@ class CollectiveOp(IRDLOperation):
             )
 
     def _require_partial(self, before: Layout) -> str:
-        """The one monoid that the operand is partial with over all of the axes."""
+        """
+        Returns the one monoid with which the operand is partial over all of the axes.
+        Raises VerifyException if there is none.
+        """
         monoids = {dict(before.partial).get(axis) for axis in self.axis_names}
         if len(monoids) != 1 or None in monoids:
             raise VerifyException(
@@ -274,7 +281,7 @@ class CollectiveOp(IRDLOperation):
         return monoid
 
     def _ending_dims(self, before: Layout, rank: int) -> list[int]:
-        """Dimensions whose minor axes are exactly the axes of this op."""
+        """Returns the dimensions whose minor axes are exactly the axes of this op."""
         n = len(self.axis_names)
         dims = [
             i
@@ -289,7 +296,9 @@ class CollectiveOp(IRDLOperation):
         return dims
 
     def _require_free(self, before: Layout) -> None:
-        """The operand must be replicated over the axes of this op."""
+        """
+        Raises VerifyException unless the operand is replicated over the axes of this op.
+        """
         used = {*before.split_axes, *before.partial_axes} & set(self.axis_names)
         if used:
             raise VerifyException(
@@ -299,8 +308,8 @@ class CollectiveOp(IRDLOperation):
 
     def _splits(self, layout: Layout, rank: int) -> list[Layout]:
         """
-        `layout` with the axes of this op appended to a dimension, for each dimension;
-        the run lengths are those of the declared result.
+        Returns, for each dimension, `layout` with the axes of this op appended to that
+        dimension; the run lengths are those of the declared result.
         """
         after = layout_of(self.result)
         if after is None:
@@ -316,7 +325,10 @@ class CollectiveOp(IRDLOperation):
 
 
 def bucket_of(op: CollectiveOp) -> list[CollectiveOp]:
-    """The collectives that travel in one message with this one, itself included, in order."""
+    """
+    Returns the collectives that travel in one message with this one, itself included, in
+    order.
+    """
     first = op
     while first.is_joined and isinstance(first.prev_op, CollectiveOp):
         first = first.prev_op
@@ -400,7 +412,9 @@ class AllToAllOp(CollectiveOp):
 
 @irdl_op_definition
 class SliceOp(CollectiveOp):
-    """Each device keeps its shard of a value that it holds whole. No traffic."""
+    """
+    Each device keeps its shard of a value that it holds whole. There is no communication.
+    """
 
     name = "collective.slice"
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
@@ -418,6 +432,7 @@ class PermuteOp(CollectiveOp):
     """
 
     name = "collective.permute"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
 
     shift = opt_prop_def(I64)
 
@@ -511,8 +526,8 @@ def _other_mesh(result: SSAValue, before: Layout) -> str:
 @irdl_op_definition
 class CoordinateOp(IRDLOperation):
     """
-    This rank's position, in the per-rank form, along the axes (the first axis major),
-    as a scalar. `index` is its value on this rank.
+    In the per-rank form, this rank's position along the axes (the first axis major), as a
+    scalar. `index` is its value on this rank.
     """
 
     name = "collective.coordinate"
@@ -547,11 +562,11 @@ class CoordinateOp(IRDLOperation):
 
 
 class _Transfer(IRDLOperation):
-    """What ops between two ranks share (per-rank form only)."""
+    """What ops that transfer a tensor between two ranks share (per-rank form only)."""
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether this rank goes on while the tensor is on its way."""
+        """Whether this rank goes on while the tensor is in flight."""
         return ASYNCHRONOUS in self.attributes
 
     def verify_(self) -> None:
@@ -565,9 +580,8 @@ class _Transfer(IRDLOperation):
 @irdl_op_definition
 class SendToRankOp(_Transfer):
     """
-    Sends, in the per-rank form, a local tensor to the global rank `peer`, and waits
-    until that one has it; with the unit attribute `dist.asynchronous` this rank goes on
-    at once.
+    In the per-rank form, sends a local tensor to the global rank `peer`, and waits until
+    that rank has it; with the unit attribute `dist.asynchronous` this rank goes on at once.
     """
 
     name = "collective.send"
@@ -583,9 +597,9 @@ class SendToRankOp(_Transfer):
 @irdl_op_definition
 class RecvFromRankOp(_Transfer):
     """
-    Receives, in the per-rank form, a local tensor from the global rank `peer`. With the
-    unit attribute `dist.asynchronous` this rank goes on before the tensor is there:
-    only `collective.wait` may take the result.
+    In the per-rank form, receives a local tensor from the global rank `peer`. With the unit
+    attribute `dist.asynchronous` this rank goes on before the tensor has arrived: only
+    `collective.wait` may take the result.
     """
 
     name = "collective.recv"
@@ -613,7 +627,10 @@ def is_per_rank(op: Operation) -> bool:
 
 
 def _require_waits(arriving: SSAValue) -> None:
-    """Nothing may use a tensor that is on its way but to wait for it or return it."""
+    """
+    Raises VerifyException if anything but a wait or a return uses a tensor that is in
+    flight.
+    """
     for use in arriving.uses:
         if not isinstance(use.operation, WaitOp | ReturnOp):
             raise VerifyException(
@@ -630,8 +647,8 @@ def _require_waits(arriving: SSAValue) -> None:
 @irdl_op_definition
 class WaitOp(_Transfer):
     """
-    Waits, in the per-rank form, until a tensor is there that is being received, that an
-    asynchronous collective gives, or that a function returned before.
+    In the per-rank form, waits until a tensor has arrived that is being received, or that
+    an asynchronous collective gives, or that a function returned in flight.
     """
 
     name = "collective.wait"

@@ -1,4 +1,4 @@
-"""What is known of values before a program runs: the constants among them."""
+"""What is known of values before a program runs: constants, and ops that keep them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy.typing as npt
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from distir.dialects import collective, dist
-from distir.dialects.onnx import RANDOM, OnnxOp
+from distir.dialects.onnx import RANDOM
+from distir.dialects.onnx_op import OnnxOp
 
 
 def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
-    """The value of an `onnx.Constant`; None for what any other op computes."""
+    """
+    Returns the value of an `onnx.Constant`; None for a value that any other op computes.
+    """
     owner = value.owner
     if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
         return owner.attribute("value")
@@ -22,7 +25,10 @@ def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
 
 
 def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
-    """The value that an `onnx.Constant` gives, seen through changes of layout."""
+    """
+    Returns the value of an `onnx.Constant`, also behind changes of layout; None for other
+    values.
+    """
     while isinstance(value, OpResult) and keeps_value(value.owner):
         value = value.owner.operands[0]
     array = direct_constant(value)
@@ -30,13 +36,16 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
 
 
 def keeps_value(op: Operation) -> bool:
-    """Whether the only operand of an op is its result, perhaps with another layout."""
+    """Whether an op's result is its only operand, possibly with another layout."""
     return _kind_keeps_value(type(op)) and not collective.is_per_rank(op)
 
 
 @cache
 def _kind_keeps_value(kind: type[Operation]) -> bool:
-    """Whether ops of that kind keep the value of their operand; asked very often."""
+    """
+    Whether ops of that kind keep the value of their operand; cached, as it is asked very
+    often.
+    """
     if issubclass(kind, collective.CollectiveOp):
         return not issubclass(kind, collective.PermuteOp)
     kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)

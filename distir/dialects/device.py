@@ -39,7 +39,7 @@ from xdsl.traits import HasParent, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
 MOST_DEVICES = 1 << 17
-"""How many devices a cluster may have, so that a slip of the pen does not fill memory."""
+"""The most devices of a cluster, so that a typing error does not fill the memory."""
 
 
 @irdl_attr_definition
@@ -149,11 +149,11 @@ class KindOp(IRDLOperation):
       `default` serves types that are not listed.
     - `launch_latency`: seconds from issuing an op to its start.
     - `profile`: name of a calibration profile, if one exists.
-    - `allocation_block`: bytes that memory is handed out in multiples of, e.g. 512 for
-      PyTorch's allocator on CUDA; to the byte without it.
+    - `allocation_block`: the number of bytes in whose multiples memory is allocated, e.g.
+      512 for PyTorch's allocator on CUDA; 1 if absent.
     - `library_memory`: bytes that libraries keep on the device throughout (contexts, the
       workspaces of matrix products); `communicator_memory`: bytes for each group of devices
-      that it communicates with (the buffers of NCCL). None without them.
+      that it communicates with (the buffers of NCCL). 0 if absent.
     """
 
     name = "device.kind"
@@ -236,7 +236,7 @@ class KindOp(IRDLOperation):
             _positive(flops, f"peak_flops of {dtype}", owner)
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s for an element type such as `f16`, or the `default` entry."""
+        """Returns the FLOP/s for an element type such as `f16`, or the `default` entry."""
         rates = self.peak_flops.data
         rate = rates.get(dtype, rates.get("default"))
         if not isinstance(rate, FloatAttr):
@@ -251,11 +251,12 @@ class KindOp(IRDLOperation):
 class LinkOp(IRDLOperation):
     """
     One level of links, innermost first in the cluster: consecutive groups of `spans`
-    devices reach each other through it. A wider level is a multiple of a narrower one.
+    devices reach each other through it. The span of a wider level is a multiple of a
+    narrower one's.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
     - `block_bandwidth`: bytes/s per direction that all devices of one group of the level
-      inside share, such as the network adapters of a node; each has its own without it.
+      inside share, such as the network adapters of a node; without it devices do not share.
     - `in_fabric_reduction`: the switch can add while it forwards.
     """
 
@@ -359,9 +360,9 @@ class RouteOp(IRDLOperation):
 @irdl_op_definition
 class ClusterOp(IRDLOperation):
     """
-    A cluster: its kinds of devices, then its levels of links, innermost first, then links
-    that differ from these. Devices are numbered from 0; every device belongs to exactly one
-    kind.
+    A cluster: its kinds of devices, then its levels of links, innermost first, then routes,
+    whose links differ from their level. Devices are numbered from 0; every device belongs
+    to exactly one kind.
 
     ```mlir
     device.cluster @pair {
@@ -402,7 +403,7 @@ class ClusterOp(IRDLOperation):
 
     @property
     def routes(self) -> list[RouteOp]:
-        """Links that differ from those of their level."""
+        """The routes, whose links differ from those of their level."""
         return [op for op in self.body.block.ops if isinstance(op, RouteOp)]
 
     @property

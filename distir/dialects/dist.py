@@ -1,8 +1,8 @@
 """
 The `dist` dialect: where the tensors of a distributed program live.
 
-A distributed value is an ordinary ranked tensor type whose shape is the *global* shape
-and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
+A distributed value is an ordinary ranked tensor type whose shape is the *global* shape and
+whose encoding is a `#dist.layout`. Attributes with meaning:
 
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
   `"label"`, `"setting"`), `dist.name` (the name in the source model, under which loaders look it up)
@@ -16,6 +16,10 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
   `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
   tensors of the source model in one, along `dim`, with these `names` and `sizes`;
+  `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
+  `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
+  too: it is a tensor of the source model that had that shape, with zeros behind it in some
+  dimensions (before it is flattened);
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -23,8 +27,10 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
   with it, and as its value who asks for that; `dist.stage`, the stage that was found;
 - on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone; on
-  another op of a function, the backward of the function computes it again;
+  another op of a function: the backward of the function recomputes it;
 - on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`);
+- on an op that looks something up in a padded table: `dist.entries`, how many of its
+  entries are not padding;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
@@ -45,7 +51,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IntAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+)
 from xdsl.ir import Attribute, Data, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -67,6 +79,7 @@ NAME = "dist.name"
 UPDATES = "dist.updates"
 OF = "dist.of"
 COUNTER = "dist.counter"
+LOSS_SCALE = "dist.loss_scale"
 INITIAL = "dist.initial"
 SETTING = "dist.setting"
 DEFAULT = "dist.default"
@@ -89,6 +102,9 @@ STAGE_START = "dist.stage_start"
 RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
+FLATTENED = "dist.flattened"
+PADDED = "dist.padded"
+ENTRIES = "dist.entries"
 COMPILED = "dist.compiled"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
@@ -97,7 +113,7 @@ MONOIDS = ("sum", "max", "min")
 
 class Shard(NamedTuple):
     """
-    One mesh axis that a dimension is split over.
+    One mesh axis that splits a dimension.
 
     With run length r over an axis of size n, element i of the dimension belongs to the
     shard with coordinate `(i // r) % n`; `run=None` is the contiguous split, r = size/n.
@@ -110,15 +126,15 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    The placement of a tensor on a mesh: which axes split it, and which hold terms of
-    it.
+    Where a tensor lives on a mesh: which axes split it, and over which axes devices hold
+    terms of it.
 
     - `mesh`: symbol of the `device.mesh`.
-    - `dims`: per dimension the axes it is split over, major to minor; each axis splits
-      what the axes before it left on a device. The empty tuple stands for a tensor that
-      no axis splits, whatever its rank, so that one layout has one spelling.
-    - `partial`: axes over which the values on the devices are still terms of a
-      reduction, with the monoid (`sum`, `max`, `min`), sorted by axis.
+    - `dims`: for each dimension the axes that split it, major to minor; each axis splits
+      what the axes before it left on a device. The empty tuple stands for a tensor that no
+      axis splits, whatever its rank, so that one layout has one spelling.
+    - `partial`: axes over which the values on the devices are still terms of a reduction,
+      with the monoid (`sum`, `max`, `min`), sorted by axis.
 
     An axis in neither place replicates the tensor.
     """
@@ -133,7 +149,10 @@ class Layout:
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
     def __hash__(self) -> int:
-        """The hash, which is kept: searches look up the same layouts millions of times."""
+        """
+        Returns the hash, which is cached: searches look up the same layouts millions of
+        times.
+        """
         known: int | None = self.__dict__.get("_hash")
         if known is None:
             known = hash((self.mesh, self.dims, self.partial))
@@ -141,36 +160,36 @@ class Layout:
         return known
 
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
-        """Pickles without the hash, which is another one in another process."""
+        """Pickles without the hash, which differs between processes."""
         return Layout, (self.mesh, self.dims, self.partial)
 
     def dim(self, index: int) -> tuple[Shard, ...]:
-        """The axes that dimension `index` is split over."""
+        """Returns the axes that split dimension `index`."""
         return self.dims[index] if self.dims else ()
 
     def full_dims(self, rank: int) -> tuple[tuple[Shard, ...], ...]:
-        """`dims` with one entry for each of `rank` dimensions."""
+        """Returns `dims` with one entry for each of `rank` dimensions."""
         return self.dims or ((),) * rank
 
     @property
     def split_axes(self) -> tuple[str, ...]:
-        """Every axis that splits some dimension."""
+        """The axes that split some dimension."""
         return tuple(shard.axis for dim in self.dims for shard in dim)
 
     @property
     def partial_axes(self) -> tuple[str, ...]:
-        """Every axis over which values are partial."""
+        """The axes over which values are partial."""
         return tuple(axis for axis, _ in self.partial)
 
     def with_dim(self, index: int, shards: Sequence[Shard], rank: int) -> Layout:
-        """This layout with other axes on one dimension of a tensor of that rank."""
+        """Returns this layout with other axes on one dimension of a tensor of that rank."""
         dims = list(self.full_dims(rank))
         dims[index] = tuple(shards)
-        # As `replace`, which takes its time.
+        # Like `replace`, which is slow.
         return Layout(self.mesh, tuple(dims), self.partial)
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
-        """This layout once the partial values over `axes` have been reduced."""
+        """Returns this layout after the partial values over `axes` have been reduced."""
         kept = tuple(p for p in self.partial if p[0] not in axes)
         return Layout(self.mesh, self.dims, kept)
 
@@ -256,7 +275,7 @@ class LayoutAttr(Data[Layout]):
 
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
-    """The layout of a distributed value or type; None for a sequential one."""
+    """Returns the layout of a distributed value or type; None for a sequential one."""
     type_ = value.type if isinstance(value, SSAValue) else value
     if isinstance(type_, TensorType):
         encoding = type_.encoding
@@ -265,10 +284,19 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
     return None
 
 
+def entries_of(op: Operation) -> int | None:
+    """
+    Returns how many entries of the padded table that an op looks something up in are not
+    padding; None for an op that says nothing about it.
+    """
+    attr = op.attributes.get(ENTRIES)
+    return attr.value.data if isinstance(attr, IntegerAttr) else None
+
+
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     """
-    The same tensor type with another layout. Equal types are one object, as far as that
-    is remembered, so that what is worked out for a type is worked out once.
+    Returns the same tensor type with another layout. Equal types are one object, as far as
+    that is cached, so that results that are cached by type are found.
     """
     return _tensor_type(type_.element_type, type_.shape, layout)
 
@@ -293,7 +321,10 @@ def _verify_same_tensor(
 
 
 class _LayoutChange(IRDLOperation):
-    """What `dist.reshard` and `dist.send` share: same tensor, another layout."""
+    """
+    What `dist.reshard` and `dist.send` share: the tensor stays the same, its layout
+    changes.
+    """
 
     def _layouts(self) -> tuple[Layout, Layout]:
         source, target = self.operands[0].type, self.results[0].type
@@ -320,7 +351,7 @@ class ReshardOp(_LayoutChange):
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, result_type: Attribute):
-        # As IRDL's, which takes its time.
+        # Like IRDL's constructor, which is slow.
         Operation.__init__(self, operands=[source], result_types=[result_type])
 
     def verify_(self) -> None:
@@ -363,8 +394,8 @@ class SendOp(_LayoutChange):
 class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
-    `propagate-sharding` honours it or fails. With `over`, only these axes are fixed and
-    the others are left to choose.
+    `propagate-sharding` obeys it or fails. With `over`, only these axes are fixed and the
+    others are free.
     """
 
     name = "dist.constrain"

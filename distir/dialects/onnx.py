@@ -18,36 +18,22 @@ the op; an op has the first n results of its schema.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import onnx.defs
-from onnx import helper
 from onnx.defs import OpSchema
-from xdsl.dialects.builtin import DenseArrayBase, i64
-from xdsl.ir import Attribute, Dialect, Operation, SSAValue
+from xdsl.ir import Dialect
 from xdsl.irdl import (
     AnyAttr,
-    IRDLOperation,
     irdl_op_definition,
     opt_prop_def,
     prop_def,
     traits_def,
-    var_operand_def,
-    var_result_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import Pure
-from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.onnx_attributes import (
-    attribute_from_python,
-    attribute_to_python,
-    decoded,
-    verify_attribute,
-)
 from distir.dialects.onnx_inference import check_types
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import (
     ElementType,
     OptionalType,
@@ -70,184 +56,17 @@ RANDOM = frozenset(
         "RandomUniformLike",
     )
 )
-OMITTED = "omitted_inputs"
 
 
-class OnnxOp(IRDLOperation):
+class StandardOp(OnnxOp):
     """
-    Base of all operators. `SCHEMA` is the operator's `onnx.defs.OpSchema`; inputs,
-    attributes and results are those of the schema, in its order.
+    Base of all operators, which verifies that their types are those that ONNX's inference
+    gives.
     """
-
-    SCHEMA: ClassVar[OpSchema]
-
-    inputs = var_operand_def()
-    outputs = var_result_def()
-    omitted_inputs = opt_prop_def(DenseArrayBase)
-
-    @classmethod
-    def build_op(
-        cls,
-        inputs: Sequence[SSAValue | Operation | None],
-        result_types: Sequence[Attribute],
-        attributes: Mapping[str, Any] | None = None,
-        discardable: Mapping[str, Attribute] | None = None,
-    ) -> Self:
-        """
-        A new operation. `inputs` may hold None for omitted optional inputs;
-        `attributes` are Python values or xDSL attributes by their ONNX names; those that
-        are None are left out.
-        """
-        trimmed = list(inputs)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
-        omitted = [i for i, value in enumerate(trimmed) if value is None]
-        properties = {
-            name: value
-            if isinstance(value, Attribute)
-            else attribute_from_python(cls.SCHEMA.attributes[name], value)
-            for name, value in (attributes or {}).items()
-            if value is not None
-        }
-        if omitted:
-            properties[OMITTED] = DenseArrayBase.from_list(i64, omitted)
-        return cls.create(
-            operands=[SSAValue.get(v) for v in trimmed if v is not None],
-            result_types=list(result_types),
-            properties=properties,
-            attributes=dict(discardable or {}),
-        )
-
-    @property
-    def input_values(self) -> list[SSAValue | None]:
-        """The inputs by their position in the schema; None for omitted ones."""
-        if OMITTED not in self.properties:
-            return list(self.operands)
-        absent = set(self.omitted)
-        operands = iter(self.operands)
-        count = len(self.operands) + len(absent)
-        return [None if i in absent else next(operands) for i in range(count)]
-
-    @property
-    def omitted(self) -> tuple[int, ...]:
-        """Positions of the omitted optional inputs."""
-        attr = self.properties.get(OMITTED)
-        if not isinstance(attr, DenseArrayBase):
-            return ()
-        return tuple(int(i) for i in attr.get_values())
-
-    def input(self, index: int) -> SSAValue | None:
-        """The input at that position of the schema, or None."""
-        values = self.input_values
-        return values[index] if index < len(values) else None
-
-    def operand_position(self, operand_index: int) -> int:
-        """The schema position of the operand with that index."""
-        if OMITTED not in self.properties:
-            return operand_index
-        present = [i for i, v in enumerate(self.input_values) if v is not None]
-        return present[operand_index]
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an ONNX attribute as Python data, or its schema's default."""
-        attr = self.properties.get(name)
-        if attr is not None:
-            return attribute_to_python(attr)
-        proto = self.SCHEMA.attributes[name].default_value
-        if proto.type:
-            return decoded(helper.get_attribute_value(proto))
-        return default
-
-    def onnx_attributes(self) -> dict[str, Any]:
-        """The ONNX attributes that are set, as Python data."""
-        return {
-            name: attribute_to_python(attr)
-            for name, attr in self.properties.items()
-            if name != OMITTED
-        }
 
     def verify_(self) -> None:
-        schema = self.SCHEMA
-        count = len(self.operands) + len(self.omitted)
-        if not schema.min_input <= count <= schema.max_input:
-            raise VerifyException(
-                f"{self.name} takes {_span(schema.min_input, schema.max_input)} inputs, "
-                f"got {count}"
-            )
-        formals = schema.inputs
-        for index in self.omitted:
-            formal = formals[min(index, len(formals) - 1)]
-            if formal.option == OpSchema.FormalParameterOption.Single:
-                raise VerifyException(f"{self.name}: input {formal.name!r} is required")
-        results = len(self.results)
-        if not schema.min_output <= results <= schema.max_output:
-            raise VerifyException(
-                f"{self.name} has {_span(schema.min_output, schema.max_output)} "
-                f"results, got {results}"
-            )
-        for name, attr in self.properties.items():
-            if name != OMITTED:
-                verify_attribute(self.name, schema.attributes[name], attr)
+        super().verify_()
         check_types(self)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        omitted: list[int] = []
-        count = 0
-
-        def operand() -> Any:
-            nonlocal count
-            count += 1
-            if parser.parse_optional_keyword("none") is not None:
-                omitted.append(count - 1)
-                return None
-            return parser.parse_unresolved_operand()
-
-        position = parser.pos
-        unresolved = [
-            o
-            for o in parser.parse_comma_separated_list(parser.Delimiter.PAREN, operand)
-            if o is not None
-        ]
-        attributes = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        function_type = parser.parse_function_type()
-        operands = parser.resolve_operands(
-            unresolved, function_type.inputs.data, position
-        )
-        properties = {
-            name: attributes.pop(name)
-            for name in list(attributes)
-            if name in cls.SCHEMA.attributes
-        }
-        if omitted:
-            properties[OMITTED] = DenseArrayBase.from_list(i64, omitted)
-        return cls.create(
-            operands=operands,
-            result_types=function_type.outputs.data,
-            properties=properties,
-            attributes=attributes,
-        )
-
-    def print(self, printer: Printer) -> None:
-        def operand(value: SSAValue | None) -> None:
-            if value is None:
-                printer.print_string("none")
-            else:
-                printer.print_ssa_value(value)
-
-        with printer.in_parens():
-            printer.print_list(self.input_values, operand)
-        shown = {k: v for k, v in self.properties.items() if k != OMITTED}
-        printer.print_op_attributes(shown | self.attributes)
-        printer.print_string(" : ")
-        printer.print_operation_type(self)
-
-
-def _span(low: int, high: int) -> str:
-    if high >= 2**31 - 1:
-        return f"at least {low}"
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _define(schema: OpSchema) -> type[OnnxOp]:
@@ -261,13 +80,16 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
         namespace[f"{name}_"] = define(AnyAttr(), prop_name=name)
     if schema.name not in RANDOM:
         namespace["traits"] = traits_def(Pure())
-    op_type = irdl_op_definition(type(schema.name, (OnnxOp,), namespace))
+    op_type = irdl_op_definition(type(schema.name, (StandardOp,), namespace))
     op_type.SCHEMA = schema
     return op_type
 
 
 def _schemas() -> list[OpSchema]:
-    """The newest schema of each operator at the pinned versions, without bodies."""
+    """
+    Returns the newest schema of each operator at the pinned versions, without those with
+    bodies.
+    """
     names = {
         (s.domain, s.name)
         for s in onnx.defs.get_all_schemas()
@@ -292,7 +114,7 @@ OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
 
 
 def operator(name: str, domain: str = "") -> type[OnnxOp]:
-    """The operation class of an ONNX operator. Raises KeyError."""
+    """Returns the operation class of an ONNX operator. Raises KeyError."""
     return OPERATORS[domain, name]
 
 

@@ -1,4 +1,7 @@
-"""Attributes of ONNX operators: as Python data, as xDSL attributes, and what they may be."""
+"""
+Attributes of ONNX operators: conversions between Python data and xDSL attributes, and the
+checks of their values.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _AttrType = OpSchema.AttrType
 
 
 def decoded(value: Any) -> Any:
-    """The value of an ONNX attribute with text instead of bytes."""
+    """Returns the value of an ONNX attribute with text instead of bytes."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, list | tuple):
@@ -34,7 +37,7 @@ def decoded(value: Any) -> Any:
 
 
 def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
-    """The xDSL attribute for the Python value of an ONNX attribute."""
+    """Returns the xDSL attribute for the Python value of an ONNX attribute."""
     match schema.type:
         case _AttrType.INT:
             return IntegerAttr(int(value), i64)
@@ -55,7 +58,7 @@ def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
 
 
 def attribute_to_python(attr: Attribute) -> Any:
-    """Python data for the xDSL attribute of an ONNX attribute."""
+    """Returns Python data for the xDSL attribute of an ONNX attribute."""
     match attr:
         case IntegerAttr() | FloatAttr():
             return attr.value.data
@@ -176,13 +179,16 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "SoftmaxCrossEntropyLoss.reduction": _REDUCTIONS,
     "TensorScatter.mode": ("linear", "circular"),
 }
-"""What text may say, by attribute, or by operator and attribute where these differ."""
+"""
+The allowed values of text attributes, by attribute, or by operator and attribute where
+operators differ.
+"""
 
 
 def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) -> None:
     """
-    Raises VerifyException unless an attribute of the operator `owner` is of the kind and
-    in the range that the standard says.
+    Raises VerifyException unless an attribute of the operator `owner` has the kind and the
+    range that the standard demands.
     """
     if schema.type not in _EXPECTED:
         return
@@ -201,7 +207,7 @@ def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) ->
 
 
 def _out_of_range(owner: str, name: str, attr: Attribute) -> str | None:
-    """What an attribute should be, as an error says it; None if it is that."""
+    """Says what an attribute should be, for an error; None if it is that."""
     operator = owner.removeprefix("onnx.")
     if isinstance(attr, StringAttr):
         choices = _CHOICES.get(name) or _CHOICES.get(f"{operator}.{name}")

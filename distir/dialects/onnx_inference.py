@@ -1,5 +1,5 @@
 """
-The types that an ONNX operator gives, by ONNX's own inference, and the check of an op's
+Infers the types of an ONNX operator's results by ONNX's own inference, and checks an op's
 declared types against them.
 
 Rules, kernels, gradients and costs may rely on this check: an op that passed it has
@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 from onnx import (
@@ -40,6 +40,7 @@ from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import SCOPE
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shape_checks import check_shapes
 from distir.dialects.onnx_shapes import bare_type
 from distir.dialects.onnx_values import (
@@ -55,9 +56,6 @@ from distir.dialects.onnx_values import (
 )
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 
-if TYPE_CHECKING:
-    from distir.dialects.onnx import OnnxOp
-
 KNOWN_SIZE = 1024
 """Constants with at most that many elements take part in shape inference."""
 
@@ -70,7 +68,7 @@ ONNX_ERRORS = (
     TypeError,
     RuntimeError,
 )
-"""What the onnx package raises for ops and models that make no sense to it."""
+"""The errors that the onnx package raises for invalid ops and models."""
 
 _TERM = rb"[A-Za-z\s]*(\.\.\.)?[A-Za-z\s]*"
 _EQUATION = re.compile(_TERM + rb"(," + _TERM + rb")*(->" + _TERM + rb")?")
@@ -84,11 +82,11 @@ def infer_node(
     known: Mapping[str, TensorProto],
 ) -> dict[str, TypeProto]:
     """
-    The types of a node's results by name, as far as ONNX infers them from those of its
-    operands and from their values where these are known. Raises `ONNX_ERRORS`.
+    Returns the types of a node's results by name, as far as ONNX infers them from those of
+    its operands, and from the operands' values where these are known. Raises `ONNX_ERRORS`.
     """
     for attribute in node.attribute:
-        # With either of these ONNX ends the process, or never comes back.
+        # With either of these ONNX ends the process, or never returns.
         if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
             raise ValueError(f"{attribute.s.decode()!r} is no equation of sums")
         if attribute.name == "num_outputs" and attribute.i != len(node.output):
@@ -106,9 +104,9 @@ def inferred_types(
     known: Sequence[npt.NDArray[Any] | None],
 ) -> list[Attribute | None]:
     """
-    The types of an op's results from those of its operands and from the values of
-    operands that are known; None where ONNX does not say. Raises VerifyException when
-    the op cannot take such operands.
+    Returns the types of an op's results, inferred from those of its operands and from the
+    values of operands that are known; None where ONNX does not say. Raises VerifyException
+    if the op cannot take such operands.
     """
     check_shapes(op, operand_types)
     # The standard leaves f64 out here and there (RotaryEmbedding); DistIR does not.
@@ -117,7 +115,7 @@ def inferred_types(
         operand_types = [_with_element(t, f64, f32) for t in operand_types]
     operands = iter(range(len(op.operands)))
     names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
-    # ONNX wants all results of a batch normalization in training, needed or not.
+    # ONNX requires all results of a batch normalization in training, used or not.
     training = op.SCHEMA.name == "BatchNormalization" and op.attribute("training_mode")
     outputs = [f"y{i}" for i in range(3 if training else len(op.results))]
     try:
@@ -159,14 +157,14 @@ def _element(type_: Attribute) -> Attribute | None:
 
 
 def _with_element(type_: Attribute, old: Attribute, new: Attribute) -> Attribute:
-    """A tensor type with another element type in place of that one."""
+    """Returns a tensor type with the element type `new` if it was `old`."""
     if isinstance(type_, TensorType) and type_.element_type == old:
         return tensor_type(type_.get_shape(), new, type_.encoding)
     return type_
 
 
 def node_of(op: OnnxOp, inputs: Sequence[str], outputs: Sequence[str]) -> NodeProto:
-    """The op as a node of an ONNX graph, with these names of values."""
+    """Returns the op as a node of an ONNX graph, with these names of values."""
     node = helper.make_node(op.SCHEMA.name, inputs, outputs, domain=op.SCHEMA.domain)
     # With its type, which an empty list (a scalar's permutation) does not show.
     node.attribute.extend(
@@ -189,7 +187,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _shown(types: Sequence[Attribute]) -> str:
-    """The types as ONNX sees them, without layouts."""
+    """Returns the types as ONNX sees them, without layouts, as text."""
     return ", ".join(str(bare_type(t)) for t in types)
 
 
@@ -216,7 +214,7 @@ def contradicts(declared: Attribute, inferred: Attribute) -> bool:
 
 _MAX_REMEMBERED = 1 << 16
 _right: set[tuple[object, ...]] = set()
-"""Signatures of ops that were found right: layers repeat their ops."""
+"""Signatures of ops that passed the check, as layers repeat their ops."""
 
 
 def check_types(op: OnnxOp) -> None:
@@ -263,9 +261,9 @@ def _reliable(
     op: OnnxOp, operands: Sequence[Attribute], known: Sequence[npt.NDArray[Any] | None]
 ) -> list[Attribute | None]:
     """
-    `inferred_types` as far as ONNX is right: an Einsum may broadcast, which it refuses or
-    takes for the smaller size (`check_shapes` knows better), and what a Slice with negative
-    steps leaves of a dimension it counts wrong.
+    Does what `inferred_types` does, as far as ONNX is right. An Einsum may broadcast, which
+    ONNX refuses or takes for the smaller size (`check_shapes` knows better); and ONNX
+    miscounts what a Slice with negative steps leaves of a dimension.
     """
     if op.SCHEMA.name == "Einsum":
         check_shapes(op, operands)
@@ -278,7 +276,10 @@ def _reliable(
 
 
 def _small_constant(value: SSAValue) -> Attribute | None:
-    """The constant that defines an operand, if it is small enough to tell shapes."""
+    """
+    Returns the constant that defines an operand, if it is small enough to be used for
+    shapes.
+    """
     owner, type_ = value.owner, value.type
     if not isinstance(owner, Operation) or owner.name != "onnx.Constant":
         return None
@@ -288,7 +289,7 @@ def _small_constant(value: SSAValue) -> Attribute | None:
 
 
 def _constant_type(attr: Attribute) -> Attribute:
-    """The type of a constant, without decoding its elements."""
+    """Returns the type of a constant, without decoding its elements."""
     if isinstance(attr, DenseIntOrFPElementsAttr):
         return attr.type
     if not isinstance(attr, TensorAttr):
@@ -299,8 +300,8 @@ def _constant_type(attr: Attribute) -> Attribute:
 
 def _check_schema_types(op: OnnxOp) -> None:
     """
-    Raises VerifyException unless every operand and result is of a kind that the schema
-    allows, the same kind wherever the schema names the same.
+    Raises VerifyException unless the schema allows the type of every operand and result,
+    and types are equal wherever the schema names the same type variable.
     """
     schema = op.SCHEMA
     bound: dict[str, tuple[str, str]] = {}
@@ -332,12 +333,15 @@ def _check_schema_types(op: OnnxOp) -> None:
 
 
 def _variables(schema: OpSchema) -> frozenset[str]:
-    """The names that stand for a type which is the same wherever they are."""
+    """
+    Returns the type variables of a schema, that is, the names that stand for one type
+    wherever they occur.
+    """
     return frozenset(c.type_param_str for c in schema.type_constraints)
 
 
 def _kind(op: OnnxOp, type_: Attribute) -> str:
-    """A type as schemas write it, without its shape. Raises VerifyException."""
+    """Returns a type as schemas write it, without its shape. Raises VerifyException."""
     try:
         if isinstance(type_, TensorType | UnrankedTensorType):
             number = onnx_element_type(type_.element_type)

@@ -1,25 +1,22 @@
 """
-What names of dimensions (`onnx_shapes.SHAPES`) cannot say and ONNX's inference does not
-check: axes in range, divisibility, as many values as dimensions.
+Checks of shapes that names of dimensions (`onnx_shapes.SHAPES`) cannot express and ONNX's
+inference does not make: axes in range, divisibility, as many values as dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.ir import Attribute
 
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import SHAPES, Shape, Shapes, agree
 from distir.registries import Registry
-
-if TYPE_CHECKING:
-    from distir.dialects.onnx import OnnxOp
 
 Check = Callable[[Shapes], None]
 
 shape_check = Registry[Check](__name__)
-"""Registers what must hold for the operators with these names, besides `SHAPES`."""
+"""Registers the check of the operators with these names, in addition to `SHAPES`."""
 
 
 def check_shapes(op: OnnxOp, operand_types: Sequence[Attribute]) -> None:
@@ -102,7 +99,10 @@ def _scatter_nd(shapes: Shapes) -> None:
 
 
 def _window(shapes: Shapes, kernel: Shape | None, groups: int = 1) -> None:
-    """Each attribute of windows must have as many values as there are dimensions of space."""
+    """
+    Checks that each attribute of windows has as many values as there are dimensions of
+    space.
+    """
     source, op = shapes[0], shapes.op
     if source is None:
         return
@@ -245,7 +245,10 @@ def _one_hot(shapes: Shapes) -> None:
 
 @shape_check("Einsum")
 def _einsum(shapes: Shapes) -> None:
-    """Equal letters are equal sizes, or one; so are those of the result."""
+    """
+    Checks that equal letters of an equation stand for equal sizes, or one; the result
+    included.
+    """
     equation = shapes.op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -369,7 +372,7 @@ def _attention(shapes: Shapes) -> None:
 
 
 def _with_heads(shapes: Shapes, position: int, heads: str) -> Shape:
-    """Batch, heads, length and size of queries, keys or values."""
+    """Returns batch, heads, length and size of queries, keys or values."""
     shape, first = shapes[position], shapes[0]
     if shape is None or first is None or len(shape) != len(first):
         shapes.fail("expected as many dimensions of queries, keys and values")

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import tensor_type
-
-if TYPE_CHECKING:
-    from distir.dialects.onnx import OnnxOp
 
 Shape = tuple[int, ...]
 
@@ -56,11 +54,14 @@ SHAPES: dict[str, str] = {
     "Transpose": "*D",
     "Unsqueeze": "*D, R",
 }
-"""Operands, `->`, results; missing and empty ones may have any shape."""
+"""
+By operator: the dimensions of operands, `->`, those of results; missing and empty ones may
+have any shape.
+"""
 
 
 def agree(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether shapes are equal as far as they are known; -1 is unknown."""
+    """Whether shapes are equal as far as they are known; -1 stands for an unknown size."""
     return len(a) == len(b) and all(
         m < 0 or n < 0 or m == n for m, n in zip(a, b, strict=True)
     )
@@ -75,7 +76,10 @@ def _patterns(text: str) -> tuple[list[list[str]], list[list[str]]]:
 
 
 class Shapes:
-    """The shapes of an op; None for what is omitted or has no known rank."""
+    """
+    The shapes of an op's operands and results; None for what is omitted or has no known
+    rank.
+    """
 
     def __init__(self, op: OnnxOp, operand_types: Sequence[Attribute]):
         self.op = op
@@ -87,7 +91,7 @@ class Shapes:
         self.results = [_shape(v.type) for v in op.results]
 
     def __getitem__(self, position: int) -> Shape | None:
-        """The shape of the operand at that position of the schema."""
+        """Returns the shape of the operand at that position of the schema."""
         return self.operands[position] if position < len(self.operands) else None
 
     def fail(self, text: str) -> NoReturn:
@@ -96,12 +100,12 @@ class Shapes:
         raise VerifyException(f"cannot take operands of types ({shown}): {text}")
 
     def require(self, holds: bool, text: str) -> None:
-        """Raises VerifyException unless it holds."""
+        """Raises VerifyException unless `holds` is true."""
         if not holds:
             self.fail(text)
 
     def axis(self, rank: int, name: str = "axis") -> int:
-        """The index of the axis that an attribute names. Raises VerifyException."""
+        """Returns the index of the axis that an attribute names. Raises VerifyException."""
         axis = self.op.attribute(name)
         self.require(
             -rank <= axis < rank, f"{name} {axis} is outside of {rank} dimensions"
@@ -114,7 +118,7 @@ class Shapes:
         self.require(holds, f"{size} {text} {divisor}")
 
     def fits(self, position: int, expected: Sequence[int]) -> None:
-        """Raises VerifyException unless an operand has that shape, if it is there."""
+        """Raises VerifyException if an operand is given and does not have that shape."""
         shape = self[position]
         if shape is not None and not agree(shape, expected):
             formals = self.op.SCHEMA.inputs
@@ -148,7 +152,7 @@ def _shown(shape: Sequence[int]) -> str:
 
 
 def bare_type(type_: Attribute) -> Attribute:
-    """A type as ONNX sees it, without its layout."""
+    """Returns a type as ONNX sees it, without its layout."""
     if not isinstance(type_, TensorType):
         return type_
     return tensor_type(type_.get_shape(), type_.element_type)

@@ -117,15 +117,28 @@ _DENSE = frozenset(
 )
 
 
+NARROW_FLOATS: dict[str, BFloat16Type | Float16Type] = {
+    "bf16": BFloat16Type(),
+    "f16": Float16Type(),
+}
+"""The element types of 16 bits that models compute in, by name."""
+
+FLOAT_TYPES: dict[str, BFloat16Type | Float16Type | Float32Type] = {
+    **NARROW_FLOATS,
+    "f32": Float32Type(),
+}
+"""The element types that models compute in, by name."""
+
+
 def element_type(onnx_type: int) -> TypeAttribute:
-    """The xDSL element type for a `TensorProto.DataType`."""
+    """Returns the xDSL element type for a `TensorProto.DataType`."""
     if onnx_type in _BUILTIN:
         return _BUILTIN[onnx_type]
     return ElementType(StringAttr(TensorProto.DataType.Name(onnx_type).lower()))
 
 
 def onnx_element_type(type_: Attribute) -> int:
-    """The `TensorProto.DataType` of an xDSL element type. Raises ValueError."""
+    """Returns the `TensorProto.DataType` of an xDSL element type. Raises ValueError."""
     if type_ in _FROM_BUILTIN:
         return _FROM_BUILTIN[type_]
     if isinstance(type_, ElementType):
@@ -134,12 +147,14 @@ def onnx_element_type(type_: Attribute) -> int:
 
 
 def numpy_dtype(type_: Attribute) -> np.dtype[Any]:
-    """The NumPy dtype of an xDSL element type (ml_dtypes where NumPy has none)."""
+    """
+    Returns the NumPy dtype of an xDSL element type (from ml_dtypes if NumPy has none).
+    """
     return np.dtype(helper.tensor_dtype_to_np_dtype(onnx_element_type(type_)))
 
 
 def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
-    """The xDSL element type of a NumPy dtype."""
+    """Returns the xDSL element type of a NumPy dtype."""
     dtype = np.dtype(dtype)
     if dtype.kind in "OUS":
         return element_type(TensorProto.STRING)
@@ -147,7 +162,7 @@ def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
 
 
 def bytes_per_element(type_: Attribute) -> float:
-    """Storage bytes of one element; sub-byte types count fractions."""
+    """Returns the bytes that one element is stored in; sub-byte types give fractions."""
     if isinstance(type_, ElementType):
         digits = "".join(c for c in type_.kind.data if c.isdigit())
         return int(digits[0]) / 8 if digits else 8.0
@@ -163,14 +178,16 @@ def bytes_per_element(type_: Attribute) -> float:
 def tensor_type(
     shape: Sequence[int], element: Attribute, encoding: Attribute | None = None
 ) -> TensorType[Any]:
-    """A ranked tensor type; `DYNAMIC_INDEX` is a dynamic dimension."""
+    """Returns a ranked tensor type; `DYNAMIC_INDEX` is a dynamic dimension."""
     if encoding is None:
         return TensorType(element, shape)
     return TensorType(element, shape, encoding)
 
 
 def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorAttr:
-    """The attribute that holds a constant: `dense` where the builtin types allow it."""
+    """
+    Returns the attribute that holds a constant: `dense` where the builtin types allow it.
+    """
     array = np.asarray(array)
     element = element_type_of_dtype(array.dtype)
     # xDSL prints an infinity in `dense` as hexadecimal digits and reads these as an
@@ -189,7 +206,7 @@ def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorA
 
 
 def constant_value(attr: Attribute) -> npt.NDArray[Any]:
-    """The NumPy array that a constant attribute holds."""
+    """Returns the NumPy array that a constant attribute holds."""
     if isinstance(attr, TensorAttr):
         return numpy_helper.to_array(TensorProto.FromString(attr.data))
     if not isinstance(attr, DenseIntOrFPElementsAttr):
@@ -202,7 +219,7 @@ def constant_value(attr: Attribute) -> npt.NDArray[Any]:
 
 
 def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
-    """An xDSL type for an `onnx.TypeProto`; unknown dimensions are dynamic."""
+    """Returns an xDSL type for an `onnx.TypeProto`; unknown dimensions are dynamic."""
     from xdsl.dialects.builtin import UnrankedTensorType
 
     kind = proto.WhichOneof("value")
@@ -225,7 +242,7 @@ def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
 
 
 def type_to_proto(type_: Attribute) -> onnx.TypeProto:
-    """The `onnx.TypeProto` of an xDSL type."""
+    """Returns the `onnx.TypeProto` of an xDSL type."""
     from xdsl.dialects.builtin import UnrankedTensorType
 
     if isinstance(type_, TensorType):

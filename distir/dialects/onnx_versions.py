@@ -13,4 +13,4 @@ DOMAIN_VERSIONS: dict[str, int] = {
 """The version of each domain of the standard."""
 
 OPSET_IMPORTS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
-"""The same as models of ONNX say it."""
+"""The same versions, as ONNX models declare them."""

@@ -1,9 +1,10 @@
 """
-The `schedule` dialect: how a program is to run, as a user writes it beside the program.
+The `schedule` dialect: how a program is to run, written by a user beside the program.
 
-A schedule is the body of an `xdsl.dialects.transform` `named_sequence`, which is given a handle
-of the whole program. Its ops take and give handles: of modules of the model, of parameters,
-and of numbers that a user may still choose (knobs). `apply-schedule` carries them out.
+A schedule is the body of an `xdsl.dialects.transform` `named_sequence`, whose argument is a
+handle of the whole program. Its ops take and return handles: of modules of the model, of
+parameters, of groups of ops, and of values that a user may still choose (knobs).
+`apply-schedule` applies them.
 
 ```mlir
 transform.named_sequence @schedule(%model: !transform.any_op) {
@@ -21,6 +22,8 @@ On any op `schedule.by` says for messages where the user wrote it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects.builtin import (
     I64,
@@ -32,7 +35,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
 )
 from xdsl.dialects.transform import AnyOpType, AnyParamType, AnyValueType
-from xdsl.ir import Dialect
+from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     attr_def,
@@ -49,21 +52,34 @@ from xdsl.irdl import (
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.kernel import IMPLEMENTATION
+
 BY = "schedule.by"
-"""On an op of a schedule: where the user wrote it, a file and a line."""
+"""
+The attribute of an op of a schedule that says where the user wrote it: a file and a line.
+"""
 
 BACKENDS = ("eager", "inductor")
-"""How a fused group may be run."""
+"""The ways in which a fused group can be run."""
+
+_SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 KnobValue = IntegerAttr | FloatAttr | StringAttr
+
+OPTIONS = ("batch", "d", "t", "p", "k", "zero")
+"""
+What a knob can stand for in a distribution: options of `distribute`, and the size of the
+batch.
+"""
 
 
 @irdl_op_definition
 class MatchOp(IRDLOperation):
     """
-    The modules whose path, from those of `root` on, is `pattern`: parts between dots, in
-    which `*` stands for any text, and `**` for any number of parts. With `count` there must
-    be that many. With `regex` the pattern is a regular expression that a whole path matches.
+    The modules whose path, below those of `root`, is `pattern`: parts are separated by
+    dots; `*` stands for any text in a part, `**` for any number of parts. With `count`
+    there must be that many modules. With `regex` the pattern is a regular expression that
+    must match a whole path.
     """
 
     name = "schedule.match"
@@ -80,9 +96,8 @@ class MatchOp(IRDLOperation):
 @irdl_op_definition
 class FirstOp(IRDLOperation):
     """
-    The first of some modules, in the order of the program: as many as `amount` says, or the
-    knob, if that is a whole number, or that part of them, if it is a number with a fraction
-    (rounded down).
+    The first of some modules, in the order of the program: as many as `amount`, or the
+    knob, says if that is a whole number, or that fraction of them otherwise (rounded down).
     """
 
     name = "schedule.first"
@@ -104,11 +119,11 @@ class FirstOp(IRDLOperation):
 @irdl_op_definition
 class FindOp(IRDLOperation):
     """
-    The groups of ops in modules that compute what the pattern does, each a handle of its own
-    kind: `fuse`, `replace`, `decompose` and `recompute` take it. The pattern is a block of
-    `schedule.node`s and `schedule.constant`s; its arguments stand for any values, its
-    `schedule.found` for the value that a group computes. There must be a group, unless it is
-    `optional`.
+    The groups of ops in modules that compute what the pattern does, as a handle of its own
+    kind, which `fuse`, `replace`, `decompose` and `recompute` take. The pattern is a block
+    of `schedule.node`s and `schedule.constant`s; its arguments stand for any values, its
+    `schedule.found` for the value that a group computes. There must be a group, unless it
+    is `optional`.
 
     ```mlir
     %groups = schedule.find in %layers {
@@ -161,8 +176,8 @@ class FindOp(IRDLOperation):
 class NodeOp(IRDLOperation):
     """
     An op of a pattern: its name, operands (the first ones, if the op of the program has
-    more), and attributes that it must have, `with`, as they are or as ONNX's defaults.
-    `swaps = [-1, -2]` of an `onnx.Transpose`: it exchanges these dimensions.
+    more), and attributes `with` which it must have, explicitly or as ONNX's defaults. For
+    an `onnx.Transpose`, `swaps = [-1, -2]` means that it exchanges these dimensions.
     """
 
     name = "schedule.node"
@@ -178,7 +193,7 @@ class NodeOp(IRDLOperation):
 
 @irdl_op_definition
 class ConstantOp(IRDLOperation):
-    """A constant of a pattern: all its elements are this number, whatever its shape."""
+    """A constant of a pattern: all elements must be this number, whatever the shape."""
 
     name = "schedule.constant"
 
@@ -190,7 +205,7 @@ class ConstantOp(IRDLOperation):
 
 @irdl_op_definition
 class FoundOp(IRDLOperation):
-    """Ends a pattern: the value that a group computes."""
+    """Ends a pattern with the value that a group computes."""
 
     name = "schedule.found"
 
@@ -203,9 +218,9 @@ class FoundOp(IRDLOperation):
 @irdl_op_definition
 class FuseOp(IRDLOperation):
     """
-    Makes a function called `symbol` of each of these groups, which is run as one piece: by
-    `backend` "inductor", PyTorch's compiler makes one kernel of it; by "eager" its ops run
-    one by one.
+    Makes a function called `symbol` of each of these groups, which is run as one piece:
+    with `backend` "inductor", PyTorch's compiler makes one kernel of it; with "eager" its
+    ops run one by one.
     """
 
     name = "schedule.fuse"
@@ -221,7 +236,7 @@ class FuseOp(IRDLOperation):
             raise VerifyException(
                 f"schedule.fuse: backend = {self.backend}; write {' or '.join(BACKENDS)}"
             )
-        if not re.fullmatch(r"[A-Za-z_]\w*", self.symbol.data, re.ASCII):
+        if not _SYMBOL.fullmatch(self.symbol.data):
             raise VerifyException(
                 f"schedule.fuse: {self.symbol} is no name of a function; use letters, "
                 f"digits and _"
@@ -231,9 +246,9 @@ class FuseOp(IRDLOperation):
 @irdl_op_definition
 class ReplaceOp(IRDLOperation):
     """
-    Puts an operator of ONNX in the place of each of these groups, with the group's inputs,
-    in the order of the pattern's arguments, and these attributes (`with`). It is refused
-    unless it computes what the group does.
+    Replaces each of these groups by an operator of ONNX, with the group's inputs, in the
+    order of the pattern's arguments, and these attributes (`with`). It is refused unless it
+    computes what the group does.
     """
 
     name = "schedule.replace"
@@ -246,8 +261,44 @@ class ReplaceOp(IRDLOperation):
 
 
 @irdl_op_definition
+class KernelOp(IRDLOperation):
+    """
+    Replaces each of these groups by a user's kernel called `symbol`; the groups become its
+    references. `distir.dialects.kernel` explains the properties of the function
+    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows
+    from the group.
+    """
+
+    name = "schedule.kernel"
+
+    groups = operand_def(AnyOpType())
+    symbol = attr_def(StringAttr)
+    implementation = attr_def(StringAttr)
+    rule = opt_attr_def(StringAttr)
+    gradient = opt_attr_def(StringAttr)
+    options = opt_attr_def(DictionaryAttr)
+    tolerance = opt_attr_def(FloatAttr)
+    flops = opt_attr_def(StringAttr)
+    workspace = opt_attr_def(StringAttr)
+
+    assembly_format = "$groups attr-dict"
+
+    def verify_(self) -> None:
+        if not _SYMBOL.fullmatch(self.symbol.data):
+            raise VerifyException(
+                f"schedule.kernel: {self.symbol} is no name of a kernel; use letters, "
+                f"digits and _"
+            )
+        if not IMPLEMENTATION.fullmatch(self.implementation.data):
+            raise VerifyException(
+                f"schedule.kernel: implementation = {self.implementation} names no function; "
+                f"write MODULE:FUNCTION, such as my_kernels:attention"
+            )
+
+
+@irdl_op_definition
 class DecomposeOp(IRDLOperation):
-    """Puts the ops that it stands for in the place of each op of these groups or modules."""
+    """Replaces ops of these groups or modules that have a decomposition by it."""
 
     name = "schedule.decompose"
 
@@ -259,7 +310,7 @@ class DecomposeOp(IRDLOperation):
 @irdl_op_definition
 class ParametersOp(IRDLOperation):
     """
-    The parameters that modules use and whose name in its module is `pattern` (as in
+    The parameters that modules use and whose name in their module is `pattern` (as in
     `schedule.match`).
     """
 
@@ -275,8 +326,8 @@ class ParametersOp(IRDLOperation):
 @irdl_op_definition
 class ShardOp(IRDLOperation):
     """
-    Asks that mesh axis `axis` splits dimension `dim` of parameters, in runs of `run`
-    elements if that is given.
+    Requests that mesh axis `axis` splits dimension `dim` of parameters, in runs of `run`
+    elements if given.
     """
 
     name = "schedule.shard"
@@ -297,7 +348,7 @@ class ShardOp(IRDLOperation):
 
 @irdl_op_definition
 class WholeOp(IRDLOperation):
-    """Asks that mesh axis `axis` does not split parameters; other axes may."""
+    """Requests that mesh axis `axis` does not split parameters; other axes may."""
 
     name = "schedule.whole"
 
@@ -310,9 +361,10 @@ class WholeOp(IRDLOperation):
 @irdl_op_definition
 class SplitLinearOp(IRDLOperation):
     """
-    Asks that mesh axis `axis` splits linear layers: each module has one matrix product with
-    a parameter. `by` says what of it is split: `columns`, the outputs, with those of
-    biases, or `rows`, the inputs that the product sums over; biases then stay whole.
+    Requests that mesh axis `axis` splits linear layers: each module has one matrix product
+    with a parameter. `by` says what of it is split: `columns`, the outputs, together with
+    those of biases, or `rows`, the inputs that the product sums over; biases then stay
+    whole.
     """
 
     name = "schedule.split_linear"
@@ -333,8 +385,8 @@ class SplitLinearOp(IRDLOperation):
 @irdl_op_definition
 class MergeOp(IRDLOperation):
     """
-    In each of these modules, linear layers that read the same value become one, which is
-    called `merged`: `layers` are their paths in it. Their parameters become one argument,
+    In each of these modules, merges linear layers that read the same value into one, called
+    `merged`: `layers` are their paths in the module. Their parameters become one argument,
     which `dist.repacked` describes.
     """
 
@@ -355,7 +407,7 @@ class MergeOp(IRDLOperation):
 
 @irdl_op_definition
 class StageOp(IRDLOperation):
-    """Asks that a stage of a pipeline begins with each of these modules."""
+    """Requests that a pipeline stage begins with each of these modules."""
 
     name = "schedule.stage"
 
@@ -367,10 +419,10 @@ class StageOp(IRDLOperation):
 @irdl_op_definition
 class RecomputeOp(IRDLOperation):
     """
-    Asks that the backward of modules computes again what it needs of their forward, by a
-    policy of `activation-checkpoint`: `policy`, or what the knob says. Modules must be calls
-    of functions (`outline-repeats`). Of groups that `find` gives, what they compute on the
-    way to their results is computed again (`full`).
+    Requests that the backward of modules recomputes what it needs of their forward, by a
+    policy of `activation-checkpoint`: `policy`, or the value of the knob. Modules must be
+    calls of functions (`outline-repeats`). Of groups that `find` returns, the intermediate
+    values are recomputed (`full`).
     """
 
     name = "schedule.recompute"
@@ -389,12 +441,34 @@ class RecomputeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class AutocastOp(IRDLOperation):
+    """
+    Lets modules compute in an element type of 16 bits, `dtype`, as PyTorch's autocast does:
+    products of matrices, convolutions, attention and what passes their results on; norms,
+    softmax, sums and losses stay in f32, and so do parameters.
+    """
+
+    name = "schedule.cast"
+
+    modules = operand_def(AnyOpType())
+    dtype = attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        if self.dtype.data not in ("bf16", "f16"):
+            raise VerifyException(
+                f"schedule.cast: dtype = {self.dtype}; write bf16 or f16"
+            )
+
+
+@irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
-    Expects of the forward of each of these modules (of its `backward`) that it has so many
-    collectives of these kinds over mesh axis `axis`, and none of others:
-    `collectives = {all_reduce = 2}`. What distributes the program checks it, for each
-    micro-batch, unless that axis is of size 1.
+    Expects that the forward of each of these modules (or its `backward`) has exactly these
+    numbers of collectives by kind over mesh axis `axis`, and no others: `collectives =
+    {all_reduce = 2}`. What distributes the program checks it, per micro-batch, unless that
+    axis has size 1.
     """
 
     name = "schedule.expect"
@@ -418,20 +492,103 @@ class ExpectOp(IRDLOperation):
 class KnobOp(IRDLOperation):
     """
     A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
-    `values`; the only one needs no choice.
+    `values`; if there is only one, it need not be chosen. For a knob that depends on
+    earlier ones, `values` has a list for each combination of theirs, in row-major order:
+    those of the last operand change the fastest, in the order of `all_values`.
+
+    With `option`, one of `OPTIONS`, it is also that option of `distribute`, or the size of
+    the batch, when the schedule is tuned.
+
+    ```mlir
+    %batch = schedule.knob "batch" {values = [96, 192], option = "batch"}
+    %ratio = schedule.knob "ratio" of %batch {values = [[0.25, 0.5], [0.5, 1.0]]}
+    ```
     """
 
     name = "schedule.knob"
 
     knob = prop_def(StringAttr)
-    values = attr_def(ArrayAttr[KnobValue])
+    earlier = var_operand_def(AnyParamType())
+    values = attr_def(ArrayAttr)
+    option = opt_attr_def(StringAttr)
     result = result_def(AnyParamType())
 
-    assembly_format = "$knob attr-dict"
+    assembly_format = "$knob (`of` $earlier^)? attr-dict"
+
+    @property
+    def cases(self) -> list[list[KnobValue]]:
+        """Returns the values for each combination of the earlier knobs' values."""
+        cases = list(self.values) if self.earlier else [self.values]
+        return [
+            [value for value in case if isinstance(value, KnobValue)]
+            for case in cases
+            if isinstance(case, ArrayAttr)
+        ]
+
+    @property
+    def all_values(self) -> list[KnobValue]:
+        """
+        Returns the values that occur in any of the cases, in the order in which they first
+        appear.
+        """
+        return list(dict.fromkeys(value for case in self.cases for value in case))
 
     def verify_(self) -> None:
-        if not self.values.data:
-            raise VerifyException(f"schedule.knob {self.knob} has no values")
+        what = f"schedule.knob {self.knob}"
+        if self.earlier and not all(isinstance(v, ArrayAttr) for v in self.values):
+            raise VerifyException(
+                f"{what}: a knob that depends on others has a list of values for each "
+                f"combination of theirs"
+            )
+        cases = list(self.values) if self.earlier else [self.values]
+        given = sum(len(case) for case in cases if isinstance(case, ArrayAttr))
+        if given != sum(map(len, self.cases)):
+            raise VerifyException(f"{what}: a value is a number or a text")
+        if not self.all_values:
+            raise VerifyException(f"{what} has no values")
+        _check_cases(what, self.earlier, len(self.cases))
+        if self.option is not None and self.option.data not in OPTIONS:
+            raise VerifyException(
+                f"{what}: option = {self.option}; write one of {', '.join(OPTIONS)}"
+            )
+
+
+@irdl_op_definition
+class RequireOp(IRDLOperation):
+    """
+    Requires that knobs have values that go together: for each combination, in the order of
+    `schedule.knob`, `holds` says whether they do.
+
+    ```mlir
+    schedule.require %batch, %ratio {holds = [true, true, true, false]}
+    ```
+    """
+
+    name = "schedule.require"
+
+    knobs = var_operand_def(AnyParamType())
+    holds = attr_def(ArrayAttr[IntegerAttr])
+
+    assembly_format = "$knobs attr-dict"
+
+    def verify_(self) -> None:
+        _check_cases(self.name, self.knobs, len(self.holds))
+
+
+def _check_cases(what: str, knobs: Sequence[SSAValue], count: int) -> None:
+    """
+    Refuses a number of cases that is not the number of combinations of knobs. Raises
+    VerifyException.
+    """
+    owners = [knob.owner for knob in knobs]
+    if not all(isinstance(owner, KnobOp) for owner in owners):
+        raise VerifyException(f"{what} depends on knobs, which schedule.knob gives")
+    sizes = [len(o.all_values) for o in owners if isinstance(o, KnobOp)]
+    if prod(sizes) != count:
+        raise VerifyException(
+            f"{what} has {count} cases, but the knobs that it depends on have "
+            f"{' x '.join(map(str, sizes))} combinations"
+        )
 
 
 ScheduleDialect = Dialect(
@@ -445,6 +602,7 @@ ScheduleDialect = Dialect(
         FoundOp,
         FuseOp,
         ReplaceOp,
+        KernelOp,
         DecomposeOp,
         ParametersOp,
         ShardOp,
@@ -453,7 +611,9 @@ ScheduleDialect = Dialect(
         MergeOp,
         StageOp,
         RecomputeOp,
+        AutocastOp,
         ExpectOp,
         KnobOp,
+        RequireOp,
     ],
 )

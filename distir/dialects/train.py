@@ -1,9 +1,9 @@
 """
-The `train` dialect: what a training step needs and ONNX lacks, at the granularity of
-real kernels: gradients of fused ops and optimizer updates.
+The `train` dialect: what a training step needs and ONNX lacks, at the granularity of real
+kernels: gradients of fused ops and optimizer updates.
 
-Every op is defined in `distir/dialects/train_ops/`, one file per family, whose list `OPS`
-this dialect holds; its docstring says shapes and formulas.
+Every op is defined in `dialects/train_ops/`, one file per family, whose list `OPS` this
+dialect contains; the op's docstring gives shapes and formulas.
 """
 
 from xdsl.ir import Dialect

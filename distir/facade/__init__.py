@@ -1,6 +1,6 @@
 """
-What `import distir` gives: the commands of `distir` as functions in Python.
+What `import distir` provides: the commands of `distir` as functions in Python.
 
-`model_program` is the program that most of them take and give, and how it is shown; the
-others are named like the commands. Nothing here is imported before it is asked for.
+`model_program` is the program that most of them take and return, and its display; the other
+modules are named like the commands. Nothing here is imported before it is used.
 """

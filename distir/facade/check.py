@@ -1,4 +1,4 @@
-"""`distir.check`: do two programs compute the same?"""
+"""`distir.check`: compares what two programs compute."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from distir.tools.program_arguments import whole_arguments
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """
-    How far the outputs of two programs are apart; true if all are as close as they are to
-    be. `module` is the IR of the second one.
+    How far the outputs of two programs are apart. It is true if all differences are within
+    the tolerance. `module` is the IR of the second program.
     """
 
     module: ModuleOp
@@ -32,7 +32,7 @@ class Comparison:
         return all(output.within for output in self.outputs)
 
     def save(self, path: str | Path) -> None:
-        """Writes the differences, as JSON. Raises DistIRError."""
+        """Writes the differences as JSON. Raises DistIRError."""
         rows = [{**vars(output), "within": output.within} for output in self.outputs]
         try:
             Path(path).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
@@ -58,10 +58,10 @@ def check(
     inputs: Mapping[str, Any] | str | Path | None = None,
 ) -> Comparison:
     """
-    Runs two programs on the same arguments in this process, and compares what they give.
-    `inputs` are arrays by name or an .npz file; what neither they nor the weights of the first
-    program hold is random, drawn from `seed`. `tolerance`: as in `distir check`. Raises
-    DistIRError.
+    Runs two programs on the same arguments in this process, and compares their results.
+    `inputs` are arrays by name or an .npz file; arguments that neither these nor the
+    weights of the first program hold are random, drawn from `seed`. `tolerance` is as in
+    `distir check`. Raises DistIRError.
     """
     first, second = ModelProgram.of(reference), ModelProgram.of(candidate)
     names = first.name, second.name
@@ -73,7 +73,7 @@ def check(
 
 
 def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:
-    """Arrays by name, also those of tensors or of an .npz file. Raises DistIRError."""
+    """Returns arrays by name, from arrays, tensors or an .npz file. Raises DistIRError."""
     import numpy as np
 
     if inputs is None or isinstance(inputs, str | Path):

@@ -28,7 +28,7 @@ from distir.weights import SUFFIX, save_weights, weights_file
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 _LINES = 60
-"""Of a program's text, in a notebook."""
+"""The most lines of a program's text that a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class ModelProgram:
     or that was read from a file.
 
     - `module`: the IR;
-    - `source`: the file that it was read from, whose folder holds its weights, if there is
-      one; `arrays`: the weights by name of a program that is only in memory.
+    - `source`: the file that it was read from, if any, whose folder holds its weights;
+      `arrays`: the weights by name of a program that is only in memory.
     """
 
     module: ModuleOp
@@ -48,7 +48,10 @@ class ModelProgram:
 
     @staticmethod
     def of(program: ModelProgram | str | Path) -> ModelProgram:
-        """The program, or the one in a file. Raises DistIRError and what `read_program` does."""
+        """
+        Returns the program, or reads it from a file. Raises DistIRError and what
+        `read_program` raises.
+        """
         if isinstance(program, ModelProgram):
             return program
         if not isinstance(program, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -60,29 +63,29 @@ class ModelProgram:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the program in messages."""
         return "the program" if self.source is None else str(self.source)
 
     @property
     def weights(self) -> Arrays:
-        """The weights by name; none if it has none. Raises DistIRError."""
+        """Returns the weights by name; none if it has none. Raises DistIRError."""
         if self.source is None:
             return self.arrays
         return program_weights(self.module, self.source)
 
     @property
     def notes(self) -> list[str]:
-        """The remarks of what made it, for the user."""
+        """The remarks that passes left in it for the user."""
         return read_notes(self.module)
 
     def with_module(self, module: ModuleOp) -> ModelProgram:
-        """Another program with the same weights."""
+        """Returns another program with the same weights."""
         return ModelProgram(module, self.source, self.arrays)
 
     def weights_path(self, folder: Path) -> Path | None:
         """
-        The file of the weights, if there are any: that of the program, or a new one in the
-        folder. Raises DistIRError.
+        Returns the file of the weights, if there are any: that of the program, or a new one
+        in the folder. Raises DistIRError.
         """
         if self.source is not None:
             return weights_file(self.module, self.source)
@@ -133,7 +136,10 @@ class ModelProgram:
         return f"<{self.name}: {ops} ops, {len(argument_names(function))} arguments>"
 
     def _repr_html_(self) -> str:
-        """What it takes and gives, its notes, and the beginning of its text."""
+        """
+        Shows in a notebook its arguments and results, its notes, and the beginning of its
+        text.
+        """
         function = entry_function(self.module)
         rows = "".join(
             f"<tr><td>{escape(role)}</td><td>{escape(name)}</td>"

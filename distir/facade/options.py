@@ -1,4 +1,4 @@
-"""Options in Python that are those of a command: checked, converted and refused alike."""
+"""Checks and converts options of Python functions that are those of a command."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from distir.tools.cli import COMMANDS, Command
 
 
 class _OptionParser(ArgumentParser):
-    """Reports what is wrong with an option as an error that users can read."""
+    """Reports a wrong option as an error that users can read."""
 
     def error(self, message: str) -> NoReturn:
         raise DistIRError(f"distir.{self.prog}: {message}")
 
     def knows(self, option: str) -> bool:
-        """Whether there is an option that is written like that."""
+        """Whether there is an option that is written in this way."""
         return option in self._option_string_actions
 
 
@@ -30,10 +30,10 @@ def command_options(
     options: Mapping[str, Any],
 ) -> Namespace:
     """
-    The arguments of a command, from the options that a function of Python is given: those of
-    the command, with _ for -. True stands for an option without a value, None for one that is
-    left out, as is False, unless the command has an option that turns it off; several values
-    are a list, pairs a dictionary. Raises DistIRError.
+    Returns the arguments of a command, from the options that a Python function is given.
+    Their names are those of the command, with _ for -. True stands for an option without a
+    value; None, or False unless the command has an option that turns it off, for one that
+    is left out; several values are a list, pairs a dictionary. Raises DistIRError.
     """
     parser = _OptionParser(prog=function, add_help=False, allow_abbrev=False)
     module = cast(
@@ -49,12 +49,12 @@ def command_options(
 
 
 def _option(name: str) -> str:
-    """A name as commands have it."""
+    """Returns a name as commands write it."""
     return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
 
 
 def _texts(name: str, value: Any) -> list[str]:
-    """An option as it is written for a command."""
+    """Returns an option as it is written for a command."""
     option = _option(name)
     if value is None or value is False:
         return []

@@ -1,4 +1,4 @@
-"""`distir.import_model`, `build` and `distribute`: what gives a program."""
+"""`distir.import_model`, `build` and `distribute`, which return programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distir.planning.found_plan import FoundPlan
 
 _NOWHERE = ("-o", "-")
-"""What stands for the file that a command must be told, and a function has no use for."""
+"""The output file of a command, which a function does not write."""
 
 
 def import_model(
@@ -26,8 +26,8 @@ def import_model(
     **options: Any,
 ) -> ModelProgram:
     """
-    The sequential program of an ONNX file, or of a PyTorch module for example inputs of
-    the global batch. `options` are those of `distir import`: `training`, `loss`,
+    Imports an ONNX file, or a PyTorch module for example inputs of the global batch, as a
+    sequential program. `options` are those of `distir import`: `training`, `loss`,
     `optimizer`, `frozen`, ... A module is imported in evaluation mode, and with `training`
     in the mode that its parts are in. Raises DistIRError.
     """
@@ -69,14 +69,14 @@ def import_model(
         trainable=given.trainable,
         frozen=given.frozen,
     )
-    prepare(made.module, given)
+    prepare(made, given)
     return ModelProgram(made.module, arrays=made.weights)
 
 
 def build(model: str, **options: Any) -> ModelProgram:
     """
-    A model of any size without weights, `gpt`, `moe` or `mlp`: as `distir build`, with its
-    options. Raises DistIRError.
+    Builds a model of any size without weights, such as `gpt`, `llama` or `unet`, like
+    `distir build` and with its options. Raises DistIRError.
     """
     from distir.tools.commands.build import built
 
@@ -91,9 +91,9 @@ def distribute(
     **options: Any,
 ) -> ModelProgram:
     """
-    A program, distributed over a cluster with the options of `distir distribute`, or by the
-    `plan` that `distir.search` found for it. The program that is given stays as it is, and
-    the `notes` of the other say what could not be split. Raises DistIRError.
+    Returns a program distributed over a cluster with the options of `distir distribute`, or
+    by the `plan` that `distir.search` found for it. The given program stays as it is; the
+    `notes` of the result say what could not be split. Raises DistIRError.
     """
     from distir.planning.found_plan import FoundPlan
     from distir.tools.distribution import distribute_as_asked

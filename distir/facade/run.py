@@ -1,9 +1,9 @@
-"""`distir.lower` and `distir.run`: a distributed program as a package, and on processes."""
+"""`distir.lower` and `distir.run`: write a distributed program as a package, and run it."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isfinite
@@ -25,7 +25,7 @@ from distir.tools.files import write_arrays
 
 @dataclass(frozen=True, eq=False)
 class LoweredProgram:
-    """A package of PyTorch code in a `folder`; `module` is the IR that it was made of."""
+    """A package of PyTorch code in a `folder`; `module` is the IR that it was made from."""
 
     module: ModuleOp
     folder: Path
@@ -50,10 +50,16 @@ class LoweredProgram:
         )
 
 
-def lower(program: ModelProgram | str | Path, output: str | Path) -> LoweredProgram:
+def lower(
+    program: ModelProgram | str | Path,
+    output: str | Path,
+    *,
+    kernels: Sequence[str | Path] = (),
+) -> LoweredProgram:
     """
     Writes the PyTorch package that runs a distributed program to the folder `output`, made
-    if needed. Raises DistIRError.
+    if needed. `kernels` are files of users' kernels, which it may contain copies of. Raises
+    DistIRError.
     """
     source = ModelProgram.of(program)
     with TemporaryDirectory(prefix="distir-") as made:
@@ -61,13 +67,16 @@ def lower(program: ModelProgram | str | Path, output: str | Path) -> LoweredProg
         if weights is not None and weights.exists() and source.source is not None:
             source.weights  # noqa: B018  # refuses those of another program
         return LoweredProgram(
-            source.module, write_package(source.module, output, weights)
+            source.module,
+            write_package(
+                source.module, output, weights, kernels=[Path(k) for k in kernels]
+            ),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a program gave: `outputs` by name; `module` is its IR."""
+    """The results of a run: `outputs` by name; `module` is the program's IR."""
 
     module: ModuleOp
     outputs: Mapping[str, npt.NDArray[Any]]
@@ -95,7 +104,7 @@ Setting = float | Callable[[int], float]
 
 
 def _every_step(name: str, setting: Setting, steps: int | None) -> list[float]:
-    """The values of a setting in all steps. Raises DistIRError."""
+    """Returns the values of a setting in all steps. Raises DistIRError."""
     if steps is None:
         raise DistIRError(f"distir.run: {name} is of use with steps only; add steps=N")
     each = range(1, steps + 1)
@@ -110,7 +119,7 @@ def _every_step(name: str, setting: Setting, steps: int | None) -> list[float]:
 
 
 def _silent(line: str) -> None:
-    """Nothing is printed: what goes wrong is raised."""
+    """Discards a line of progress: what goes wrong is raised."""
 
 
 def run(
@@ -123,9 +132,9 @@ def run(
 ) -> RunResult:
     """
     Runs a distributed program on processes of this machine, with the options of `distir
-    run`: `backend`, `seed`, `timeout`, `steps`, ... `inputs` are whole arrays or tensors
-    by name, or an .npz file. `learning_rate` and `weight_decay` of a training are numbers
-    or functions of the step, the first of which is 1, instead of the program's own. Raises
+    run`: `backend`, `seed`, `timeout`, `steps`, ... `inputs` are whole arrays or tensors by
+    name, or an .npz file. `learning_rate` and `weight_decay` of a training replace the
+    program's own: they are numbers or functions of the step, which counts from 1. Raises
     DistIRError.
     """
     from distir.tools.commands.run import check_options, executed

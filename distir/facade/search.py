@@ -1,4 +1,4 @@
-"""`distir.search`: the best plan for a model."""
+"""`distir.search`: finds the best plan for a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
 from distir.hardware import load_cluster
 from distir.planning.auto.auto import auto_search
@@ -56,21 +56,28 @@ def search(
     time_limit: float | None = None,
     resume: str | Path | None = None,
     jobs: int = 0,
+    measure: int = 0,
+    backend: str = "gloo",
 ) -> FoundPlan:
     """
-    The fastest way to distribute a model that fits into the memory of a cluster: no GPU is
-    needed.
+    Finds the fastest way to distribute a model that fits into the memory of a cluster,
+    without needing a GPU.
 
     - `model`: a module, with `args` and `kwargs`, example inputs of the global batch; or a
       program of `import_model` or `build`, or its file; or several, one model for several
       sizes of the batch.
-    - `cluster`, `devices`: a built-in cluster or the file of one, grown to so many devices.
-    - `loss`, `optimizer`: of the training of a module, as in `parallelize` and `import_model`;
-      with `optimizer=None` the plan is for inference. A program has its own.
-    - `auto`: also searches layouts, stages and the other options, as `distir search --auto`;
-      otherwise the plans of the grid are tried. `time_limit` (seconds), `shard` and `whole`
-      go with it, `resume` (a file of results) without it.
-    - the other options are those of `distir search`.
+    - `cluster`, `devices`: a built-in cluster or the file of one, scaled to so many
+      devices.
+    - `loss`, `optimizer`: for the training of a module, as in `parallelize` and
+      `import_model`; with `optimizer=None` the plan is for inference. A program has its
+      own.
+    - `auto`: also searches layouts, stages and the other options, as `distir search
+      --auto`; otherwise the plans of the grid are tried. `time_limit` (seconds), `shard`
+      and `whole` only apply with it, `resume` (a file of results) only without it.
+    - `measure`: this many of the best plans are run on processes of this machine
+      (`backend`: `gloo` for its cores, `nccl` for its GPUs), and the fastest of them is
+      chosen.
+    - The other options are those of `distir search`.
 
     Raises DistIRError, also if nothing fits.
     """
@@ -116,11 +123,17 @@ def search(
         grid = isinstance(found, GridSearch)
         why = nothing_fits(results) if grid else nothing_found(found)
         raise DistIRError(f"search: {why}")
+    if measure:
+        from distir.lowering.step_times import StepTiming
+        from distir.lowering.timing import BACKENDS
+        from distir.tools.plan_runs import run_plans
+
+        run_plans(found, measure, StepTiming(one_of("backend", backend, BACKENDS)))
     return FoundPlan.of(found, lambda: explanation(found))
 
 
 def _tuple(given: _Several[_Value]) -> tuple[_Value, ...]:
-    """Several values, or one alone."""
+    """Returns several values, or a single one, as a tuple."""
     if isinstance(given, int | str):
         return (cast(_Value, given),)
     return tuple(given)
@@ -133,7 +146,7 @@ def _modules(
     loss: Loss,
     optimizer: str | None,
 ) -> list[ModuleOp]:
-    """The sequential programs to search plans for. Raises DistIRError."""
+    """Returns the sequential programs to search plans for. Raises DistIRError."""
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):
         given = {"args": args, "kwargs": kwargs, "loss": loss}

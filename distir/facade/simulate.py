@@ -1,4 +1,4 @@
-"""`distir.simulate`: what a program costs on its cluster."""
+"""`distir.simulate`: predicts what a program costs on its cluster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from distir.interpreters.simulator.reports.html_report import html_report
 from distir.interpreters.simulator.simulation import write_json
 
 _OF_FILES = ("json", "trace", "html", "memory", "diff")
-"""Options of the command for which the result has methods."""
+"""Options of the command that the result has methods for."""
 
 _KINDS = (".html", ".json")
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedProgram:
-    """What a distributed program costs: `program`, its `simulation`, and what it is called."""
+    """
+    The predicted cost of a distributed program: the `program`, its `simulation`, and its
+    name.
+    """
 
     program: ModelProgram
     simulation: Simulation
@@ -43,18 +46,18 @@ class SimulatedProgram:
 
     @property
     def memory_bytes(self) -> int:
-        """The most bytes at a time, on the device that holds the most."""
+        """Peak memory in bytes, of the device that uses the most."""
         return max(self.simulation.peak_memory_bytes)
 
     @cached_property
     def memory(self) -> MemoryReport:
-        """What is in memory at the peak."""
+        """Reports what is in memory at the peak."""
         return MemoryReport.of(self.simulation)
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the report for a browser (`.html`) or the numbers (`.json`), as the ending
-        says. Raises DistIRError.
+        Writes the report for a browser (`.html`) or the numbers (`.json`), depending on the
+        suffix. Raises DistIRError.
         """
         path = Path(path)
         if one_of("ending of a report", path.suffix, _KINDS) == ".html":
@@ -74,7 +77,7 @@ class SimulatedProgram:
         )
 
     def _repr_html_(self) -> str:
-        """The report of `save`, in a frame of its own."""
+        """Shows the report of `save` in a notebook, in a frame of its own."""
         page = html_report(self.simulation, self.program.name)
         return (
             f"<p>{escape(str(self))}</p><iframe style='width:100%;height:600px;border:0' "
@@ -84,9 +87,9 @@ class SimulatedProgram:
 
 def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedProgram:
     """
-    What a distributed program costs on its cluster, or a sequential one, distributed with
-    the options of `distir distribute`. `profile` and `flat` as in `distir simulate`. Raises
-    DistIRError.
+    Simulates a distributed program on its cluster, or a sequential one, distributed with
+    the options of `distir distribute`. `profile` and `flat` are as in `distir simulate`.
+    Raises DistIRError.
     """
     from distir.tools.distribution import distribute_as_asked, given_options
 

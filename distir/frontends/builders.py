@@ -1,8 +1,8 @@
 """
-Sequential programs of any size without weights: the models of DistIR's Table 1, and GShard's
-mixtures of experts.
+Builders of sequential programs of any size without weights: the models of DistIR's Table 1,
+and GShard's mixtures of experts.
 
-A layer is one function that `@main` calls once a layer, so that the size of a program
+A layer is one function that `@main` calls once per layer, so that the size of a program
 does not grow with that of the model. The ops of a layer have scopes like
 `transformer.h.*.attn`, its calls `transformer.h.0`, as after `outline-repeats`.
 """
@@ -32,8 +32,8 @@ EXPERT_LAYER = "expert_layer"
 
 def build_mlp(layers: int, d_model: int, batch: int, dtype: str = "f32") -> ModuleOp:
     """
-    `layers` fully connected layers of `d_model` units with ReLU, on `batch` samples.
-    The weights have the shape [inputs, outputs]. Raises DistIRError.
+    Returns a program of `layers` fully connected layers of `d_model` units with ReLU, on
+    `batch` samples. The weights have the shape [inputs, outputs]. Raises DistIRError.
     """
     check_sizes(layers=layers, d_model=d_model, batch=batch)
     element = element_type(dtype)
@@ -73,17 +73,20 @@ def build_gpt(
     cache: bool = False,
 ) -> ModuleOp:
     """
-    The forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq, vocab]:
-    learned positions, layer norm before attention and MLP, one matrix for query, key
-    and value, causal attention, GELU. `tied` uses the embedding as the output matrix.
-    `dropout` is the ratio of elements set to zero, with random numbers of that seed, in
-    the embeddings, the attention probabilities and both residual branches of a layer;
-    the program then takes the number of steps done before as its last argument.
-    The attention of a layer is one op, or written out without `fused_attention` and where
-    there is dropout, which is between its products. With `cache`
-    each layer's keys and values, [batch, heads, seq, width of a head], are results too,
-    `transformer.h.<i>.attn.key` and `.value`: what `build_gpt_decoding` goes on from. The
-    names of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
+    Returns the forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq,
+    vocab]: learned positions, layer norm before attention and MLP, one matrix for query,
+    key and value, causal attention, GELU. The names of the parameters are those of Hugging
+    Face's GPT-2. Raises DistIRError.
+
+    - `tied`: the embedding is also the output matrix;
+    - `dropout`: the fraction of elements set to zero, with random numbers of that `seed`,
+      in the embeddings, the attention probabilities and both residual branches of a layer;
+      the program then takes the number of steps done before as its last argument;
+    - `fused_attention`: the attention of a layer is one op, unless there is dropout, which
+      is between its products; otherwise it is written out;
+    - `cache`: each layer's keys and values, [batch, heads, seq, width of a head], are
+      results too, named `transformer.h.<i>.attn.key` and `.value`, from which
+      `build_gpt_decoding` continues.
     """
     check_sizes(layers=layers)
     if not 0 <= dropout < 1 or not 0 <= seed < 2**32:
@@ -121,16 +124,16 @@ def build_moe(
     fused_attention: bool = True,
 ) -> ModuleOp:
     """
-    The forward pass of a transformer with GShard's mixtures of experts from token ids
-    [batch, seq] to logits [batch, seq, vocab]: the layers of `build_gpt`, but every other
-    one, from the second on, has `experts` MLPs in place of one, of which each token goes
-    to its best two. `ffn` is the width inside an MLP, 4 `d_model` by default.
+    Returns the forward pass of a transformer with GShard's mixtures of experts from token
+    ids [batch, seq] to logits [batch, seq, vocab]: the layers of `build_gpt`, but every
+    other one, from the second on, has `experts` MLPs instead of one, and each token goes to
+    its best two. `ffn` is the width inside an MLP, by default 4 `d_model`;
+    `fused_attention` is as in `build_gpt`. Raises DistIRError.
 
-    A sequence is one of GShard's groups: of its tokens an expert takes the first
-    `2 seq / experts` times `capacity_factor`, rounded up, all first choices before second ones; what is beyond
-    passes by on the residual branch. Left out are GShard's random choice of the second
-    expert and its auxiliary loss, which balances the experts' loads. `fused_attention` as in
-    `build_gpt`. Raises DistIRError.
+    A sequence is one of GShard's groups: of its tokens an expert takes the first `2 seq /
+    experts` times `capacity_factor`, rounded up, all first choices before second ones; the
+    others bypass it on the residual branch. GShard's random choice of the second expert and
+    its auxiliary loss, which balances the experts' loads, are left out.
     """
     check_sizes(layers=layers, experts=experts)
     decoder = Decoder(

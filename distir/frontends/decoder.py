@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, UnitAttr, i1, i64
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.dist import COUNTER
@@ -20,6 +19,7 @@ from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.frontends.function_builder import (
     FunctionBuilder,
+    Layer,
     Parameter,
     Shape,
     check_sizes,
@@ -31,19 +31,19 @@ from distir.program import ENTRY
 EMBEDDING_STREAM, ATTENTION_STREAM, ATTENTION_OUTPUT_STREAM, MLP_OUTPUT_STREAM = range(
     4
 )
-"""The streams of random numbers of a decoder's dropouts."""
+"""The numbers of the random streams of a decoder's dropouts."""
 
 SCOPE = "transformer.h"
-"""Of the layers."""
+"""The scope of the layers."""
 
 
 @dataclass(frozen=True)
 class Decoder:
     """
-    What all layers of a decoder have in common. `ffn` is the width between the two
-    matrices of an MLP, `dropout` a ratio and a seed; `fused` attention is one op. With a
-    `cache` each layer gives its keys and values too, [batch, heads, seq, width of a head].
-    Raises DistIRError for sizes that do not go together.
+    What all layers of a decoder have in common. `ffn` is the width between the two matrices
+    of an MLP, `dropout` a ratio and a seed; `fused` attention is one op. With a `cache`
+    each layer returns its keys and values too, [batch, heads, seq, width of a head]. Raises
+    DistIRError for sizes that do not fit together.
     """
 
     d_model: int
@@ -72,22 +72,15 @@ class Decoder:
 
     @property
     def hidden(self) -> Shape:
-        """The shape of what goes from layer to layer."""
+        """The shape of the activations between layers."""
         return self.batch, self.seq, self.d_model
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The function of a layer and the parameters that each call gives it, in order."""
-
-    function: FuncOp
-    parameters: Sequence[Parameter]
 
 
 class LayerBuilder:
     """
-    Builds a layer: (hidden, mask unless attention is fused, counter of calls if there is
-    dropout, parameters...) -> hidden, and what it has `kept` if there is a cache.
+    Builds the function of a layer: (hidden, mask unless attention is fused, counter of
+    calls if there is dropout, parameters...) -> hidden, followed by the keys and values in
+    `kept` if there is a cache.
     """
 
     def __init__(self, decoder: Decoder, parameters: Sequence[Parameter]):
@@ -106,23 +99,23 @@ class LayerBuilder:
         }
 
     def at(self, name: str) -> FunctionBuilder:
-        """The builder of ops in a module of the layer; "" for the layer itself."""
+        """Returns the builder of ops in a module of the layer; "" for the layer itself."""
         self.b.scope = f"{SCOPE}.*.{name}".rstrip(".")
         return self.b
 
     def linear(self, name: str, value: SSAValue, outputs: int) -> SSAValue:
-        """A product with a matrix, and a bias."""
+        """Adds a product with a matrix and a bias."""
         b, shape = self.at(name), (*self.decoder.hidden[:2], outputs)
         product = b.op("MatMul", [value, self.p[f"{name}.weight"]], shape)
         return b.op("Add", [product, self.p[f"{name}.bias"]], shape)
 
     def norm(self, name: str, value: SSAValue) -> SSAValue:
-        """Layer norm over the width."""
+        """Adds a layer norm over the width."""
         weights = [self.p[f"{name}.weight"], self.p[f"{name}.bias"]]
         return self.at(name).layer_norm(value, weights, self.decoder.hidden)
 
     def attention(self, x: SSAValue) -> SSAValue:
-        """x + attention(norm(x))"""
+        """Adds x + attention(norm(x))."""
         d = self.decoder
         qkv = self.linear("attn.c_attn", self.norm("ln_1", x), 3 * d.d_model)
         sizes, b = (d.batch, d.seq, d.heads, d.d_model // d.heads), self.at("attn")
@@ -132,7 +125,7 @@ class LayerBuilder:
         return self.behind_attention(x, h)
 
     def behind_attention(self, x: SSAValue, h: SSAValue) -> SSAValue:
-        """x + projection(h)"""
+        """Adds x + projection(h)."""
         d = self.decoder
         h = self.linear("attn.c_proj", h, d.d_model)
         b = self.at("attn.resid_dropout")
@@ -140,7 +133,7 @@ class LayerBuilder:
         return self.at("").op("Add", [h, x], d.hidden)
 
     def mlp(self, x: SSAValue) -> SSAValue:
-        """x + mlp(norm(x))"""
+        """Adds x + mlp(norm(x))."""
         d = self.decoder
         h = self.linear("mlp.c_fc", self.norm("ln_2", x), d.ffn)
         shape = (d.batch, d.seq, d.ffn)
@@ -150,12 +143,14 @@ class LayerBuilder:
         return self.at("").op("Add", [x, h], d.hidden)
 
     def finish(self, name: str, result: SSAValue) -> Layer:
-        """The layer, its function with that symbol."""
+        """Returns the layer, whose function gets that symbol."""
         return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
 
 
 def attention_parameters(d_model: int) -> list[Parameter]:
-    """The parameters of a layer's attention and of the norms before and behind it."""
+    """
+    Returns the parameters of a layer's attention and of the norms before and after it.
+    """
     return [
         *norm_parameters("ln_1", d_model),
         Parameter("attn.c_attn.weight", (d_model, 3 * d_model)),
@@ -167,7 +162,7 @@ def attention_parameters(d_model: int) -> list[Parameter]:
 
 
 def dense_parameters(decoder: Decoder) -> list[Parameter]:
-    """The parameters of a layer's attention and MLP."""
+    """Returns the parameters of a layer's attention and MLP."""
     d = decoder
     return [
         *attention_parameters(d.d_model),
@@ -179,7 +174,7 @@ def dense_parameters(decoder: Decoder) -> list[Parameter]:
 
 
 def dense_layer(decoder: Decoder, name: str) -> Layer:
-    """Attention and an MLP."""
+    """Returns a layer with attention and an MLP."""
     layer = LayerBuilder(decoder, dense_parameters(decoder))
     return layer.finish(name, layer.mlp(layer.attention(layer.x)))
 
@@ -188,8 +183,8 @@ def build_decoder(
     decoder: Decoder, layers: Sequence[Layer], vocab: int, tied: bool
 ) -> ModuleOp:
     """
-    Embeddings of tokens and positions, the layers, a last norm and the output matrix,
-    which is the embedding if `tied`.
+    Returns the program: embeddings of tokens and positions, the layers, a last norm and the
+    output matrix, which is the embedding if `tied`.
     """
     check_sizes(layers=len(layers), vocab=vocab)
     d_model, seq, hidden = decoder.d_model, decoder.seq, decoder.hidden
@@ -234,7 +229,7 @@ def build_decoder(
 
 
 def cache_names(layers: int) -> list[str]:
-    """The keys and the values of each layer, by name."""
+    """Returns the names of the keys and the values of each layer."""
     kinds = ("key", "value")
     return [f"{SCOPE}.{i}.attn.{kind}" for i in range(layers) for kind in kinds]
 
@@ -242,7 +237,7 @@ def cache_names(layers: int) -> list[str]:
 def split_heads(
     b: FunctionBuilder, value: SSAValue, sizes: tuple[int, int, int, int]
 ) -> SSAValue:
-    """[batch, heads, seq, width] of a [batch, seq, heads x width]."""
+    """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
     batch, seq, heads, width = sizes
     by_head = b.constant(np.array([0, 0, -1, width]))
     value = b.op("Reshape", [value, by_head], sizes)
@@ -257,8 +252,9 @@ def _attention(
     sizes: tuple[int, int, int, int],
 ) -> list[SSAValue]:
     """
-    Causal self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw]; one op
-    without a mask. Gives its result, the keys and the values, each [b, s, hw].
+    Adds causal self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw], as
+    one op if there is no mask. Returns its result, the keys and the values, each [b, s,
+    hw].
     """
     batch, seq, heads, width = sizes
     merged = (batch, seq, heads * width)
@@ -292,7 +288,9 @@ def _attention(
 
 
 def _causal_mask(b: FunctionBuilder, seq: int) -> SSAValue:
-    """[seq, seq]: 0 where the key is not after the query, else the lowest number."""
+    """
+    Adds a mask [seq, seq]: 0 where the key is not after the query, else the lowest number.
+    """
     import ml_dtypes
 
     ends = [b.constant(np.array(v, np.int64)) for v in (0, seq, 1)]

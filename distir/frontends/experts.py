@@ -11,23 +11,23 @@ from xdsl.ir import SSAValue
 from distir.errors import DistIRError
 from distir.frontends.decoder import (
     Decoder,
-    Layer,
     LayerBuilder,
     attention_parameters,
 )
-from distir.frontends.function_builder import Parameter
+from distir.frontends.function_builder import Layer, Parameter
 
 CHOICES = 2
-"""Experts that a token goes to."""
+"""The number of experts that a token goes to."""
 
 
 def expert_layer(
     decoder: Decoder, experts: int, capacity_factor: float, name: str
 ) -> Layer:
     """
-    Attention and a mixture of experts. Letters of the equations: g for groups (sequences),
-    s for their tokens, k for a token's choices, e for experts, c for places in an expert, m
-    and h for the widths outside and inside. Raises DistIRError.
+    Returns a layer with attention and a mixture of experts. The letters of its equations
+    are g for groups (sequences), s for their tokens, k for a token's choices, e for
+    experts, c for places in an expert, m and h for the widths outside and inside. Raises
+    DistIRError.
     """
     if experts < CHOICES:
         raise DistIRError(
@@ -70,9 +70,9 @@ def _gates(
     layer: LayerBuilder, tokens: SSAValue, experts: int, places: int
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Two tensors [g, s, e, c] from tokens [g, s, m]: 1 where a token has a place in an expert,
-    and the weight of that expert's result for the token. The weights of a token's choices
-    add up to 1; those of choices without a place are lost.
+    Returns two tensors [g, s, e, c] from tokens [g, s, m]: 1 where a token has a place in
+    an expert, and the weight of that expert's result for the token. The weights of a
+    token's choices add up to 1; those of choices without a place are lost.
     """
     b, d = layer.at("moe.gate"), layer.decoder
     groups, seq = d.batch, d.seq
@@ -84,8 +84,8 @@ def _gates(
     chosen = b.results("TopK", [gates, count], [(best, None), (best, i64)], axis=-1)[1]
     chosen = b.op("Transpose", [chosen], by_choice, i64, perm=[0, 2, 1])
 
-    # The place of a choice in its expert: how many chose it before. One that is past the
-    # last place is a row of zeros.
+    # The place of a choice in its expert: how many chose that expert before. A choice
+    # beyond the last place is a row of zeros.
     one_of = (*by_choice, experts)
     depth, ends = (b.constant(np.array(v, np.int64)) for v in (experts, [0, 1]))
     mask = b.op("OneHot", [chosen, depth, ends], one_of, i64, axis=-1)

@@ -1,4 +1,4 @@
-"""What PyTorch's exporters make of a module: an ONNX model and its tensors, apart."""
+"""What PyTorch's exporters make of a module: an ONNX model, with its tensors apart."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from distir.errors import DistIRError
 Value = npt.NDArray[Any]
 
 _LARGEST_MESSAGE = 1 << 30
-"""Bytes of tensors that go into the file of a model itself; protobuf ends at twice that."""
+"""
+The most bytes of tensors that go into the file of a model itself; protobuf's limit is twice
+that.
+"""
 
 
 @dataclass
 class ExportedModule:
     """
-    - `model`: the program. The tensors that `values` has are in it without their data.
+    An exported module.
+
+    - `model`: the program. It contains the tensors that are in `values` without their data.
     - `values`: the large tensors by name, in the memory of the module that was exported;
       None for one that has no value, because the module is on the meta device.
     """
@@ -32,8 +37,8 @@ class ExportedModule:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes an ONNX file with all tensors; where they are large they go to a file beside
-        it. Raises DistIRError for tensors without values.
+        Writes an ONNX file with all tensors; large ones go to a file beside it. Raises
+        DistIRError for tensors without values.
         """
         missing = next((n for n, value in self.values.items() if value is None), None)
         if missing is not None:

@@ -1,17 +1,15 @@
-"""What the builders of models append their ops with."""
+"""Appends ops and arguments to functions, for the builders of models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    BFloat16Type,
     DictionaryAttr,
-    Float16Type,
-    Float32Type,
     StringAttr,
     TensorType,
     i64,
@@ -21,39 +19,44 @@ from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
 
 from distir.dialects.dist import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_values import FLOAT_TYPES, numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError, one_of
 from distir.program import name_hint, set_argument_attributes
-
-DTYPES: dict[str, TypeAttribute] = {
-    "f16": Float16Type(),
-    "bf16": BFloat16Type(),
-    "f32": Float32Type(),
-}
-"""The element types a model can be built with, by name."""
 
 Shape = Sequence[int]
 
 
 class Parameter(NamedTuple):
-    """A parameter of a layer; `initial` as `dist.initial`."""
+    """
+    A parameter of a layer, or another weight; `initial` is as `dist.initial`, `role` as
+    `dist.role`.
+    """
 
     name: str
     shape: Shape
     initial: str | None = None
+    role: str = "parameter"
 
 
 def norm_parameters(name: str, width: int) -> list[Parameter]:
-    """The scale and the bias of a layer norm."""
+    """Returns the scale and the bias of a layer norm."""
     scale = Parameter(f"{name}.weight", (width,), "ones")
     return [scale, Parameter(f"{name}.bias", (width,))]
 
 
+@dataclass(frozen=True)
+class Layer:
+    """The function of a layer, and the parameters that each call passes to it, in order."""
+
+    function: FuncOp
+    parameters: Sequence[Parameter]
+
+
 class FunctionBuilder:
     """
-    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout`
-    the ratio and the seed of dropout.
+    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout` the
+    ratio and the seed of dropout.
     """
 
     def __init__(self, element: TypeAttribute, dropout: tuple[float, int] = (0.0, 0)):
@@ -82,7 +85,9 @@ class FunctionBuilder:
         role: str | None = "parameter",
         element: TypeAttribute | None = None,
     ) -> SSAValue:
-        """A new last argument. One without a role is an intermediate value."""
+        """
+        Adds a last argument and returns it. One without a role is an intermediate value.
+        """
         value = self.block.insert_arg(self.type(shape, element), len(self.block.args))
         value.name_hint = name_hint(name.replace(".*", ""))
         attributes: dict[str, Attribute] = {}
@@ -92,10 +97,13 @@ class FunctionBuilder:
         return value
 
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
-        """Arguments for the parameters of the layer with that scope."""
+        """
+        Adds arguments for the parameters of the module with that scope; "" is the model.
+        """
         found: list[SSAValue] = []
-        for name, shape, initial in wanted:
-            found.append(self.argument(f"{scope}.{name}", shape))
+        for name, shape, initial, role in wanted:
+            path = f"{scope}.{name}" if scope else name
+            found.append(self.argument(path, shape, role=role))
             if initial is not None:
                 self.attributes[-1][INITIAL] = StringAttr(initial)
         return found
@@ -103,38 +111,43 @@ class FunctionBuilder:
     def ops(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         shapes: Sequence[Shape],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
-        """An op with one result for each shape."""
+        """
+        Adds an op with one result for each shape, and returns the results; None is an
+        omitted input.
+        """
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
 
     def op(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         shape: Shape,
         element: TypeAttribute | None = None,
         **attributes: Any,
     ) -> SSAValue:
-        """An op with one result."""
+        """Adds an op with one result, and returns the result."""
         return self._append(name, inputs, [self.type(shape, element)], attributes)[0]
 
     def results(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         types: Sequence[tuple[Shape, TypeAttribute | None]],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
-        """An op with one result for each shape and element type."""
+        """
+        Adds an op with one result for each shape and element type, and returns the results.
+        """
         return self._append(name, inputs, [self.type(*t) for t in types], attributes)
 
     def _append(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         types: Sequence[Attribute],
         attributes: dict[str, Any],
     ) -> Sequence[SSAValue]:
@@ -157,7 +170,7 @@ class FunctionBuilder:
     def dropout(
         self, value: SSAValue, counter: SSAValue | None, stream: int
     ) -> SSAValue:
-        """The value after dropout; the value itself where there is no counter."""
+        """Returns the value after dropout; the value itself if there is no counter."""
         if counter is None:
             return value
         op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
@@ -166,7 +179,9 @@ class FunctionBuilder:
         return op.y
 
     def call_counter(self, step: SSAValue, calls: int, index: int) -> SSAValue:
-        """A number for one of the calls of a function in a step: another one for each."""
+        """
+        Returns a number for one of the calls of a function in a step, different for each.
+        """
         count, own = (self.constant(np.array(n, np.int64)) for n in (calls, index))
         before = self.op("Mul", [step, count], (), i64)
         return self.op("Add", [before, own], (), i64)
@@ -174,13 +189,13 @@ class FunctionBuilder:
     def call(
         self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
     ) -> SSAValue:
-        """A call of a function, and its first result."""
+        """Adds a call of a function, and returns its first result."""
         return self.calls(callee, scope, arguments)[0]
 
     def calls(
         self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
     ) -> Sequence[SSAValue]:
-        """A call of a function, and its results."""
+        """Adds a call of a function, and returns its results."""
         results = callee.function_type.outputs.data
         call = CallOp(callee.sym_name.data, arguments, results)
         call.attributes[SCOPE] = StringAttr(scope)
@@ -190,7 +205,7 @@ class FunctionBuilder:
     def finish(
         self, name: str, results: Sequence[SSAValue], names: Sequence[str] = ()
     ) -> FuncOp:
-        """The function; it is private unless its results have source names."""
+        """Returns the function; it is private unless its results have source names."""
         self.block.add_op(ReturnOp(*results))
         function = FuncOp(
             name,
@@ -211,7 +226,7 @@ def layer_arguments(
     scope: str,
     layers: Sequence[Sequence[Parameter]],
 ) -> list[list[SSAValue]]:
-    """Arguments of `@main` for the parameters of each layer, layer by layer."""
+    """Adds arguments of `@main` for the parameters of each layer, layer by layer."""
     return [
         main.parameters(f"{scope}.{index}", parameters)
         for index, parameters in enumerate(layers)
@@ -227,4 +242,4 @@ def check_sizes(**sizes: int) -> None:
 
 def element_type(dtype: str) -> TypeAttribute:
     """The element type of that name. Raises DistIRError."""
-    return DTYPES[one_of("dtype", dtype, DTYPES)]
+    return FLOAT_TYPES[one_of("dtype", dtype, FLOAT_TYPES)]

@@ -12,7 +12,6 @@ from distir.frontends.builders import LAYER
 from distir.frontends.decoder import (
     SCOPE,
     Decoder,
-    Layer,
     LayerBuilder,
     cache_names,
     dense_parameters,
@@ -20,6 +19,7 @@ from distir.frontends.decoder import (
 )
 from distir.frontends.function_builder import (
     FunctionBuilder,
+    Layer,
     check_sizes,
     element_type,
     layer_arguments,
@@ -40,12 +40,13 @@ def build_gpt_decoding(
     tied: bool = True,
 ) -> ModuleOp:
     """
-    The step of `build_gpt`'s model that computes the next token's logits [batch, 1, vocab]
-    from the last token's ids [batch, 1] and the keys and values of the `cached` tokens
-    before it. Each layer takes these as inputs `transformer.h.<i>.attn.key` and `.value`,
-    both [batch, heads, cached, width of a head], and gives those of the token, [batch,
-    heads, 1, width of a head], as results of the same names: who keeps the cache appends
-    them, so that a step reads the cache once and copies nothing. Raises DistIRError.
+    Returns the step of `build_gpt`'s model that computes the next token's logits [batch, 1,
+    vocab] from the last token's ids [batch, 1] and the keys and values of the `cached`
+    tokens before it. Each layer takes these as inputs `transformer.h.<i>.attn.key` and
+    `.value`, both [batch, heads, cached, width of a head], and returns those of the token,
+    [batch, heads, 1, width of a head], as results of the same names: whoever keeps the
+    cache appends them, so that a step reads the cache once and copies nothing. Raises
+    DistIRError.
     """
     check_sizes(layers=layers, vocab=vocab, cached=cached)
     decoder = Decoder(
@@ -85,7 +86,7 @@ def build_gpt_decoding(
 
 
 def _layer(decoder: Decoder, cached: int) -> Layer:
-    """(hidden, parameters..., keys, values) -> (hidden, key, value)."""
+    """Returns a layer (hidden, parameters..., keys, values) -> (hidden, key, value)."""
     d = decoder
     layer = LayerBuilder(d, dense_parameters(d))
     shape = (d.batch, d.heads, cached, d.d_model // d.heads)
@@ -105,8 +106,8 @@ def _attention(
     sizes: tuple[int, int, int, int],
 ) -> list[SSAValue]:
     """
-    What one token gets from the cached ones and itself, [b, 1, heads x width], and its key
-    and value, from its [b, 1, 3 x heads x width].
+    Adds attention of one token to the cached ones and itself, from its [b, 1, 3 x heads x
+    width]. Returns the result, [b, 1, heads x width], and the token's key and value.
     """
     batch, heads, cached, width = sizes
     own = (batch, heads, 1, width)

@@ -1,29 +1,75 @@
-"""What a frontend hands on: the program and the weights that it names."""
+"""The result of a frontend: the program and the weights that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 
 from distir.dialects.dist import WEIGHTS
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
 from distir.program import argument_names, argument_roles, entry_function
 from distir.weights import SUFFIX, save_weights
 
 
+class _CastWeights(Mapping[str, npt.NDArray[Any]]):
+    """Weights in the element types of a program's arguments, cast when they are looked up."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, npt.NDArray[Any]],
+        dtypes: Mapping[str, np.dtype[Any]],
+    ):
+        self._weights = weights
+        self._dtypes = dtypes
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        array = self._weights[name]
+        return array.astype(self._dtypes.get(name, array.dtype), copy=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def in_types_of(
+    module: ModuleOp, weights: Mapping[str, npt.NDArray[Any]]
+) -> Mapping[str, npt.NDArray[Any]]:
+    """
+    Weights in the types of floats that the arguments of a program have, which may have been
+    changed since it was imported.
+    """
+    function = entry_function(module)
+    pairs = zip(
+        argument_names(function), function.function_type.inputs.data, strict=True
+    )
+    dtypes = {
+        name: numpy_dtype(type_.element_type)
+        for name, type_ in pairs
+        if isinstance(type_, TensorType) and isinstance(type_.element_type, FLOATS)
+    }
+    return _CastWeights(weights, dtypes)
+
+
 @dataclass
 class ImportedModel:
     """
+    An imported model.
+
     - `module`: a sequential program with the entry function `@main`.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`: of all but those that the module had on the meta device (`valueless`).
+      `dist.name`, except for those that the module had on the meta device (`valueless`).
       Weights in external-data files are mapped, not read.
-    - `guessed`: the names of parameters of which only their use tells that they are.
+    - `guessed`: the names of parameters that are known as such only by their use.
     """
 
     module: ModuleOp
@@ -43,9 +89,9 @@ class ImportedModel:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the program to `path` and the weights beside it, under the same name with
-        the suffix `.safetensors`, which the program then names. What has no value is not
-        in that file; a program without any weights names none. Raises DistIRError.
+        Writes the program to `path` and the weights beside it, under the same name with the
+        suffix `.safetensors`, which the program then names. What has no value is not in
+        that file; a program without any weights names none. Raises DistIRError.
         """
         path = Path(path)
         if self.weights:

@@ -1,7 +1,8 @@
 """
-Operators with a body that are straight-line code after all: a Scan with a known number
-of steps is unrolled, FlexAttention is written out as ONNX defines it. Each body becomes
-a local function, which ONNX's inliner then puts in its place.
+Removes operators with a body that are in fact straight-line code: a Scan with a known
+number of steps is unrolled, FlexAttention is written out as ONNX defines it.
+
+Each body becomes a local function, which ONNX's inliner then expands.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BODIES = "distir.bodies"
 """The domain of the functions made here."""
 
 MAX_NODES = 20_000
-"""A scan that would grow to more nodes is refused."""
+"""A Scan that would grow to more nodes than this is refused."""
 
 
 class BodyExpander:
@@ -52,7 +53,7 @@ class BodyExpander:
         return [node]
 
     def _call(self, function: FunctionProto, node: NodeProto) -> NodeProto:
-        """The node as a call of a function that stands for it."""
+        """Returns the node as a call of a function that stands for it."""
         function.name, function.domain = f"body{len(self.functions)}", _BODIES
         del function.opset_import[:]
         function.opset_import.extend(
@@ -138,7 +139,7 @@ class BodyExpander:
     def _element(
         self, node: NodeProto, position: int, index: int, axis: int
     ) -> list[NodeProto]:
-        """Nodes whose last gives one element of a scanned input."""
+        """Returns nodes the last of which computes one element of a scanned input."""
         constant = self._new(node, f"index{position}", index)
         value = numpy_helper.from_array(np.array(index, np.int64))
         output = self._new(node, f"element{position}", index)
@@ -150,7 +151,9 @@ class BodyExpander:
         ]
 
     def _row(self, name: str, axis: int) -> list[NodeProto]:
-        """Nodes whose last gives a result of the body with a dimension of size 1."""
+        """
+        Returns nodes the last of which gives a result of the body a dimension of size 1.
+        """
         output = f"{name}.row"
         if self.versions[""] < 13:
             return [helper.make_node("Unsqueeze", [name], [output], axes=[axis])]
@@ -169,7 +172,7 @@ class BodyExpander:
 
 
 def expand_bodies(model: ModelProto) -> ModelProto:
-    """The model with every such operator replaced by calls of local functions."""
+    """Returns the model with every such operator replaced by calls of local functions."""
     kinds = {n.op_type for n in model.graph.node}
     if not kinds & {"Scan", "FlexAttention"}:
         return model
@@ -204,8 +207,8 @@ def _scan_form(
     node: NodeProto, attributes: Mapping[str, Any]
 ) -> tuple[GraphProto, int, int, int]:
     """
-    The body of a Scan and its numbers of scanned operands, states and stacked results.
-    Raises DistIRError for one that is not as the standard says.
+    Returns the body of a Scan and its numbers of scanned operands, states and stacked
+    results. Raises DistIRError for one that does not conform to the standard.
     """
 
     def require(holds: bool, text: str) -> None:
@@ -237,7 +240,7 @@ def _scan_form(
 
 
 def _captured(body: GraphProto) -> list[str]:
-    """The values of the surrounding graph that a body reads."""
+    """Returns the values of the surrounding graph that a body reads."""
     inner = {i.name for i in body.input} | {t.name for t in body.initializer}
     inner |= {o for n in body.node for o in n.output}
     read = [i for n in body.node for i in n.input] + [o.name for o in body.output]

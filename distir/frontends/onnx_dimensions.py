@@ -1,4 +1,4 @@
-"""Sizes for the dynamic dimensions of an ONNX model's inputs."""
+"""Assigns sizes to the dynamic dimensions of an ONNX model's inputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def bind_inputs(
     inputs: Sequence[ValueInfoProto], dims: Mapping[str, int]
 ) -> tuple[dict[str, TypeProto], dict[str, int]]:
     """
-    The types of the inputs with every dimension known, and the sizes of the symbolic
-    dimensions. `dims` names a dimension by its symbol or as `INPUT.POSITION`.
+    Returns the types of the inputs with every dimension known, and the sizes of the
+    symbolic dimensions. `dims` names a dimension by its symbol or as `INPUT.POSITION`.
     Raises DistIRError for dimensions without a size and for sizes without a dimension.
     """
     dynamic = {

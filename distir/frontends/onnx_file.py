@@ -1,4 +1,4 @@
-"""Reading ONNX files: the protobuf message and the tensors in external-data files."""
+"""Reads ONNX files: the protobuf message, and the tensors in external-data files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from onnx import (
 from distir.errors import DistIRError
 
 _PACKED_BITS = 8
-"""Elements narrower than a byte are packed; they are read whole by onnx."""
+"""Elements with fewer bits are packed; tensors of them are read whole by onnx."""
 
 
 def load_model(path: str | Path) -> ModelProto:
     """
-    The model in an ONNX file, without the data in external files.
-    Raises DistIRError if the file is missing or no ONNX model.
+    Returns the model in an ONNX file, without the data in external files. Raises
+    DistIRError if the file is missing or no ONNX model.
     """
     path = Path(path)
     try:
@@ -51,7 +51,9 @@ def load_model(path: str | Path) -> ModelProto:
 
 
 def check_text(message: Message) -> None:
-    """Refuses names that are not UTF-8, which protobuf hands on as bytes."""
+    """
+    Refuses names that are not UTF-8, which protobuf returns as bytes. Raises DistIRError.
+    """
     for field, value in message.ListFields():
         values: Iterable[Any] = value if field.is_repeated else (value,)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -80,7 +82,7 @@ def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
 
 
 def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:
-    """Brings external data of node attributes, which is small, into the model."""
+    """Moves external data of node attributes, which is small, into the model."""
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     for tensor in _attribute_tensors(nodes):
         if is_external(tensor):
@@ -90,8 +92,8 @@ def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:
 
 def tensor_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any]:
     """
-    The value of a tensor. Data in an external file under `folder` is mapped, not read.
-    Raises DistIRError when the data is missing, outside the folder or of a wrong size.
+    Returns the value of a tensor. Data in an external file under `folder` is mapped, not
+    read. Raises DistIRError if the data is missing, outside the folder or of a wrong size.
     """
     try:
         if is_external(tensor):
@@ -136,7 +138,10 @@ def _external_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any
 
 
 def _bits(onnx_type: int, dtype: np.dtype[Any]) -> int:
-    """Bits of an element in a file: the digits in the names of the narrow types."""
+    """
+    Returns the bits of an element in a file, from the digits in the names of the narrow
+    types.
+    """
     name = TensorProto.DataType.Name(onnx_type)
     for bits, names in ((2, ("UINT2", "INT2")), (4, ("UINT4", "INT4", "FLOAT4E2M1"))):
         if name in names:
@@ -145,7 +150,10 @@ def _bits(onnx_type: int, dtype: np.dtype[Any]) -> int:
 
 
 def _external_path(tensor: str, location: str, folder: Path | None) -> Path:
-    """The file of an external tensor, which must lie in the model's folder."""
+    """
+    Returns the path of an external tensor's file, which must lie in the model's folder.
+    Raises DistIRError.
+    """
     if folder is None:
         raise DistIRError(
             f"tensor {tensor!r} is in the external file {location!r}, but the model was "

@@ -1,10 +1,10 @@
 """
-ONNX models as sequential programs.
+Imports ONNX models as sequential programs.
 
 The graph becomes `@main`, its nodes one op each, in order. Graph inputs and weights are
-arguments: `weight_roles` says which initializers of floats are parameters; other large
-constants are `constant` arguments, everything small is an `onnx.Constant`. Dimensions that the types do not tell stay dynamic: `fold-shapes`
-resolves them.
+arguments: `weight_roles` says which float initializers are parameters; other large
+constants are `constant` arguments, and everything small is an `onnx.Constant`. Dimensions
+that the types do not determine stay dynamic: `fold-shapes` resolves them.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ def import_onnx(
     values: Mapping[str, Array | None] | None = None,
 ) -> ImportedModel:
     """
-    The program in an ONNX file, or in a model whose data is all inside it, but for that of
-    the tensors that `values` has (None for one that has no value). `dims` gives sizes to dynamic dimensions of the inputs, by their name or as `INPUT.POSITION`.
-    `trainable` and `frozen` are patterns of names of weights, such as `*.bias`, which say
-    what is trained where the file says something else or nothing; where both match, a
-    weight is trained. Raises DistIRError.
+    Imports an ONNX file, or a model whose data is all inside it, except for the tensors in
+    `values` (None for one that has no value).
+
+    `dims` gives sizes to dynamic dimensions of the inputs, by their name or as
+    `INPUT.POSITION`. `trainable` and `frozen` are patterns of names of weights, such as
+    `*.bias`, that override what the file says about training; where both match, a weight is
+    trained. Raises DistIRError.
     """
     if isinstance(source, ModelProto):
         model, folder = source, None
@@ -136,7 +138,7 @@ class _Importer:
         self.weights: dict[str, Array] = {}
 
     def _float_weights(self) -> list[str]:
-        """The names of what may be trained."""
+        """Returns the names of the weights that may be trained."""
         names = [t.name for t in self.initializers.values() if t.data_type in _FLOATS]
         names += [s for s, t in self.sparse.items() if t.values.data_type in _FLOATS]
         read = {name for node in self.graph.node for name in node.input}
@@ -202,7 +204,7 @@ class _Importer:
         self.weights[name] = array
 
     def _without_value(self, tensor: TensorProto) -> None:
-        """An argument for a tensor that has a type alone."""
+        """Adds an argument for a tensor that has a type but no value."""
         name, shape = tensor.name, tuple(tensor.dims)
         self.inference.types[name] = helper.make_tensor_type_proto(
             tensor.data_type, shape
@@ -224,7 +226,7 @@ class _Importer:
         self._note(found)
 
     def _note(self, found: WeightRole) -> None:
-        """Writes what is known of the last argument."""
+        """Writes what is known of the last argument as its attributes."""
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
         if found.doubt is not None:
@@ -243,7 +245,7 @@ class _Importer:
         self.values[name] = op.results[0]
 
     def _known(self, name: str, array: Array) -> None:
-        """Tells the type inference about a value."""
+        """Makes the value of a tensor known to the type inference."""
         proto = numpy_helper.from_array(array) if array.size <= LARGE else None
         self.inference.types[name] = helper.make_tensor_type_proto(
             helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -300,7 +302,10 @@ class _Importer:
             self._constant(name, array, node_scope(node))
 
     def _leave_out_empty_scales(self, node: NodeProto) -> None:
-        """Opset 11 says "no scales" of a Resize with a tensor without elements."""
+        """
+        Removes an operand of Resize that has no elements, by which opset 11 expresses that
+        there are no scales.
+        """
         if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
             shape = self.inference.types[node.input[2]].tensor_type.shape
             if [d.dim_value for d in shape.dim if d.HasField("dim_value")] == [0]:
@@ -332,8 +337,9 @@ class _Importer:
 
 def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
     """
-    The older exporter merges parameters that happen to have equal values and gives the
-    others as `Identity` of the first, under their own names.
+    Whether a node is an `Identity` that only gives a parameter another name. The older
+    exporter merges parameters that happen to have equal values and writes the others as
+    `Identity` of the first, under their own names.
     """
     return (
         node.op_type == "Identity"
@@ -344,7 +350,10 @@ def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
 
 
 def _notes(node: NodeProto) -> dict[str, Attribute]:
-    """What the node's metadata tell: the module it came from, and where gradients end."""
+    """
+    Returns what the node's metadata says, as attributes: the module it came from, and where
+    gradients end.
+    """
     found: dict[str, Attribute] = {}
     if scope := node_scope(node):
         found[SCOPE] = StringAttr(scope)
@@ -356,7 +365,7 @@ def _notes(node: NodeProto) -> dict[str, Attribute]:
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
-    """An ONNX attribute as `OnnxOp.build_op` takes it."""
+    """Returns an ONNX attribute as `OnnxOp.build_op` takes it."""
     match attribute.type:
         case AttributeProto.TENSOR:
             return numpy_helper.to_array(attribute.t)
@@ -367,7 +376,7 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 
 def constant_node_value(node: NodeProto) -> Array:
-    """The value of a Constant node, whichever of its attributes holds it."""
+    """Returns the value of a Constant node, whichever of its attributes holds it."""
     attribute = next((a for a in node.attribute if a.name != "doc_string"), None)
     if attribute is None:
         raise DistIRError(f"{node_name(node)} has no value; export the model again")
@@ -392,7 +401,7 @@ def constant_node_value(node: NodeProto) -> Array:
 
 
 def dense_value(sparse: Any, folder: Path | None) -> Array:
-    """The dense array of a sparse tensor in COO form."""
+    """Returns the dense array of a sparse tensor in COO form."""
     values = tensor_value(sparse.values, folder)
     indices = tensor_value(sparse.indices, folder)
     dense = np.zeros(tuple(sparse.dims), values.dtype)

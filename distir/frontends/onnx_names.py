@@ -1,4 +1,4 @@
-"""What ONNX nodes and models are called."""
+"""Names of ONNX nodes and models."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ _STANDARD = ("", "ai.onnx")
 
 
 def domain_of(node: NodeProto) -> str:
-    """The operator's domain; the default domain has two spellings."""
+    """Returns the operator's domain; the default domain has two spellings."""
     return "" if node.domain in _STANDARD else node.domain
 
 
 def node_name(node: NodeProto) -> str:
-    """A node as messages name it."""
+    """Returns a node's name for messages."""
     domain = domain_of(node) or "ai.onnx"
     name = node.name or (node.output[0] if node.output else "")
     return f"{node.op_type} {name!r} (domain {domain})"
 
 
 def opset_versions(model: ModelProto) -> dict[str, int]:
-    """The imported version of each domain."""
+    """Returns the imported version of each domain."""
     return {
         "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
     }

@@ -1,5 +1,5 @@
 """
-Brings an ONNX model to the form that the importer reads: no local functions, only
+Brings an ONNX model to the form that the importer reads: without local functions, with only
 operators that the `onnx` dialect has, at the dialect's opset.
 """
 
@@ -30,15 +30,15 @@ from distir.frontends.onnx_file import is_external
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
 
 LARGE = 1024
-"""Constants with more elements are kept with the weights, outside the program."""
+"""Constants with more elements than this are kept with the weights, outside the program."""
 
 _RESIZE_WITH_MODES = 11
-"""The opset from which Resize says which elements it samples."""
+"""The opset from which on Resize says which elements it samples."""
 
 
 def prepare(model: ModelProto) -> ModelProto:
     """
-    An equivalent model without local functions, at the dialect's opset. Its large
+    Returns an equivalent model without local functions, at the dialect's opset. Its large
     initializers have no data: they are inputs of the graph. Raises DistIRError.
     """
     model = expand_bodies(inline_functions(without_weights(model)))
@@ -57,7 +57,7 @@ def prepare(model: ModelProto) -> ModelProto:
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """The model with its local functions written out where they are called."""
+    """Returns the model with its local functions expanded where they are called."""
     if not model.functions:
         return model
     from onnx import inliner
@@ -72,7 +72,9 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 
 def check_operators(model: ModelProto) -> None:
-    """Refuses operators that are not in the standard or that have a body."""
+    """
+    Refuses operators that are not in the standard or that have a body. Raises DistIRError.
+    """
     versions = opset_versions(model)
     if versions.get("", 0) > OPSET:
         raise DistIRError(
@@ -116,7 +118,7 @@ def _check_known(node: NodeProto) -> None:
 
 
 def without_weights(model: ModelProto) -> ModelProto:
-    """The model whose large or external initializers are inputs without data."""
+    """Returns the model with its large or external initializers as inputs without data."""
     graph = model.graph
     light = ModelProto()
     for field, value in model.ListFields():
@@ -163,7 +165,7 @@ def _size(dims: Any) -> int:
 
 
 def convert(model: ModelProto) -> ModelProto:
-    """The model at the dialect's opset. Node metadata and value types are kept."""
+    """Returns the model at the dialect's opset. Node metadata and value types are kept."""
     versions = opset_versions(model)
     stale: list[NodeProto] = []
     for node in model.graph.node:
@@ -196,8 +198,9 @@ def convert(model: ModelProto) -> ModelProto:
 
 def _restore_sampling(graph: GraphProto) -> None:
     """
-    Resize and Upsample took the elements at `floor(i / scale)` before they had
-    attributes for it; the converter leaves the attributes at another default.
+    Restores the sampling of Resize and Upsample. Before they had attributes for it they
+    took the elements at `floor(i / scale)`; the converter leaves these attributes at
+    another default.
     """
     for node in graph.node:
         if node.op_type == "Resize" and not domain_of(node):
@@ -208,7 +211,10 @@ def _restore_sampling(graph: GraphProto) -> None:
 
 
 def _restore_annotations(source: GraphProto, target: GraphProto) -> None:
-    """The converter drops metadata; nodes are the same by the names of their outputs."""
+    """
+    Restores node metadata, which the converter drops; nodes are matched by the names of
+    their outputs.
+    """
     by_output = {o: node for node in source.node for o in node.output if o}
     for node in target.node:
         original = next((by_output[o] for o in node.output if o in by_output), None)
@@ -223,8 +229,8 @@ def _restore_annotations(source: GraphProto, target: GraphProto) -> None:
 @cache
 def _same_signature(name: str, domain: str, version: int) -> bool:
     """
-    Whether nothing but type constraints and documentation changed in an operator
-    between that version of its domain and the dialect's.
+    Whether nothing but type constraints and documentation of an operator changed between
+    that version of its domain and the dialect's.
     """
     try:
         old = defs.get_schema(name, version, domain)
@@ -252,5 +258,5 @@ def _first_line(error: Exception) -> str:
 
 
 def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """What the model itself says about its intermediate values and results."""
+    """Returns what the model itself says about its intermediate values and results."""
     return {v.name: v for v in [*graph.value_info, *graph.output]}

@@ -1,6 +1,6 @@
 """
-The module of the source model that an ONNX node came from, as PyTorch's exporters leave
-it: the new one in the node's metadata, the older one in the node's name.
+Finds the module of the source model that an ONNX node came from, which PyTorch's newer
+exporter leaves in the node's metadata, and the older one in the node's name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NAMESPACE = "namespace"
 
 
 def node_scope(node: NodeProto) -> str:
-    """The dotted path of the source module, or ''."""
+    """Returns the dotted path of the source module; "" if it is not known."""
     metadata = {p.key: p.value for p in node.metadata_props}
     if _NAME_SCOPES in metadata:
         return _from_name_scopes(metadata[_NAME_SCOPES])
@@ -24,12 +24,12 @@ def node_scope(node: NodeProto) -> str:
 
 
 def set_scope(node: NodeProto, scope: str) -> None:
-    """Gives a node without a scope one that `node_scope` finds."""
+    """Writes a scope onto a node without one, such that `node_scope` finds it."""
     node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
 
 
 def _from_name_scopes(text: str) -> str:
-    """`['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
+    """Reads `['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
     try:
         scopes = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -40,15 +40,18 @@ def _from_name_scopes(text: str) -> str:
 
 
 def _from_namespace(text: str) -> str:
-    """`: Model/encoder: Encoder/encoder.0: Linear/linear: aten.linear`, likewise."""
+    """
+    Reads `: Model/encoder: Encoder/encoder.0: Linear/linear: aten.linear`, the same as one
+    text.
+    """
     parts = [part.partition(":")[0].strip() for part in text.split("/")]
     return parts[-2] if len(parts) > 1 else ""
 
 
 def _from_name(name: str) -> str:
     """
-    `/encoder/layer.0/fc/Gemm` names each module by its part of the path; a module in a
-    Sequential repeats the path of that: `/encoder/layers/layers.0/Gemm`.
+    Reads `/encoder/layer.0/fc/Gemm`, which names each module by its part of the path; a
+    module in a Sequential repeats the path of that: `/encoder/layers/layers.0/Gemm`.
     """
     if not name.startswith("/"):
         return ""

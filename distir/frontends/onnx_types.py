@@ -1,4 +1,6 @@
-"""Types of the values of an ONNX graph, by ONNX's own inference, one node at a time."""
+"""
+Infers the types of the values of an ONNX graph by ONNX's own inference, one node at a time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from distir.frontends.onnx_prepare import value_infos
 class TypeInference:
     """
     Types by value name. Shapes are inferred from types and from the constants given to
-    `known`; where that says less than the model's own annotations, those are taken.
+    `known`; where the model's own annotations are more precise, these are taken.
     """
 
     def __init__(self, model: ModelProto, dims: Mapping[str, int]):
@@ -36,8 +38,8 @@ class TypeInference:
 
     def infer(self, node: NodeProto) -> list[TypeProto]:
         """
-        The types of the node's results, which `types` holds from now on. Omitted
-        results get a type too. Raises DistIRError.
+        Infers the types of the node's results, adds them to `types` and returns them.
+        Omitted results get a type too. Raises DistIRError.
         """
         schema = defs.get_schema(
             node.op_type, DOMAIN_VERSIONS[domain_of(node)], domain_of(node)
@@ -69,7 +71,10 @@ class TypeInference:
     def _by_constraint(
         self, schema: defs.OpSchema, node: NodeProto, index: int
     ) -> TypeProto:
-        """The type of an input that the schema says has the same element type."""
+        """
+        Returns the type of an input that has the same element type as the result, by the
+        schema.
+        """
         formal = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
         for position, name in enumerate(node.input):
             source = schema.inputs[min(position, len(schema.inputs) - 1)].type_str
@@ -88,7 +93,9 @@ class TypeInference:
 def _most_precise(
     inferred: TypeProto | None, declared: TypeProto | None
 ) -> TypeProto | None:
-    """The inferred type, with what only the declared one knows of its shape."""
+    """
+    Returns the inferred type, completed by what only the declared one knows of its shape.
+    """
     if inferred is None or not inferred.WhichOneof("value"):
         return declared
     if declared is None or not inferred.HasField("tensor_type"):
@@ -112,7 +119,7 @@ def _most_precise(
 
 
 def bind_dimensions(type_: TypeProto, dims: Mapping[str, int]) -> TypeProto:
-    """The type with symbolic dimensions replaced by the sizes in `dims`."""
+    """Returns the type with symbolic dimensions replaced by the sizes in `dims`."""
     bound = TypeProto()
     bound.CopyFrom(type_)
     if bound.HasField("tensor_type"):

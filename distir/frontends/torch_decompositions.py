@@ -1,8 +1,10 @@
 """
-Operations of PyTorch that its newer exporter cannot write, in terms of those that it can.
+Writes operations of PyTorch that its newer exporter cannot write in terms of those that it
+can.
 
-For these the exporter traces a program a second time, which takes longer than all else that
-it does. Most programs have few such operations; here they are replaced one by one.
+For such operations the exporter traces a program a second time, which takes longer than
+everything else that it does. Most programs have few of them; here they are replaced one by
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _ASSERTIONS: tuple[Any, ...] = (
     torch.ops.aten._assert_tensor_metadata.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
 )
-"""What checks types and shapes; the exporter removes it itself."""
+"""Operations that check types and shapes; the exporter removes them itself."""
 
 _registries: dict[Any, ONNXRegistry] = {}
 
@@ -37,8 +39,9 @@ _registries: dict[Any, ONNXRegistry] = {}
 @contextlib.contextmanager
 def quick_decompositions() -> Generator[None]:
     """
-    Inside, PyTorch's exporter reads its library of functions once in a process, and traces
-    only those programs again that `decompose` cannot do.
+    A context manager inside which PyTorch's exporter reads its library of functions once
+    per process, and traces only those programs a second time that `decompose` cannot
+    handle.
     """
     from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -70,7 +73,9 @@ def quick_decompositions() -> Generator[None]:
 
 @functools.cache
 def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., Any]]]:
-    """The operations that the exporter writes, and what it makes of some others."""
+    """
+    Returns the operations that the exporter can write, and the decompositions of others.
+    """
     from torch.onnx._internal.exporter import _decomp
 
     written: set[Any] = set(_decomp.get_onnx_implemented_overloads(registry))
@@ -80,8 +85,9 @@ def _known(registry: ONNXRegistry) -> tuple[set[Any], dict[Any, Callable[..., An
 
 def decompose(program: torch.export.ExportedProgram, registry: ONNXRegistry) -> bool:
     """
-    Replaces the operations of a program that the exporter cannot write, in place. False for
-    a program that this cannot be done for, or that writes to tensors; it stays as it was.
+    Replaces the operations of a program that the exporter cannot write, in place. Returns
+    False for a program for which that is impossible, or that writes to tensors; it is left
+    as it was.
     """
     written, table = _known(registry)
     graph = program.graph
@@ -125,14 +131,17 @@ def _calls(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 def _body(
     program: torch.export.ExportedProgram, region: torch.fx.Node
 ) -> torch.fx.Graph:
-    """The graph of a region in which gradients are on or off."""
+    """Returns the graph of a region in which gradients are on or off."""
     where: Any = region.args[1]
     body: Any = getattr(program.graph_module, where.target)
     return body.graph
 
 
 def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) -> None:
-    """Writes out a region where it stands. Where gradients end is in the graph already."""
+    """
+    Expands a region where it stands. Where gradients end has been written into the graph
+    before.
+    """
     inputs = iter(region.args[2:])
     made: dict[torch.fx.Node, Any] = {}
     results: Any = ()
@@ -152,7 +161,7 @@ def _inline(graph: torch.fx.Graph, region: torch.fx.Node, body: torch.fx.Graph) 
 
 
 def _replace_cast(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """A cast to the type that a tensor has is the tensor; the others remain."""
+    """Replaces a cast to the type that a tensor has by the tensor; other casts remain."""
     source: Any = node.args[0]
     if source.meta["val"].dtype == node.meta["val"].dtype:
         node.replace_all_uses_with(source)
@@ -169,7 +178,7 @@ def _replace_cast(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 
 
 def _expand(graph: torch.fx.Graph, node: torch.fx.Node, table: dict[Any, Any]) -> None:
-    """Writes an operation as the ones that its entry in a table computes it with."""
+    """Replaces an operation by those that its entry in a table uses."""
     target: Any = node.target
     operands = node.all_input_nodes
 

@@ -18,8 +18,8 @@ def export_dynamo(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> ExportedModule:
     """
-    The program of a module as the newer exporter gives it, with the names of the module's
-    outputs. Raises whatever the exporter and the module raise.
+    Exports a module with the newer exporter, with the names of the module's outputs. Raises
+    whatever the exporter and the module raise.
     """
     import torch
 
@@ -27,7 +27,7 @@ def export_dynamo(
     from distir.frontends.torch_gradients import write_stops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
-    # What fails here the exporter tries in other ways, and says what is wrong.
+    # If this fails, the exporter tries other ways and reports what is wrong.
     with contextlib.suppress(Exception), torch.enable_grad():
         source = torch.export.export(module, args, kwargs, strict=False)
     if isinstance(source, torch.export.ExportedProgram):
@@ -52,7 +52,9 @@ def export_dynamo(
 
 
 def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
-    """The model as ONNX's message, with its large tensors and those without values apart."""
+    """
+    Returns the model as ONNX's message, with large tensors and those without values apart.
+    """
     import onnx_ir
     from torch._subclasses.fake_tensor import FakeTensor
 

@@ -1,4 +1,6 @@
-"""Modules as ONNX models, by whichever of PyTorch's two exporters can write them."""
+"""
+Exports modules as ONNX models, by whichever of PyTorch's two exporters can write them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 Exporter = Literal["dynamo", "torchscript"]
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
-"""The newer and the older one."""
+"""The names of PyTorch's newer and older exporters."""
 
 
 def export_module(
@@ -37,9 +39,9 @@ def export_module(
     training: bool = False,
 ) -> ExportedModule:
     """
-    The program of a module (see `import_torch`) as an ONNX model, with its large tensors
-    apart. The module is left as it was. Without an `exporter` the older one is tried, with
-    a warning, where the newer one fails. Raises DistIRError.
+    Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
+    The module is left as it was. Without an `exporter`, the older one is tried, with a
+    warning, if the newer one fails. Raises DistIRError.
     """
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
@@ -87,7 +89,10 @@ def _attempt(
     exporter: Exporter,
     training: bool,
 ) -> ExportedModule | Exception:
-    """What one exporter makes of a module, or what it raises. Raises DistIRError."""
+    """
+    Returns what one exporter makes of a module, or the exception that it raised. Raises
+    DistIRError.
+    """
     from distir.frontends.torch_dynamo import export_dynamo
     from distir.frontends.torch_gradients import own_backwards
     from distir.frontends.torch_script import export_torchscript, tell_of_stops

@@ -1,4 +1,7 @@
-"""What PyTorch's exporters say and do not say, in sentences for users."""
+"""
+Turns messages of PyTorch's exporters, and what they fail to report, into sentences for
+users.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ _KNOWN_REASONS = {
 
 @contextlib.contextmanager
 def quiet(name: str) -> Generator[None]:
-    """Inside, a logger of PyTorch says nothing: what goes wrong is told by our errors."""
+    """
+    A context manager that silences a logger of PyTorch, as our errors report what goes
+    wrong.
+    """
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -41,9 +47,9 @@ def quiet(name: str) -> Generator[None]:
 
 def reason(error: BaseException, advice: str) -> str:
     """
-    What is wrong and what to do about it, for an error of PyTorch's exporters: these raise
-    errors of every kind, of their own and of the model's; the first of a chain says what is
-    wrong. `advice` is for those that are not known.
+    Says what is wrong and what to do about it, for an error of PyTorch's exporters. These
+    raise errors of every kind, their own and the model's; the first of a chain says what is
+    wrong. `advice` is for unknown errors.
     """
     while error.__cause__ is not None:
         error = error.__cause__
@@ -55,7 +61,7 @@ def reason(error: BaseException, advice: str) -> str:
 
 
 def warn_of_backwards(module: torch.nn.Module, backwards: set[str]) -> None:
-    """Warns of functions whose own backward the exporters lost."""
+    """Warns of functions with a backward of their own, which the exporters lost."""
     if backwards:
         warnings.warn(
             f"{type(module).__name__} runs {listed(sorted(backwards))}, with a backward of "
@@ -68,8 +74,8 @@ def warn_of_backwards(module: torch.nn.Module, backwards: set[str]) -> None:
 
 def module_that_failed(module: torch.nn.Module, error: BaseException) -> str:
     """
-    The beginning of a sentence that names the innermost part of a module that ran when an
-    error was raised; empty if that is the module itself or not known.
+    Returns the beginning of a sentence that names the innermost part of a module that ran
+    when an error was raised; "" if that is the module itself or not known.
     """
     names = {id(part): name for name, part in module.named_modules()}
     found = ""

@@ -1,9 +1,9 @@
 """
-What modules say about gradients and PyTorch's exporters lose: where they stop, and
+Recovers what modules say about gradients and PyTorch's exporters lose: where they stop, and
 backwards that are not the derivative of their forward.
 
-The newer exporter writes `detach`, but nothing of `no_grad`; the older one neither. Both
-write the forward of a `torch.autograd.Function` and forget its backward.
+The newer exporter writes `detach`, but not `no_grad`; the older one neither. Both write the
+forward of a `torch.autograd.Function` and drop its backward.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def write_stops(program: torch.export.ExportedProgram) -> None:
     """
-    Puts a `detach` behind what a program computes from parameters under `no_grad`, and
-    behind the rows of padding that it looks up in a table, so that the exporter writes it.
+    Inserts a `detach` after what a program computes from parameters under `no_grad`, and
+    after the rows of padding that it looks up in a table, so that the exporter writes it.
     """
     import torch
     from torch.export.graph_signature import InputKind
@@ -53,7 +53,7 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
 
 
 def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
-    """Lets no gradient flow into the row of a table that stands for padding."""
+    """Stops gradients into the row of a table that stands for padding."""
     import torch
 
     aten = torch.ops.aten
@@ -84,8 +84,8 @@ def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
 @contextlib.contextmanager
 def own_backwards() -> Generator[set[str]]:
     """
-    Gives the names of the functions with a backward of their own that run inside; the
-    set is complete at the end.
+    A context manager that yields a set, which at the end contains the names of the
+    functions with a backward of their own that ran inside.
     """
     import torch
 
@@ -97,7 +97,7 @@ def own_backwards() -> Generator[set[str]]:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not cls.__module__.startswith("torch."):
             found.add(cls.__name__)
-        # Inside, PyTorch has switched gradients off, which stops none.
+        # Inside, PyTorch has switched gradients off, which does not count as a stop.
         with quiet():
             return original.__func__(cls, *args, **kwargs)
 
@@ -110,7 +110,7 @@ def own_backwards() -> Generator[set[str]]:
 
 class LostStops(TorchFunctionMode):
     """
-    Notes which functions of PyTorch, called inside, cut the gradient between their
+    Records which functions of PyTorch, called inside, cut the gradient between their
     operands and results.
     """
 

@@ -1,4 +1,4 @@
-"""PyTorch modules as sequential programs, through PyTorch's two ONNX exporters."""
+"""Imports PyTorch modules as sequential programs, through PyTorch's two ONNX exporters."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ def import_torch(
     copy: bool = True,
 ) -> ImportedModel:
     """
-    The inference program of a module for inputs of the shapes of `args` and `kwargs`.
-    With `training` what `differentiate` makes a training step of: each part of the module
-    is in its own mode, so that those in `train()` have dropout and use the statistics of
-    the batch, and those in `eval()` do not. Parameters have the names of the module's
-    state dict; those that require no gradient are frozen, but for what `trainable` and
-    `frozen`, patterns of names, say (see `import_onnx`).
+    Imports the inference program of a module for inputs of the shapes of `args` and
+    `kwargs`. With `training`, it is the program of which `differentiate` makes a training
+    step: each part of the module is in its own mode, so that parts in `train()` have
+    dropout and use the statistics of the batch, and parts in `eval()` do not. Parameters
+    have the names of the module's state dict; those that require no gradient are frozen,
+    unless the patterns of names `trainable` and `frozen` (see `import_onnx`) say otherwise.
 
     Parameters and inputs may be on the meta device: the program is the same, and its
-    weights are without them. Of buffers there, which a program reads as constants, those
-    of Hugging Face's models that no checkpoint has are computed.
+    weights lack their values. Buffers on the meta device, which a program reads as
+    constants, are computed if they belong to Hugging Face's models and no checkpoint has
+    them.
 
     `exporter` is one of PyTorch's; None tries the newer, then the older one. Without `copy`
-    the weights are in the memory of the module. Raises DistIRError.
+    the weights share the memory of the module. Raises DistIRError.
     """
     from distir.frontends.onnx_importer import import_onnx
 
@@ -71,8 +72,8 @@ def import_torch(
 @contextlib.contextmanager
 def _no_garbage() -> Generator[None]:
     """
-    Inside, nobody looks for objects that are not needed and refer to each other: millions
-    are made, of which hardly one dies before the end.
+    A context manager that suspends garbage collection: exporting makes millions of objects,
+    hardly any of which becomes garbage before the end.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -91,13 +92,13 @@ def import_exported(
     frozen: Sequence[str] = (),
 ) -> ImportedModel:
     """
-    What `import_torch` gives, from a file that `export_onnx` wrote for the module and that
-    is not needed afterwards. Raises DistIRError.
+    Does what `import_torch` does, from a file that `export_onnx` wrote for the module; the
+    file is not needed afterwards. Raises DistIRError.
     """
     from distir.frontends.onnx_importer import import_onnx
 
     imported = import_onnx(path)
-    # The file may go away; what is mapped from it has to be read.
+    # The file may be deleted, so mapped tensors must be read now.
     imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)
     return imported
@@ -109,7 +110,7 @@ def _mark(
     trainable: Sequence[str],
     frozen: Sequence[str],
 ) -> None:
-    """Marks what the module says: which weights are parameters, and which are frozen."""
+    """Marks which weights are parameters, and which are frozen, as the module says."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
     function = entry_function(imported.module)
@@ -155,10 +156,10 @@ def export_onnx(
     training: bool = False,
 ) -> None:
     """
-    Writes the program of a module (see `import_torch`) to an ONNX file as `import_onnx`
-    reads it best: static shapes, and the names of modules, parameters, inputs and
-    outputs. Large weights may go to a file beside it. The module is left as it was.
-    Raises DistIRError.
+    Writes the program of a module (see `import_torch`) to an ONNX file in the form that
+    `import_onnx` reads best: with static shapes, and with the names of modules, parameters,
+    inputs and outputs. Large weights may go to a file beside it. The module is left as it
+    was. Raises DistIRError.
     """
     exported = export_module(module, args, kwargs, exporter=exporter, training=training)
     exported.save(path)

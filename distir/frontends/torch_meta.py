@@ -1,6 +1,6 @@
 """
-Modules on the meta device: they have shapes and no values. For the exporters their tensors
-stand on the CPU, where the inputs are, still without values.
+Modules on the meta device, which have shapes and no values: for the exporters, their
+tensors are placed on the CPU, where the inputs are, still without values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def is_on_meta(module: torch.nn.Module) -> bool:
 
 
 def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """A tensor like one on the meta device, without a value, but on the CPU."""
+    """Returns a tensor like one on the meta device, without a value, but on the CPU."""
     import torch
 
     with mode:
@@ -33,8 +33,9 @@ def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 @contextlib.contextmanager
 def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
     """
-    Inside, what a module and an example of its inputs have on the meta device is on the CPU,
-    without values, but for buffers that the module computes itself. Gives the example.
+    A context manager inside which all that a module and an example of its inputs have on
+    the meta device is on the CPU, without values, except for buffers that the module
+    computes itself. Yields the example.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -70,7 +71,7 @@ def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
 
 
 _Place = tuple[dict[str, Any], str, "torch.Tensor"]
-"""A module's table of parameters or buffers, a name in it, and what is there."""
+"""A module's table of parameters or buffers, a name in it, and the tensor there."""
 
 
 def _on_meta(module: torch.nn.Module) -> Iterator[_Place]:
@@ -83,9 +84,10 @@ def _on_meta(module: torch.nn.Module) -> Iterator[_Place]:
 
 def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
     """
-    The values of buffers among `held` that no checkpoint has, such as the frequencies of
-    rotary embeddings, for models of Hugging Face: these know how to compute them
-    (`_init_weights` of `PreTrainedModel`). Those that this leaves as they were have none.
+    Computes those of the buffers in `held` that no checkpoint has, such as the frequencies
+    of rotary embeddings, for models of Hugging Face, which know how to compute them
+    (`_init_weights` of `PreTrainedModel`). Returns them; buffers that this leaves unchanged
+    have no value.
     """
 
     on_meta = {(id(tensors), name) for tensors, name, _ in held}
@@ -95,7 +97,7 @@ def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
         if compute is None or not hasattr(root, "_initialize_weights"):
             continue
         for part in root.modules():
-            # It draws new values for a part's parameters, which real ones are not to get.
+            # It draws new values for a part's parameters, which real ones must not get.
             if any(not hasattr(p, "fake_mode") for p in part.parameters()):
                 continue
             buffers = part._buffers  # pyright: ignore[reportPrivateUsage]
@@ -111,7 +113,10 @@ def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
 def _determined(
     compute: Callable[[], object], buffers: dict[str, Any], names: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """What `compute` writes to buffers of these names, whatever was there before."""
+    """
+    Returns the values that `compute` writes to buffers of these names whatever they held
+    before.
+    """
     import torch
 
     before, outcomes = dict(buffers), list[dict[str, torch.Tensor]]()
@@ -120,7 +125,7 @@ def _determined(
             for name in names:
                 like = before[name]
                 buffers[name] = torch.full(like.shape, filling, dtype=like.dtype)
-            # What fails leaves the fillings, which differ.
+            # If this fails, the fill values stay, which differ.
             with torch.no_grad(), contextlib.suppress(Exception):
                 compute()
             outcomes.append({name: buffers[name] for name in names})

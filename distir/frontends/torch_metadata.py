@@ -1,6 +1,6 @@
 """
-What PyTorch's newer exporter leaves in an ONNX file about the program it exported: what
-each tensor was, and which operation of PyTorch each node comes from.
+Reads what PyTorch's newer exporter writes into an ONNX file about the program that it
+exported: what each tensor was, and which operation of PyTorch each node comes from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ExportedTensors:
 
     - `kinds`: what each was, by its name in the state dict: `PARAMETER`, `BUFFER` or
       `CONSTANT_TENSOR`.
-    - `names`: those names by what the program called the tensors.
+    - `names`: these names, by the names of the tensors in the program.
     """
 
     kinds: dict[str, str]
@@ -42,7 +42,8 @@ class ExportedTensors:
 
 def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
     """
-    What PyTorch's exporter says of the tensors of a graph; None if another wrote it.
+    Returns what PyTorch's exporter says of the tensors of a graph; None if another program
+    wrote it.
     """
     kinds: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -61,12 +62,18 @@ def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
 
 
 def operation_in_torch(node: NodeProto) -> str:
-    """PyTorch's operation that a node comes from, with its operands, as text; or ''."""
+    """
+    Returns PyTorch's operation that a node comes from, with its operands, as text; "" if
+    unknown.
+    """
     return next((e.value for e in node.metadata_props if e.key == _FX_NODE), "")
 
 
 def operands_in_torch(node: NodeProto) -> frozenset[str]:
-    """What PyTorch's operation that a node comes from reads, as the program calls it."""
+    """
+    Returns the operands, by their names in the program, of PyTorch's operation that a node
+    comes from.
+    """
     found = _operation(node)
     return frozenset(_VALUE.findall(found["arguments"]) if found else ())
 
@@ -81,8 +88,8 @@ def is_detach(node: NodeProto) -> bool:
 
 def lost_detach(node: NodeProto) -> bool:
     """
-    Whether a node read the result of a `detach` that the exporter's optimizer removed.
-    Such results have the name of the operation and a number.
+    Whether a node read the result of a `detach` that the exporter's optimizer removed. Such
+    results are named after the operation, with a number.
     """
     read = {n for n in operands_in_torch(node) if re.fullmatch(r"detach(_\d+)?", n)}
     return bool(read - set(node.input)) and not is_detach(node)

@@ -1,8 +1,8 @@
 """
-Modules in training mode, as PyTorch's exporters should write them.
+Writes modules in training mode as PyTorch's exporters should.
 
-The exporters leave out what training mode means for two ops: the newer one writes batch
-normalisation without its mode, both write the dropout inside attention without it.
+The exporters lose training mode for two ops: the newer one writes batch normalisation
+without its mode, both write the dropout inside attention without it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _ON = "distir.training_mode"
 
 def training_norms(module: torch.nn.Module) -> dict[str, float]:
     """
-    The share that the running statistics keep in a step, for every batch normalisation
-    in training mode, by name. Raises DistIRError for one that averages over all steps.
+    Returns the fraction of the running statistics that remains in a step, by name, for
+    every batch normalisation in training mode. Raises DistIRError for one that averages
+    over all steps.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]
@@ -48,8 +49,8 @@ def training_norms(module: torch.nn.Module) -> dict[str, float]:
 @contextlib.contextmanager
 def as_it_is(module: torch.nn.Module) -> Generator[None]:
     """
-    Inside, running the module in training mode changes neither its running statistics
-    nor PyTorch's random numbers.
+    A context manager inside which running the module in training mode changes neither its
+    running statistics nor PyTorch's random numbers.
     """
     import torch
 
@@ -69,8 +70,8 @@ def as_it_is(module: torch.nn.Module) -> Generator[None]:
 
 def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:
     """
-    Writes into an exported model what the exporters leave out, `norms` being
-    `training_norms` of the module.
+    Writes into an exported model what the exporters lose; `norms` is `training_norms` of
+    the module.
     """
     by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}
     for node in model.graph.node:

@@ -1,4 +1,4 @@
-"""The names of what goes into a module and comes out of it."""
+"""Names of the inputs and outputs of a module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 def leaf_names(structure: Any, default: str) -> list[str]:
     """
-    A name for each leaf of nested dictionaries, lists and tuples: its path, or
+    Returns a name for each leaf of nested dictionaries, lists and tuples: its path, or
     `default` for a structure that is itself a leaf.
     """
     if isinstance(structure, Mapping):

@@ -15,8 +15,8 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 @dataclass(frozen=True)
 class TorchOptimizer:
     """
-    The update that `torch.optim` makes, as a function. States have the type of their
-    parameter and begin as zeros; `weight_decay` None is PyTorch's default.
+    An update of `torch.optim` as a function. States have the type of their parameter and
+    begin as zeros; `weight_decay` None is PyTorch's default.
     """
 
     name: str = "sgd"
@@ -29,7 +29,7 @@ class TorchOptimizer:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states of a parameter, by their last names."""
+        """The names of the states of a parameter, without that of the parameter."""
         if self.name == "sgd":
             return ("momentum",) if self.momentum > 0 else ()
         return ("exp_avg", "exp_avg_sq")
@@ -41,7 +41,7 @@ class TorchOptimizer:
         states: Sequence[torch.Tensor],
         step: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """The new parameter and states; `step` counts from 1."""
+        """Returns the new parameter and states; `step` counts from 1."""
         import torch
 
         default = 0.01 if self.name == "adamw" else 0.0

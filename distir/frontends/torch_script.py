@@ -1,4 +1,4 @@
-"""PyTorch's older exporter, which runs the module and writes down what it did."""
+"""PyTorch's older exporter, which runs the module and records what it does."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ def export_torchscript(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ExportedModule, set[str]]:
     """
-    The older exporter takes every argument that is not given for an input, and
-    positional tensors only: it traces a forward of just the tensors that were given.
-    Gives, beside the program, what stops gradients in the module and is not in it. Raises
-    whatever the exporter and the module raise.
+    Exports a module with the older exporter. Returns the program, and the functions that
+    stop gradients in the module, which the program lacks. Raises whatever the exporter and
+    the module raise.
+
+    That exporter treats every argument as given and every tensor as positional, so it
+    traces a forward of just the tensors that were given.
     """
     import torch
     from torch.utils import _pytree
@@ -75,7 +77,10 @@ def export_torchscript(
 
 
 def tell_of_stops(module: torch.nn.Module, stops: set[str], training: bool) -> None:
-    """Refuses to train what the older exporter lost; else warns of it."""
+    """
+    Refuses to train a program in which the older exporter lost where gradients stop;
+    otherwise warns of it.
+    """
     if not stops:
         return
     message = (

@@ -1,6 +1,6 @@
 """
-Modules for `distir import` that come from code: a function in a Python file, or the
-configuration of a model of Hugging Face.
+Modules for `distir import` that come from code: from a function in a Python file, or from
+the configuration of a model of Hugging Face.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ModuleSource:
 
 def from_function(path: Path, name: str) -> ModuleSource:
     """
-    What the function of that name in a Python file returns: `(module, args)` or
-    `(module, args, kwargs)`. Raises DistIRError, also for what the file raises.
+    Returns what the function of that name in a Python file returns: `(module, args)` or
+    `(module, args, kwargs)`. Raises DistIRError, also for errors that the file raises.
     """
     import torch
 
@@ -78,7 +78,10 @@ def from_function(path: Path, name: str) -> ModuleSource:
 
 @contextlib.contextmanager
 def _failures_of(code: str) -> Generator[None]:
-    """Raises DistIRError for what a user's code, called inside, raises."""
+    """
+    A context manager that turns what a user's code, called inside, raises into a
+    DistIRError.
+    """
     try:
         yield
     except Exception as error:
@@ -88,7 +91,7 @@ def _failures_of(code: str) -> Generator[None]:
 
 
 def _loaded(path: Path) -> ModuleType:
-    """The module of a Python file, which finds what lies beside it. Raises DistIRError."""
+    """Imports a Python file, which can import what lies beside it. Raises DistIRError."""
     if not path.is_file():
         raise DistIRError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"distir_source_{path.stem}", path)
@@ -109,10 +112,10 @@ def from_config(
     path: Path, task: str, batch: int, seq: int | None, *, meta: bool
 ) -> ModuleSource:
     """
-    The model of Hugging Face that a `config.json` describes, for a task, with example
-    inputs: `batch` sequences of `seq` words, or images of the size that the config says.
-    Nothing is downloaded: parameters have initial values, or none with `meta`. Raises
-    DistIRError.
+    Returns the model of Hugging Face that a `config.json` describes, for a task, with
+    example inputs: `batch` sequences of `seq` tokens, or images of the size that the
+    configuration says. Nothing is downloaded: parameters have initial values, or none with
+    `meta`. Raises DistIRError.
     """
     one_of("task", task, tuple(TASKS))
     try:
@@ -148,7 +151,7 @@ def from_config(
 
 
 def _config(path: Path) -> Any:
-    """The configuration in a file. Raises DistIRError."""
+    """Returns the configuration in a file. Raises DistIRError."""
     from transformers import CONFIG_MAPPING
 
     try:
@@ -175,7 +178,7 @@ def _config(path: Path) -> Any:
 def _example(
     path: Path, config: Any, task: str, batch: int, seq: int | None
 ) -> dict[str, torch.Tensor]:
-    """Inputs of a model by name. Raises DistIRError."""
+    """Returns example inputs of a model by name. Raises DistIRError."""
     import torch
 
     if task == "image-classification":
@@ -199,8 +202,8 @@ def _example(
 @contextlib.contextmanager
 def _parameters_on_meta() -> Generator[None]:
     """
-    Inside, parameters that modules register have no values and take no memory; buffers,
-    which no checkpoint may have, are computed.
+    A context manager inside which parameters that modules register have no values and take
+    no memory; buffers, which a checkpoint may lack, are computed.
     """
     import torch
 

@@ -2,8 +2,8 @@
 A second way to a training step: PyTorch differentiates, and its whole step (forward,
 backward and optimizer, as one function) is exported to ONNX and imported.
 
-What `differentiate` makes of a forward program is shorter and keeps layers and scopes;
-this way needs no gradient rule of DistIR, so that it also serves as an oracle for them.
+What `differentiate` makes of a forward program is shorter and keeps layers and scopes; this
+way needs no gradient rule of DistIR, so that it serves as an oracle for them.
 """
 
 from __future__ import annotations
@@ -62,32 +62,32 @@ def import_training_step(
     optimizer: TorchOptimizer | str = "sgd",
 ) -> ImportedModel:
     """
-    The program `(inputs, labels, parameters, constants, states) -> (loss, new
+    Returns the program `(inputs, labels, parameters, constants, states) -> (loss, new
     parameters, new states)` of a training step, with the names, roles and `dist.updates`
-    that `differentiate` gives. States are no weights; they begin as zeros.
+    that `differentiate` gives. States are not among the weights; they begin as zeros.
 
-    - `args`, `kwargs`: example inputs; their shapes and everything in them that is not
-      a tensor become fixed.
+    - `args`, `kwargs`: example inputs; their shapes and everything in them that is not a
+      tensor become fixed.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, or a
       function of the output and the labels, for which `labels` is an example.
-    - `output`: which leaf of the module's output the loss is taken of.
+    - `output`: the index of the leaf of the module's output of which the loss is taken.
 
     What to know about PyTorch here:
 
     - The module is in evaluation mode, as for `import_torch`: no dropout, and batch
-      normalization with its running statistics, which do not change.
-    - The forward is exported first and then differentiated. Tracing the module itself
-      fails where Hugging Face models look at the values of an attention mask.
-    - The exporter gives `nll_loss_forward` a total weight of 1, which scales the
-      gradients of a cross-entropy silently, and cannot write some backward ops: PyTorch's
+      normalisation with its running statistics, which do not change.
+    - The forward is exported first and then differentiated. Tracing the module itself fails
+      where Hugging Face models look at the values of an attention mask.
+    - The exporter gives `nll_loss_forward` a total weight of 1, which scales the gradients
+      of a cross-entropy silently, and cannot write some backward ops: PyTorch's
       decompositions of these replace them before. There is none for the backward of fused
       attention: the plain form is traced.
     - There is no ONNX form of the backward of a convolution: that is an error here.
     - The exporter's optimizer would drop Adam's epsilon; it is off.
     - The graph has no module scopes and no functions: passes that need them, such as
       `outline-repeats` or tensor parallelism by name, find little.
-    - A parameter that the loss does not depend on is an argument, but is not updated;
-      one that does not require a gradient is a constant. Tied parameters are one.
+    - A parameter that the loss does not depend on is an argument, but is not updated; one
+      that does not require a gradient is a constant. Tied parameters are one.
 
     Raises DistIRError.
     """
@@ -264,7 +264,7 @@ class _Step:
             assert exported is not None
             exported.save(path)
             program = import_onnx(path)
-            # The file goes away; what is mapped from it has to be read.
+            # The file is deleted, so mapped tensors must be read now.
             weights = {n: a.copy() for n, a in program.weights.items()}
         function = entry_function(program.module)
         attributes = argument_attributes(function)

@@ -1,11 +1,11 @@
 """
-Which tensors of an ONNX file are trained.
+Decides which tensors of an ONNX file are trained.
 
 A file holds parameters, buffers and literals alike, as initializers. PyTorch's newer
-exporter says which is which, and that is believed. In other files what operators use as a
-weight is taken for a parameter, and what is certainly none for a constant. About the
-rest there is a doubt, which stays with the argument (`dist.doubt`): the program can be
-run, but not trained before the user says what the tensor is.
+exporter says which is which, and that is believed. In other files, what operators use as a
+weight is taken for a parameter, and what is certainly none for a constant. The rest is in
+doubt, and the argument records that (`dist.doubt`): the program can be run, but not trained
+before the user says what the tensor is.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "GRU": (1, 2, 3),
     "LSTM": (1, 2, 3),
 }
-"""The operands of operators that are weights."""
+"""By operator, the operands that are weights."""
 
 _STATISTICS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
-"""The operands that are averages over batches, which no gradient descends."""
+"""By operator, the operands that are averages over batches, which no gradient updates."""
 
 _SEEN_THROUGH = ("Identity", "Transpose", "Cast")
 _NUMBER = "scalar_tensor_default"
-"""What PyTorch's exporter calls the numbers of a module's code."""
+"""The name that PyTorch's exporter gives to numbers in a module's code."""
 
 _PER_CHANNEL = ("Add", "Sub", "Mul", "Div")
 
@@ -61,9 +61,8 @@ _PER_CHANNEL = ("Add", "Sub", "Mul", "Div")
 @dataclass(frozen=True)
 class WeightRole:
     """
-    What a tensor of floats in a file is. A `literal` becomes an op of the program,
-    everything else an argument; `doubt` says why a parameter cannot be trained
-    (see `distir.doubts`).
+    What a float tensor in a file is. A `literal` becomes an op of the program, everything
+    else an argument; `doubt` says why a parameter cannot be trained (see `distir.doubts`).
     """
 
     role: Role
@@ -73,14 +72,14 @@ class WeightRole:
 
 class WeightRoles:
     """
-    Says of the float tensors of one graph what they are.
+    Decides what the float tensors of one graph are.
 
     - `source`, `prepared`: the graph as it was read, and as it is imported.
     - `weights`: the names of the tensors.
     - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that decide; where both
       match, a tensor is trained. Raises DistIRError for one that matches nothing.
-    - `is_traced`: whether PyTorch wrote the file. Where it does not say what the tensors
-      are, that was the older exporter, by a trace.
+    - `is_traced`: whether PyTorch wrote the file. If the file does not say what the tensors
+      are, it was the older exporter, by a trace.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class WeightRoles:
         self.exported = exported_tensors(source)
         self.is_traced = is_traced and self.exported is None
         self.guessed: list[str] = []
-        """The names of parameters that only their use tells."""
+        """The names of parameters that are known as such only by their use."""
         lost = self.exported.kinds if self.exported is not None else ()
         self.frozen = matching(frozen, weights, "frozen", lost)
         self.trainable = matching(trainable, weights, "trainable", lost)
@@ -109,8 +108,8 @@ class WeightRoles:
 
     def _replaced(self, graph: GraphProto) -> set[str]:
         """
-        The tensors that nodes read in the place of a parameter or buffer which they read
-        in PyTorch: it was merged with an equal one, transposed or folded.
+        Returns the tensors that nodes read instead of a parameter or buffer that they read
+        in PyTorch, which was merged with an equal one, transposed or folded.
         """
         if self.exported is None:
             return set()
@@ -126,7 +125,7 @@ class WeightRoles:
         return found
 
     def of(self, name: str, rank: int, size: int) -> WeightRole:
-        """What the tensor with that name, rank and number of elements is."""
+        """Returns the role of the tensor with that name, rank and number of elements."""
         if name in self.trainable:
             return WeightRole("parameter")
         if name in self.frozen:
@@ -161,8 +160,8 @@ class WeightRoles:
             return WeightRole("parameter", doubt=FOLDED)
         if kind == PARAMETER:
             return WeightRole("parameter")
-        # A name that no tensor of the module has. One that no operation of PyTorch reads
-        # is within what one operation became.
+        # No tensor of the module has this name. If no operation of PyTorch reads it, it
+        # belongs to the expansion of one operation.
         users = [node for node, _ in self.uses.get(name, ())]
         if not any(name in operands_in_torch(node) for node in users):
             return fixed
@@ -172,7 +171,10 @@ class WeightRoles:
         return fixed if is_number else WeightRole("parameter", doubt=FOLDED)
 
     def _final_uses(self, name: str) -> Iterator[tuple[NodeProto, int]]:
-        """The nodes that use a tensor, as it is or transposed, and as which operand."""
+        """
+        Yields the nodes that use a tensor, as it is or transposed, with the operand's
+        index.
+        """
         names = [name]
         while names:
             for node, position in self.uses.get(names.pop(), ()):
@@ -183,7 +185,7 @@ class WeightRoles:
 
 
 def parameters_of(exported: ExportedTensors) -> set[str]:
-    """The names of all parameters."""
+    """Returns the names of all parameters."""
     return {name for name, kind in exported.kinds.items() if kind == PARAMETER}
 
 
@@ -194,8 +196,8 @@ def matching(
     lost: Collection[str] = (),
 ) -> set[str]:
     """
-    The names that match one of the patterns. Raises DistIRError for a pattern that
-    matches none; `lost` are names that an exporter may have done away with.
+    Returns the names that match one of the patterns. Raises DistIRError for a pattern that
+    matches none; `lost` are names that an exporter may have removed.
     """
     found: set[str] = set()
     for pattern in patterns:

@@ -1,7 +1,6 @@
 """
-What a differentiated program says of its functions: whose backward a function is, and what
-that takes of its forward. From this, the calls of a forward and of its backward find each
-other.
+Records in a differentiated program which function is whose backward, and what that takes of
+its forward, so that the calls of a forward and of its backward can be matched.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from xdsl.dialects.func import CallOp, FuncOp
 from distir.program import functions
 
 FORWARD = "train.forward"
-"""On a backward function: the forward function that it belongs to."""
+"""The attribute of a backward function that names its forward function."""
 
 SAVED = "train.saved"
 """
-On a backward function: which of the forward's values its first arguments are, as
-`"argument 0"` or `"result 1"`; gradients of results follow.
+The attribute of a backward function that says which values of the forward its first
+arguments are, as `"argument 0"` or `"result 1"`; gradients of results follow.
 """
 
 
@@ -33,7 +32,7 @@ class CallPair:
 
 
 def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
-    """What the first arguments of a backward function are, as (kind, index)."""
+    """Returns what the first arguments of a backward function are, as (kind, index)."""
     attr = backward.attributes.get(SAVED)
     if not isinstance(attr, ArrayAttr):
         return []
@@ -44,7 +43,7 @@ def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
 def describe_backward(
     backward: FuncOp, forward: FuncOp, saved: Iterable[tuple[str, int]]
 ) -> None:
-    """Says whose backward a function is, and what `saved_values` reads."""
+    """Writes onto a function whose backward it is, and what `saved_values` reads."""
     backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
     backward.attributes[SAVED] = ArrayAttr(
         [StringAttr(f"{kind} {index}") for kind, index in saved]
@@ -53,8 +52,8 @@ def describe_backward(
 
 def call_pairs(function: FuncOp, known: Mapping[str, FuncOp]) -> list[CallPair]:
     """
-    The calls in a function that have a backward call, with that, in forward order. `known`
-    holds the functions of the module by name.
+    Returns the calls in a function that have a backward call, with that, in forward order.
+    `known` holds the functions of the module by name.
     """
     found: dict[CallOp, CallOp] = {}
     for op in function.body.block.ops:
@@ -71,9 +70,9 @@ def _forward_of(
     call: CallOp, backward: FuncOp, taken: Container[CallOp]
 ) -> CallOp | None:
     """
-    The forward call that a call of a backward function belongs to: the one whose
-    arguments and results it takes. Several are possible only if they compute the same;
-    each is taken once. None if the callee is no backward function.
+    Returns the forward call that a call of a backward function belongs to: the one whose
+    arguments and results it takes. Several are possible only if they compute the same; each
+    is taken once. None if the callee is no backward function.
     """
     name = backward.attributes.get(FORWARD)
     saved = list(zip(saved_values(backward), call.operands, strict=False))
@@ -101,7 +100,10 @@ def _forward_of(
 
 
 def renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
-    """Tells the backwards of a forward that it has only these of its results left."""
+    """
+    Adapts the backwards of a forward whose results were reduced to those with these
+    indices.
+    """
     known = functions(module)
     for function in known.values():
         if function.attributes.get(FORWARD) == SymbolRefAttr(name):

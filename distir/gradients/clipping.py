@@ -1,4 +1,4 @@
-"""Clipping gradients by their global norm, as `torch.nn.utils.clip_grad_norm_` does."""
+"""Clips gradients by their global norm, as `torch.nn.utils.clip_grad_norm_` does."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from distir.dialects.train_ops.optimizers import SquareSumOp
 from distir.gradients.rule import GradientBuilder
 
 EPSILON = 1e-6
-"""PyTorch's: the factor for gradients of norm n is `max_norm / (n + EPSILON)`."""
+"""PyTorch's constant: the factor for gradients of norm n is `max_norm / (n + EPSILON)`."""
 
 
 def clipped(
     gradients: Sequence[SSAValue], max_norm: float, build: GradientBuilder
 ) -> list[SSAValue]:
     """
-    The gradients times `min(1, max_norm / (norm + 1e-6))`, `norm` that of all of them
-    together. Squares are summed in f32 (f64 for f64 gradients).
+    Returns the gradients times `min(1, max_norm / (norm + 1e-6))`, where `norm` is that of
+    all of them together. Squares are summed in f32 (f64 for f64 gradients).
     """
     if not gradients:
         return []
-    squares = [build.add(SquareSumOp(g)).results[0] for g in gradients]
-    wide = [_as(s, squares[0], build) for s in squares]
-    norm = build.onnx("Sqrt", build.onnx("Sum", *wide))
+    norm = build.onnx("Sqrt", sum_of_squares(gradients, build))
     bound = build.onnx("Add", norm, build.scalar(EPSILON, norm))
     ratio = build.onnx("Div", build.scalar(max_norm, norm), bound)
     factor = build.onnx("Min", ratio, build.scalar(1.0, norm))
     return [build.onnx("Mul", g, _as(factor, g, build)) for g in gradients]
 
 
+def sum_of_squares(gradients: Sequence[SSAValue], build: GradientBuilder) -> SSAValue:
+    """The sum of the squares of all elements of all gradients, of which there are some."""
+    squares = [build.add(SquareSumOp(g)).results[0] for g in gradients]
+    wide = [_as(s, squares[0], build) for s in squares]
+    return build.onnx("Sum", *wide)
+
+
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The value with elements of the type of `like`."""
+    """Returns the value with elements of the type of `like`."""
     target = element_type(like)
     if element_type(value) == target:
         return value

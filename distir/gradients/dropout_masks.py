@@ -1,4 +1,6 @@
-"""Whether the backward draws the masks of dropout again or takes those of the forward."""
+"""
+Lets the backward of dropout take the masks of the forward, instead of drawing them again.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ DROPOUT_MASKS = ("drawn", "stored")
 
 
 def with_masks(module: ModuleOp) -> None:
-    """Makes every dropout of a program give its mask, which its gradient then takes."""
+    """Makes every dropout of a program return its mask, which its gradient then takes."""
     for _, op in list(walk_functions(module)):
         if not isinstance(op, DropoutOp) or op.mask is not None:
             continue

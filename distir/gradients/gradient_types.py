@@ -26,15 +26,16 @@ GRADIENT_DTYPES = ("parameter", "f32")
 @dataclass(frozen=True)
 class GradientTypes:
     """
-    A gradient has the type of its value. With `wide`, that of a parameter of 16 bits, in
-    the entry function or another, has elements of f32: every contribution to it is cast
-    where it is computed, and f32 is what is added up and reduced.
+    The types of gradients: a gradient has the type of its value. With `wide`, the gradient
+    of a 16-bit parameter, in the entry function or another, has elements of f32: every
+    contribution to it is cast where it is computed, and contributions are added up and
+    reduced in f32.
     """
 
     wide: bool = False
 
     def of(self, value: SSAValue) -> Attribute:
-        """The type of the gradient of a forward value."""
+        """Returns the type of the gradient of a forward value."""
         type_ = value.type
         if not self.wide or not isinstance(type_, TensorType):
             return type_
@@ -47,7 +48,7 @@ class GradientTypes:
     def cast(
         self, gradient: SSAValue, value: SSAValue, build: GradientBuilder
     ) -> SSAValue:
-        """A gradient of that value in the type of its gradients."""
+        """Returns a gradient of that value in the type of its gradients."""
         type_ = self.of(value)
         if gradient.type == type_:
             return gradient
@@ -58,7 +59,10 @@ class GradientTypes:
         return cast
 
     def zeros(self, value: SSAValue, build: GradientBuilder) -> SSAValue:
-        """A zero gradient: broadcast from a scalar, so that it takes no space in the text."""
+        """
+        Returns a zero gradient: broadcast from a scalar, so that it takes no space in the
+        text.
+        """
         type_ = self.of(value)
         assert isinstance(type_, TensorType)
         zero = build.constant(np.zeros((), numpy_dtype(type_.element_type)))

@@ -1,4 +1,4 @@
-"""The losses that `differentiate` puts behind a program."""
+"""The losses that `differentiate` appends to a program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOSSES = ("cross_entropy", "mse", "none")
 
 
 def prediction_of(step: TrainingStep, output: int) -> SSAValue:
-    """The result that the loss is taken of. Raises DistIRError."""
+    """Returns the result of which the loss is taken. Raises DistIRError."""
     returned = return_op(step.function)
     if not 0 <= output < len(returned.operands):
         raise DistIRError(
@@ -31,7 +31,7 @@ def prediction_of(step: TrainingStep, output: int) -> SSAValue:
 
 
 def described(output: int, value: SSAValue) -> str:
-    """A result as messages name it, with the op that computes it."""
+    """Returns a result as messages name it, with the op that computes it."""
     text = f"result {output}"
     if isinstance(value.owner, Operation):
         text += f" of {describe(value.owner)}"
@@ -46,7 +46,7 @@ def add_loss(
     ignore_index: int | None = None,
 ) -> SSAValue:
     """
-    Adds a labels argument and the loss, in the scope "loss"; gives the loss. Labels
+    Adds a labels argument and the loss, in the scope "loss"; returns the loss. Labels
     `ignore_index` do not count in a cross-entropy: the mean is over the others. Losses of
     16-bit floats are computed in 32 bits. Raises DistIRError.
     """
@@ -68,8 +68,8 @@ def add_loss(
             TensorType(wide, sizes), "label", "labels", position=position
         )
         error = build.onnx("Sub", build.cast(prediction, target), target)
-        # Not as a ReduceMean, whose gradient is one number for each element: that of the
-        # sum of squares is a multiple of the error, part by part.
+        # Not a ReduceMean, whose gradient has one number for each element, while that of
+        # the sum of squares is a multiple of the error, part by part.
         total = build.onnx("ReduceSumSquare", error, keepdims=0)
         return build.onnx("Div", total, build.scalar(prod(sizes), total))
     if len(sizes) < 2:

@@ -1,4 +1,4 @@
-"""The optimizers that `differentiate` puts behind the gradients."""
+"""The optimizers that `differentiate` appends to the gradients."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class OptimizerOptions:
     """
     The optimizer and its settings.
 
-    - `optimizer`: `sgd`, `adam`, `adamw`; `none` gives the gradients themselves;
+    - `optimizer`: `sgd`, `adam`, `adamw`; with `none` the step returns the gradients;
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
-      PyTorch; `clip`: largest global norm of the gradients, 0 for none;
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
-      optimizer updates; else it updates them, and has its states, in their own type.
+      PyTorch; `clip`: largest global norm of the gradients, 0 for no limit;
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
+      updates; else it updates them, and has its states, in their own type.
     """
 
     optimizer: str = "adamw"
@@ -57,14 +57,18 @@ class OptimizerOptions:
 
 
 Result = tuple[SSAValue, dict[str, Attribute]]
+"""A value that the step gives, and the attributes that say what it is."""
+
+Gradient = tuple[SSAValue, SSAValue]
+"""A parameter and its gradient."""
 
 
 def add_updates(
     step: TrainingStep,
-    gradients: Sequence[tuple[SSAValue, SSAValue]],
+    gradients: Sequence[Gradient],
     options: OptimizerOptions,
 ) -> list[Result]:
-    """Adds the update of each parameter; gives the step's further results."""
+    """Adds the update of each parameter; returns the step's further results."""
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.optimizer == "none":
         found = [_gradient(value, names[parameter]) for parameter, value in gradients]
@@ -89,12 +93,12 @@ def add_updates(
 
 
 def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:
-    """The counter of steps, if there is one, after this step."""
+    """Returns the counter of steps after this step, if there is one."""
     if not isinstance(counter, BlockArgument):
         return []
     build = GradientBuilder(step.insert, None)
     one = build.constant(np.array(1, np.int64))
-    return [_update(build.onnx("Add", counter, one), step.names[counter.index])]
+    return [updated(build.onnx("Add", counter, one), step.names[counter.index])]
 
 
 def _gradient(value: SSAValue, parameter: str) -> Result:
@@ -102,7 +106,8 @@ def _gradient(value: SSAValue, parameter: str) -> Result:
     return value, {ROLE: role, NAME: name, OF: StringAttr(parameter)}
 
 
-def _update(value: SSAValue, name: str) -> Result:
+def updated(value: SSAValue, name: str) -> Result:
+    """The result that replaces the argument of that name in the next step."""
     return value, {NAME: StringAttr(name), UPDATES: StringAttr(name)}
 
 
@@ -115,8 +120,8 @@ def _one_update(
     options: OptimizerOptions,
 ) -> tuple[Result, list[Result]]:
     """
-    The new parameter and new states. Narrow parameters get an f32 master copy, unless
-    `master_weights` is off.
+    Adds the update of one parameter; returns the new parameter and the new states. Narrow
+    parameters get an f32 master copy, unless `master_weights` is off.
     """
     assert isinstance(parameter.type, TensorType)
     build = GradientBuilder(step.insert, None)
@@ -149,7 +154,7 @@ def _one_update(
         )
         build.add(op)
         if op.new_buffer is not None:
-            states.append(_update(op.new_buffer, f"{name}.momentum"))
+            states.append(updated(op.new_buffer, f"{name}.momentum"))
         new = op.new_parameter
     else:
         assert counter is not None
@@ -166,10 +171,10 @@ def _one_update(
             epsilon=options.epsilon,
         )
         build.add(op)
-        states.append(_update(op.new_exp_avg, f"{name}.exp_avg"))
-        states.append(_update(op.new_exp_avg_sq, f"{name}.exp_avg_sq"))
+        states.append(updated(op.new_exp_avg, f"{name}.exp_avg"))
+        states.append(updated(op.new_exp_avg_sq, f"{name}.exp_avg_sq"))
         new = op.new_parameter
     if narrow:
-        states.append(_update(new, f"{name}.master"))
+        states.append(updated(new, f"{name}.master"))
         new = build.onnx("Cast", new, to=onnx_element_type(element))
-    return _update(new, name), states
+    return updated(new, name), states

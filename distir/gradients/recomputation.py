@@ -1,4 +1,4 @@
-"""Ops of a forward that its backward computes again."""
+"""Recomputes ops of a forward in its backward."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from distir.dialects.dist import RECOMPUTE
 
 def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
     """
-    Lets a backward, which still uses values of its forward, compute those again that ops
-    marked `dist.recompute` make (`ops` are the forward's). It then needs what they are made
-    of. The marks go.
+    Makes a backward, which still uses values of its forward, recompute the results of ops
+    that are marked `dist.recompute` (`ops` are the forward's). It then needs their operands
+    instead. The marks are removed.
     """
     marked = {
         op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)

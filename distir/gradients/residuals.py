@@ -1,4 +1,4 @@
-"""What a function's backward needs of its forward."""
+"""Finds what a function's backward needs of its forward."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from distir.program import argument_roles
 @dataclass
 class Saved:
     """
-    The values of a forward body that its backward uses: arguments by index, then
-    others in program order.
+    The values of a forward body that its backward uses: arguments by index, then others in
+    program order.
     """
 
     arguments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
@@ -22,7 +22,9 @@ class Saved:
 
 
 def _prepared(forward: FuncOp) -> set[Operation]:
-    """Ops that only prepare parameters and constants (transposed, cast weights)."""
+    """
+    Returns the ops that only prepare parameters and constants (transposed, cast weights).
+    """
     roles = argument_roles(forward)
     block = forward.body.block
     given: set[SSAValue] = {
@@ -43,9 +45,9 @@ def _prepared(forward: FuncOp) -> set[Operation]:
 
 def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
-    Cuts the backward's uses of forward values. Constants and prepared parameters are
-    computed again; everything else becomes block arguments of the backward, in front
-    of the gradients.
+    Replaces the backward's uses of forward values. Constants and prepared parameters are
+    computed again; everything else becomes a block argument of the backward, in front of
+    the gradients. Returns these values.
     """
     block = forward.body.block
     saved = Saved()

@@ -1,12 +1,12 @@
 """
 Reverse mode over functions.
 
-A called function `@f` becomes a pair: `@f_forward` gives, after its results, the
-residuals that the backward needs, and `@f_backward` takes them with the gradients of
-the results and gives the gradients of the arguments. Layers that are called many times
-stay one function each. Arguments of `@f` that the backward needs are passed to it
-again and constants are repeated in it. `activation-checkpoint` turns residuals into
-recomputation afterwards; for it the backward says what it takes (`call_pairs`).
+A called function `@f` becomes a pair: `@f_forward` returns, after its results, the
+residuals that the backward needs; `@f_backward` takes them with the gradients of the
+results and returns the gradients of the arguments. Layers that are called many times stay
+one function each. Arguments of `@f` that the backward needs are passed to it again, and
+constants are repeated in it. `activation-checkpoint` can turn residuals into recomputation
+later, as the backward records what it takes (`call_pairs`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import COMPILED, DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
+from distir.dialects.kernel import KernelCallOp
 from distir.doubts import reason
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
+from distir.gradients.kernel_gradients import KernelGradients
 from distir.gradients.recomputation import recompute_marked
 from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
@@ -51,7 +53,10 @@ from distir.program import (
 )
 
 STATISTIC = "train.statistic"
-"""On a result of a function: it is kept for later steps, and no loss depends on it."""
+"""
+The attribute of a function's result that is kept for later steps and that no loss depends
+on.
+"""
 
 
 @dataclass
@@ -62,7 +67,7 @@ class Pair:
     - `saved`: what the backward takes first: arguments and results of the forward, by
       index; the residuals are the last results.
     - `results`: the results whose gradients the backward takes next;
-    - `arguments`: the arguments whose gradients it gives.
+    - `arguments`: the arguments whose gradients it returns.
     """
 
     forward: FuncOp
@@ -73,7 +78,7 @@ class Pair:
 
 
 Key = tuple[str, tuple[int, ...]]
-"""A function and the arguments that need gradients."""
+"""A function's name, and the indices of the arguments that need gradients."""
 
 
 class ReverseMode:
@@ -84,9 +89,10 @@ class ReverseMode:
         self.types = types
         self.functions = functions(module)
         self.pairs: dict[Key, Pair] = {}
+        self.kernels = KernelGradients(module, self.active, self._through_reference)
 
     def pair(self, name: str, arguments: Sequence[int]) -> Pair:
-        """The forward and backward of a function for these arguments."""
+        """Returns the forward and backward of a function for these arguments."""
         key = (name, tuple(arguments))
         if key not in self.pairs:
             if name not in self.functions:
@@ -95,7 +101,9 @@ class ReverseMode:
         return self.pairs[key]
 
     def active(self, block: Block, sources: Sequence[SSAValue]) -> dict[SSAValue, None]:
-        """The values of a body that depend differentiably on the sources, in order."""
+        """
+        Returns the values of a body that depend differentiably on the sources, in order.
+        """
         found: dict[SSAValue, None] = {v: None for v in sources if is_differentiable(v)}
         for op in block.ops:
             if any(v in found for v in op.operands):
@@ -120,8 +128,9 @@ class ReverseMode:
         self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
         """
-        Makes a body keep what gradients need: its active ops, in their training forms, and
-        its active calls, which call the forwards of their pairs. Extends `active`.
+        Makes a body keep what gradients need: replaces its active ops by their training
+        forms, and its active calls by calls of the forwards of their pairs. Extends
+        `active`; returns the pairs of the calls.
         """
         take_training_forms(block, active)
         pairs: dict[CallOp, Pair] = {}
@@ -148,8 +157,8 @@ class ReverseMode:
         insert: Callable[[Operation], None],
     ) -> None:
         """
-        Builds the backward of forward ops, last one first. `gradients` holds those of
-        the results at first and in the end those of everything that is active.
+        Builds the backward of forward ops, last one first. `gradients` holds the gradients
+        of the results and is extended to those of everything that is active.
         """
         for op in reversed(ops):
             if not any(r in gradients for r in op.results):
@@ -164,6 +173,10 @@ class ReverseMode:
                 found = self._through_call(op, pairs[op], known, build)
             elif isinstance(op, ConstrainOp):
                 found = known
+            elif isinstance(op, KernelCallOp):
+                wanted = [i for i, v in enumerate(op.operands) if v in active]
+                assert known[0] is not None
+                found = self.kernels.through(op, wanted, known[0], build)
             else:
                 if draws_random_numbers(op):
                     raise DistIRError(
@@ -180,6 +193,15 @@ class ReverseMode:
                 if before is not None:
                     gradient = build.onnx("Add", before, gradient)
                 gradients[value] = gradient
+
+    def _through_reference(
+        self,
+        ops: Sequence[Operation],
+        active: dict[SSAValue, None],
+        gradients: dict[SSAValue, SSAValue],
+        block: Block,
+    ) -> None:
+        self.backward(ops, active, {}, gradients, block.add_op)
 
     def _through_call(
         self,
@@ -281,5 +303,5 @@ class ReverseMode:
 
 
 def _statistics(function: FuncOp) -> set[int]:
-    """The results of a function that no gradient flows back from, by index."""
+    """Returns the results of a function that no gradient flows back from, by index."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}

@@ -37,7 +37,8 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import (
     constant_attr,
     element_type_of_dtype,
@@ -51,7 +52,7 @@ from distir.program import describe
 from distir.registries import Registry
 
 Gradients = Sequence[SSAValue | None]
-"""Per result or operand its gradient; None where nothing flows."""
+"""The gradient of each result or operand; None where nothing flows."""
 
 FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 
@@ -64,7 +65,7 @@ def is_differentiable(value: SSAValue) -> bool:
 
 
 def shape(value: SSAValue) -> tuple[int, ...]:
-    """The static shape of a value. Raises DistIRError."""
+    """Returns the static shape of a value. Raises DistIRError if it is not static."""
     if not isinstance(value.type, TensorType) or any(
         n < 0 for n in value.type.get_shape()
     ):
@@ -90,19 +91,19 @@ class GradientBuilder:
         return op
 
     def result(self, op: Operation) -> SSAValue:
-        """Appends an op of any dialect; gives its first result."""
+        """Appends an op of any dialect; returns its first result."""
         return self.add(op).results[0]
 
     def onnx(
         self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
     ) -> SSAValue:
-        """Appends an ONNX op; gives its first result. Result types are inferred."""
+        """Appends an ONNX op; returns its first result. Result types are inferred."""
         return self.onnx_results(name, *inputs, results=results, **attributes)[0]
 
     def onnx_results(
         self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
     ) -> Sequence[SSAValue]:
-        """Appends an ONNX op; gives its results. Result types are inferred."""
+        """Appends an ONNX op; returns its results. Result types are inferred."""
         unknown = [UnrankedTensorType(f32)] * results
         op = operator(name).build_op(inputs, unknown, attributes)
         types = result_types(
@@ -115,23 +116,31 @@ class GradientBuilder:
         return self.add(op).results
 
     def constant(self, values: npt.ArrayLike) -> SSAValue:
-        """Appends an `onnx.Constant`."""
+        """Appends an `onnx.Constant` and returns its value."""
         array = np.asarray(values)
         type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
         op = operator("Constant").build_op([], [type_], {"value": constant_attr(array)})
         return self.add(op).results[0]
 
     def integers(self, values: Sequence[int]) -> SSAValue:
-        """A constant of 64-bit integers: shapes, axes."""
+        """
+        Appends a constant of 64-bit integers, such as a shape or axes, and returns its
+        value.
+        """
         return self.constant(np.array(values, dtype=np.int64))
 
     def scalar(self, value: float, like: SSAValue) -> SSAValue:
-        """A scalar constant of the element type of `like`."""
+        """
+        Appends a scalar constant of the element type of `like`, and returns its value.
+        """
         assert isinstance(like.type, TensorType)
         return self.constant(np.array(value, numpy_dtype(like.type.element_type)))
 
     def sum_to(self, gradient: SSAValue, target: SSAValue) -> SSAValue:
-        """Sums a gradient over the dimensions that broadcasting `target` added."""
+        """
+        Sums a gradient over the dimensions that broadcasting `target` added, and returns
+        the sum.
+        """
         have, want = shape(gradient), shape(target)
         if have == want:
             return gradient
@@ -147,8 +156,8 @@ class GradientBuilder:
 
     def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """
-        The value in the element type of another, which is no operand (as it would be of
-        CastLike) and so need not be kept.
+        Returns the value in the element type of another value, which is not an operand of
+        the cast (as it would be of CastLike) and so need not be kept.
         """
         assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
         if value.type.element_type == like.type.element_type:
@@ -157,7 +166,7 @@ class GradientBuilder:
         return self.onnx("Cast", value, to=to)
 
     def reshape_like(self, value: SSAValue, target: SSAValue) -> SSAValue:
-        """The value in the shape of another."""
+        """Returns the value in the shape of another."""
         if shape(value) == shape(target):
             return value
         return self.onnx("Reshape", value, self.integers(shape(target)))
@@ -169,8 +178,8 @@ gradient_rule = Registry[GradientRule]("distir.gradients.rules")
 """
 Registers the gradient rule of the ops with these names. It is called with the op, the
 gradients of its results (not all None) and a builder, and returns one gradient per operand
-(`op.operands` order), each of the operand's own type, or None where nothing flows. Raises
-DistIRError for a form of the op that it cannot handle.
+(in the order of `op.operands`), each of the operand's own type, or None where nothing
+flows. Raises DistIRError for a form of the op that it cannot handle.
 """
 
 
@@ -178,16 +187,17 @@ TrainingForm = Callable[[OnnxOp], Operation | None]
 
 training_form = Registry[TrainingForm]("distir.gradients.rules")
 """
-Registers what computes the same as the ONNX operators with these names and keeps, as further
-results, what their gradient needs (statistics of a norm): a function from the operator to a
-new op with the same first results; None for a form of the operator that has no such op.
+Registers the training form of the ONNX operators with these names, which computes the same
+and returns, as further results, what their gradient needs (the statistics of a norm): a
+function from the operator to a new op with the same first results; None for a form of the
+operator that has no such op.
 """
 
 
 def take_training_forms(block: Block, active: dict[SSAValue, None]) -> None:
     """
-    Puts its training form in the place of every operator of a body that gradients go
-    through. `active` holds the values that gradients flow to, before and after.
+    Replaces every operator of a body that gradients go through by its training form, if it
+    has one. `active` holds the values that gradients flow to, and is updated.
     """
     for op in list(block.ops):
         if not isinstance(op, OnnxOp) or not any(r in active for r in op.results):
@@ -213,7 +223,8 @@ SingleRule = Callable[[OnnxOp, SSAValue, GradientBuilder], Gradients]
 def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
     """
     Registers the gradient rule of ONNX operators (without `onnx.`) of which only the first
-    result has a gradient: it is called with that, and may leave out Nones at the end.
+    result has a gradient: it is called with that gradient, and may leave out Nones at the
+    end.
     """
 
     def register(function: SingleRule) -> SingleRule:
@@ -232,8 +243,8 @@ def kernel_gradient(
     name: str, kernel: type[TrainOp], *attributes: str, keeps_result: bool = False
 ) -> None:
     """
-    Registers the rule of an ONNX operator of one operand whose gradient is one op, of dy
-    and the operand, or the result if that is what it keeps, with these attributes.
+    Registers the rule of an ONNX operator of one operand whose gradient is a single op of
+    dy and the operand (with `keeps_result`: the result), with these attributes.
     """
 
     @onnx_gradient(name)
@@ -244,14 +255,14 @@ def kernel_gradient(
 
 
 def registered_rules() -> frozenset[str]:
-    """The names of the ops that have a gradient rule."""
+    """Returns the names of the ops that have a gradient rule."""
     return frozenset(gradient_rule.entries)
 
 
 def gradients_of(
     op: Operation, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """The gradients of an op's operands. Raises DistIRError where there is no rule."""
+    """Returns the gradients of an op's operands. Raises DistIRError if there is no rule."""
     rule = gradient_rule.get(op.name)
     if rule is None:
         raise DistIRError(

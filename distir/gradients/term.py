@@ -1,4 +1,4 @@
-"""Formulas of gradients, written with Python's operators."""
+"""Lets rules write formulas of gradients with Python's operators."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from distir.gradients.rule import GradientBuilder
 class Term:
     """
     A value in a formula. An operator appends the ONNX op that computes it; a number is a
-    constant of the element type of the value that it meets.
+    constant of the element type of the other operand.
     """
 
     value: SSAValue
     build: GradientBuilder
 
     def onnx(self, name: str, *others: Term | float, **attributes: Any) -> Term:
-        """An ONNX op of this value and others."""
+        """Appends an ONNX op of this value and others, and returns its result."""
         values = [
             v.value if isinstance(v, Term) else self.build.scalar(v, self.value)
             for v in others
@@ -30,11 +30,11 @@ class Term:
         return Term(found, self.build)
 
     def constant(self, number: float) -> Term:
-        """A scalar of this value's element type."""
+        """Returns a scalar of this value's element type."""
         return Term(self.build.scalar(number, self.value), self.build)
 
     def where(self, condition: Term, otherwise: Term | float) -> Term:
-        """This value where the condition is true."""
+        """Returns this value where the condition is true, the other one elsewhere."""
         if not isinstance(otherwise, Term):
             otherwise = self.constant(otherwise)
         return condition.onnx("Where", self, otherwise)

@@ -1,4 +1,4 @@
-"""The entry function while it grows from a forward program to a training step."""
+"""The entry function on its way from a forward program to a training step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import COUNTER, NAME, ROLE
+from distir.dialects.dist import COUNTER, NAME, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.program import (
@@ -26,13 +26,17 @@ from distir.program import (
     return_op,
     set_argument_attributes,
     set_results,
+    text_attribute,
     updated_arguments,
 )
 from distir.repacking import repacked_arguments
 
 
 class TrainingStep:
-    """The entry function while it grows from a forward program to a training step."""
+    """
+    Adds arguments, ops and results to an entry function that is being turned from a forward
+    program into a training step.
+    """
 
     def __init__(self, module: ModuleOp):
         self.module = module
@@ -55,9 +59,9 @@ class TrainingStep:
         position: int | None = None,
     ) -> SSAValue:
         """
-        Adds an argument, last by default, with further attributes. The function's own
-        description of its arguments follows in `finish` (one that is not the last changes
-        it at once), as describing them for each of many costs time.
+        Adds an argument, by default the last one, with further attributes. The function's
+        own description of its arguments is brought up to date in `finish` (or at once, if
+        the argument is not the last), as doing it for each of many arguments takes time.
         """
         if name in self._taken:
             raise DistIRError(
@@ -77,6 +81,13 @@ class TrainingStep:
             self.describe_arguments()
         return arg
 
+    def replaced(
+        self, result: tuple[SSAValue, Mapping[str, Attribute]]
+    ) -> SSAValue | None:
+        """The argument that a result replaces in the next step, if there is one."""
+        name = text_attribute(result[1], UPDATES)
+        return None if name is None else self.block.args[self.names.index(name)]
+
     def counter(self) -> SSAValue | None:
         """The argument that counts the steps done before, if there is one."""
         for arg, attributes in zip(self.block.args, self.attributes, strict=True):
@@ -85,7 +96,7 @@ class TrainingStep:
         return None
 
     def add_counter(self) -> SSAValue:
-        """An argument that counts the steps done before; it is for others to update."""
+        """Adds an argument that counts the steps done before; the caller must update it."""
         return self.argument(TensorType(i64, []), "state", STEP, {COUNTER: UnitAttr()})
 
     def describe_arguments(self) -> None:
@@ -94,7 +105,7 @@ class TrainingStep:
         set_argument_attributes(self.function, self.attributes)
 
     def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
-        """What the forward program updates by itself, such as running statistics."""
+        """Returns what the forward program updates itself, such as running statistics."""
         self.describe_arguments()
         values, attributes = (
             return_op(self.function).operands,
@@ -103,11 +114,14 @@ class TrainingStep:
         return [(values[i], attributes[i]) for i in updated_arguments(self.function)]
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
-        """Replaces what the function returns, and says what its arguments are."""
+        """
+        Replaces what the function returns, and brings the description of its arguments up
+        to date.
+        """
         self.describe_arguments()
         values = [value for value, _ in results]
         set_results(self.function, values, [attributes for _, attributes in results])
 
     def insert(self, op: Operation) -> None:
-        """Adds an op before the return."""
+        """Inserts an op before the return."""
         self.block.insert_op_before(op, return_op(self.function))

@@ -1,9 +1,9 @@
 """
 Clusters: the built-in ones are the `.mlir` files of this folder, named like the file.
 
-A file describes one node, or one whole cluster, in the `device` dialect. Where its two
+A file describes one node, or one whole cluster, in the `device` dialect. If its two
 outermost levels of links span the same devices, the outermost one is the network between
-nodes, and the cluster grows by whole nodes on request.
+nodes, and the cluster is scaled by whole nodes on request.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FOLDER = Path(__file__).parent
 
 
 def cluster_names() -> list[str]:
-    """The names of the built-in clusters."""
+    """Returns the names of the built-in clusters."""
     return sorted(path.stem for path in FOLDER.glob("*.mlir"))
 
 
 def load_cluster(name_or_path: str | Path, devices: int | None = None) -> ClusterOp:
     """
-    The cluster with that built-in name, or the one in that `.mlir` file, detached.
-    With `devices` it is grown to that many devices where the file holds fewer; a
-    cluster that already has enough stays as it is. Raises DistIRError.
+    Returns the cluster with that built-in name, or the one in that `.mlir` file, detached.
+    With `devices` it is scaled to that many devices if the file has fewer; a cluster that
+    already has enough stays as it is. Raises DistIRError.
     """
     cluster = _read(
         built_in_or_file(str(name_or_path), "cluster", FOLDER, cluster_names(), ".mlir")
@@ -51,8 +51,9 @@ def built_in_or_file(
     name: str, what: str, folder: Path, names: Sequence[str], suffix: str
 ) -> Path:
     """
-    The file of that folder for one of the built-in `names`, or else the file of that
-    path. Raises DistIRError where there is neither; `what` is what it should hold.
+    Returns the file in a folder for one of the built-in `names`, or else the file of that
+    path. Raises DistIRError if there is neither; `what` says for the message what it should
+    hold.
     """
     if name in names:
         return folder / f"{name}{suffix}"
@@ -106,8 +107,8 @@ def _only_cluster(module: ModuleOp, path: Path) -> ClusterOp:
 
 def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
     """
-    A cluster of `devices` devices made of whole nodes of this one: the kinds of devices
-    repeat, and the outermost link spans all of them. Raises DistIRError.
+    Returns a cluster of `devices` devices made of whole nodes of this one: the kinds of
+    devices repeat, and the outermost link spans all of them. Raises DistIRError.
     """
     size, links = cluster.size, cluster.links
     name = cluster.sym_name.data

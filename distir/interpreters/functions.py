@@ -1,7 +1,7 @@
 """
 Functions and calls, for every interpreter of programs whatever its values are.
 
-Calls are not nested Python calls: programs may call as deep as they like.
+Calls are not nested Python calls, so that programs may call as deep as they like.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from distir.program import functions
 
 @dataclass
 class _Frame:
-    """A function in the middle of its run; `values` holds what is still needed."""
+    """
+    A function in the middle of its run; `values` holds the values that are still needed.
+    """
 
     function: FuncOp
     ops: Iterator[Operation]
@@ -39,8 +41,8 @@ class _Frame:
 @register_impls
 class ProgramFunctions(InterpreterFunctions):
     """
-    `func` for straight-line programs. A value is dropped after its last use, so that
-    memory stays that of the program.
+    The `func` dialect for straight-line programs. A value is dropped after its last use, so
+    that the interpreter holds no more than the program does.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class ProgramFunctions(InterpreterFunctions):
         known: Mapping[str, FuncOp],
         observer: Callable[[SSAValue, Any], None] | None = None,
     ):
-        """`observer` is told each value as it comes to be, once per call."""
+        """
+        `known` are the functions by name; `observer` is called with each value as it is
+        computed, once per call of its function.
+        """
         self.functions = known
         self._observer = observer
         self._last_uses: dict[FuncOp, dict[Operation, list[SSAValue]]] = {}
@@ -134,7 +139,7 @@ class ProgramFunctions(InterpreterFunctions):
 
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
-    """The values that nothing after an op uses, for each op of a function."""
+    """Returns, for each op of a function, the values that nothing after it uses."""
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}
     for op in reversed(list(function.body.block.ops)):
@@ -148,7 +153,9 @@ def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
 def call_by_name(
     interpreter: Interpreter, name: str, arguments: Sequence[Any]
 ) -> PythonValues:
-    """Runs a function of the interpreter's module. Raises DistIRError."""
+    """
+    Runs a function of the interpreter's module and returns its results. Raises DistIRError.
+    """
     known = functions(interpreter.module)
     if name not in known:
         raise DistIRError(f"the program has no function @{name}")

@@ -1,4 +1,4 @@
-"""Random arguments for a program: values that every op of it can work on."""
+"""Random arguments for a program, which every op of it can work on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from distir.program import (
     entry_function,
 )
 from distir.repacking import Repacked, repacked_of
+from distir.source_forms import source_types
 
 Array = npt.NDArray[Any]
 
@@ -33,21 +34,22 @@ def random_arguments(
     module: ModuleOp, seed: int, weights: Mapping[str, npt.ArrayLike] | None = None
 ) -> list[Array]:
     """
-    The global value of every argument of the entry function, in order: from `weights`
-    where they hold its name, else random from the seed and the name alone, so that two
-    programs with the same arguments get the same values.
+    Returns the global value of every argument of the entry function, in order, as the
+    source model has it: from `weights` if they hold its name, else random from the seed and
+    the name alone, so that two programs with the same arguments get the same values.
 
-    Parameters are small normal numbers, states too, but none negative (there are averages
-    of squares), and other floats standard normal ones. Integers that index a table are
-    valid indices of it; others, like masks, are ones (with zeros at the end of every
-    other row, like padding, if they have two dimensions). What has a default is that.
-    Raises DistIRError.
+    Parameters are small normal numbers, and so are states, but none of these is negative
+    (some are averages of squares); other floats are standard normal. Integers that index a
+    table are valid indices of it; others, like masks, are ones (with zeros at the end of
+    every other row, like padding, if they have two dimensions). An argument with a default
+    has that value. Raises DistIRError.
     """
     function = entry_function(module)
     uses = Uses(module)
     found: list[Array] = []
-    for arg, name, role, attributes in zip(
+    for arg, type_, name, role, attributes in zip(
         function.body.block.args,
+        source_types(function)[0],
         argument_names(function),
         argument_roles(function),
         argument_attributes(function),
@@ -59,14 +61,17 @@ def random_arguments(
         elif isinstance(default, FloatAttr):
             found.append(np.array(default.value.data))
         elif (repacked := repacked_of(attributes)) is not None:
-            found.append(_repacked(repacked, arg.type, role, seed))
+            found.append(_repacked(repacked, type_, role, seed))
         else:
-            found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
+            found.append(_random(name, type_, role, _bound(uses, arg), seed))
     return found
 
 
 def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:
-    """What the parts of an argument are where they are arguments of their own."""
+    """
+    Returns the value of an argument that holds several tensors, from the values that these
+    would have as arguments of their own.
+    """
     parts: dict[str, Array] = {}
     for name, size in zip(repacked.names, repacked.sizes, strict=True):
         own = type_
@@ -114,7 +119,9 @@ def _random(
 
 
 def _bound(uses: Uses, value: SSAValue) -> int | None:
-    """The size of the smallest table that the value indexes; None if there is none."""
+    """
+    Returns the size of the smallest table that the value indexes; None if there is none.
+    """
     return min((lookup.size for lookup in uses.lookups(value)), default=None)
 
 

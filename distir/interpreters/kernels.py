@@ -1,7 +1,8 @@
 """
 NumPy kernels that replace those of `onnx.reference` where these are wrong or slow.
 
-A kernel gets the op and its inputs by schema position (None for omitted ones).
+A kernel gets the op and its inputs by schema position (None for omitted ones), and returns
+its results. Each docstring says why the kernel is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import element_type, numpy_dtype
 from distir.registries import Registry
 
@@ -59,7 +60,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: Array) -> Array:
-    """The error function, in float64."""
+    """Returns the error function of `x`, computed in float64."""
     return np.asarray(_erf(x.astype(np.float64)), dtype=np.float64)
 
 
@@ -83,7 +84,7 @@ def gelu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @dataclass(frozen=True)
 class Windows:
     """
-    How windows of a convolution or pooling lie over the dimensions of space:
+    The positions of the windows of a convolution or pooling in the dimensions of space:
     `pads` (begin, end) per dimension, where the end includes what ceil mode adds.
     """
 
@@ -94,7 +95,9 @@ class Windows:
 
     @staticmethod
     def of(op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]) -> Windows:
-        """The windows of a Conv or MaxPool over an input with these sizes of space."""
+        """
+        Returns the windows of a Conv or MaxPool over an input with these sizes of space.
+        """
         rank = len(space)
         strides = tuple(op.attribute("strides") or [1] * rank)
         dilations = tuple(op.attribute("dilations") or [1] * rank)
@@ -124,8 +127,8 @@ class Windows:
 
     def view(self, x: Array, fill: Any) -> Array:
         """
-        `x` of shape (N, C, *space) as (N, C, *windows, *kernel): a view of the padded
-        array.
+        Returns `x` of shape (N, C, *space) as (N, C, *windows, *kernel): a view of the
+        padded array.
         """
         rank = len(self.kernel)
         x = np.pad(x, ((0, 0), (0, 0), *self.pads), constant_values=fill)
@@ -189,8 +192,9 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @dataclass(frozen=True)
 class TransposedWindows:
     """
-    How windows of a transposed convolution lie over the dimensions of space of its result:
-    `extents` are all that they reach, of which the result begins at `starts` and has `sizes`.
+    The positions of the windows of a transposed convolution in the dimensions of space of
+    its result: together they cover `extents` elements, of which the result begins at
+    `starts` and has `sizes`.
     """
 
     strides: Sequence[int]
@@ -203,7 +207,9 @@ class TransposedWindows:
     def of(
         op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]
     ) -> TransposedWindows:
-        """The windows of a ConvTranspose over an input with these sizes of space."""
+        """
+        Returns the windows of a ConvTranspose over an input with these sizes of space.
+        """
         rank = len(space)
         strides = op.attribute("strides") or [1] * rank
         dilations = op.attribute("dilations") or [1] * rank
@@ -258,7 +264,9 @@ def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 
 def _window(array: Array, axis: int, begin: int, count: int) -> Array:
-    """`count` elements along an axis from `begin` on; zeros beyond the array."""
+    """
+    Returns `count` elements along an axis from `begin` on, with zeros beyond the array.
+    """
     size = array.shape[axis]
     margins = [(0, 0)] * array.ndim
     margins[axis] = (max(-begin, 0), max(begin + count - size, 0))
@@ -310,7 +318,10 @@ def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
 
 
 def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Array]:
-    """The dimensions from `axis` on, normalised; their means and inverse deviations."""
+    """
+    Returns the array normalised over the dimensions from `axis` on, its means and its
+    inverse deviations.
+    """
     stash = numpy_dtype(element_type(op.attribute("stash_type")))
     wide = x.astype(np.promote_types(x.dtype, stash) if x.dtype.kind == "f" else stash)
     over = tuple(range(op.attribute("axis") % x.ndim, x.ndim))
@@ -324,7 +335,7 @@ def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Arr
 
 @kernel("onnx.LayerNormalization")
 def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` knows one stash type, and takes half precision for it."""
+    """`onnx.reference` supports one stash type only, and takes half precision for it."""
     x, scale = inputs[:2]
     bias = inputs[2] if len(inputs) > 2 else None
     normal, *statistics = _normalized(op, x, centered=True)
@@ -334,7 +345,7 @@ def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.RMSNormalization")
 def rms_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` knows one stash type, and takes half precision for it."""
+    """`onnx.reference` supports one stash type only, and takes half precision for it."""
     x, scale = inputs
     normal, *_ = _normalized(op, x, centered=False)
     return [(normal.astype(scale.dtype) * scale).astype(scale.dtype)]

@@ -1,4 +1,4 @@
-"""What the integers of a program index: found by following their uses."""
+"""Finds what the integers of a program index, by following their uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.dist import entries_of
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.checks import shape_of
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp
@@ -43,12 +44,12 @@ _KEEPS_ALL_VALUES = frozenset(
         "Unsqueeze",
     )
 )
-"""Ops whose results hold exactly the values of their first operands, moved."""
+"""Ops whose results hold exactly the values of their first operands, at other positions."""
 
 _KEEPS_VALUES = _KEEPS_ALL_VALUES | frozenset(
     f"onnx.{name}" for name in ("Clip", "Gather", "Max", "Min", "Mod", "Pad", "Slice")
 )
-"""Ops whose results hold values of their first operands, moved or selected."""
+"""Ops whose results hold values of their first operands, selected or at other positions."""
 
 _SELECTS = "onnx.Where"
 
@@ -56,8 +57,8 @@ _SELECTS = "onnx.Where"
 @dataclass(frozen=True)
 class Lookup:
     """
-    An op that takes integers as indices of a table with `size` entries. `checked`: it
-    is an error if one is less than `least` or not less than `size`, but for `ignored`.
+    An op that takes integers as indices of a table with `size` entries. If it is `checked`,
+    an index less than `least` or not less than `size` is an error, except for `ignored`.
     """
 
     op: Operation
@@ -67,7 +68,9 @@ class Lookup:
     checked: bool = True
 
     def check(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Raises DistIRError for an index of that argument that is none of the table."""
+        """
+        Raises DistIRError if the argument of that name holds an index outside the table.
+        """
         if not self.checked:
             return
         wrong = (array < self.least) | (array >= self.size)
@@ -91,7 +94,7 @@ class Lookup:
 
 
 class Uses:
-    """Finds the ops that use the values of a program's arguments, through calls too."""
+    """Finds the ops that use the values of a program's arguments, across calls."""
 
     def __init__(self, module: ModuleOp):
         self._functions = functions(module)
@@ -102,8 +105,8 @@ class Uses:
 
     def lookups(self, value: SSAValue, *, exactly: bool = False) -> list[Lookup]:
         """
-        What the value, or something that has its values, indexes; with `exactly` only
-        where all of its values arrive unchanged.
+        Returns what the value, or another one that holds its elements, indexes; with
+        `exactly`, only where all of its elements arrive unchanged.
         """
         kept = _KEEPS_ALL_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
         found: list[Lookup] = []
@@ -126,7 +129,10 @@ class Uses:
     def _reached(
         self, value: SSAValue, kept: frozenset[str]
     ) -> Iterator[tuple[Operation, int]]:
-        """Uses of the value and of the results of `kept` ops, by op and operand."""
+        """
+        Yields the uses, as op and operand index, of the value and of the results of `kept`
+        ops.
+        """
         pending, seen = [value], {value}
         while pending:
             current = pending.pop()
@@ -140,7 +146,10 @@ class Uses:
     def _same_values(
         self, op: Operation, index: int, kept: frozenset[str]
     ) -> Iterable[SSAValue]:
-        """What holds the values of an operand of an op, up to order and selection."""
+        """
+        Returns the values that hold the elements of an op's operand, up to order and
+        selection.
+        """
         if isinstance(op, CallOp):
             callee = self._functions.get(op.callee.string_value())
             return [] if callee is None else [callee.body.block.args[index]]
@@ -161,13 +170,16 @@ class Uses:
 
 
 def _lookup(op: Operation, index: int) -> Lookup | None:
+    entries = entries_of(op)
     if isinstance(op, CrossEntropyOp) and index == 1:
-        return Lookup(op, shape_of(op.logits)[-1], 0, op.ignored)
+        return Lookup(op, entries or shape_of(op.logits)[-1], 0, op.ignored)
     if isinstance(op, CrossEntropySumOp) and index == 3:
         return Lookup(op, op.count, 0, op.ignored)
     if not isinstance(op, OnnxOp):
         return None
     position = op.operand_position(index)
+    if op.name == "onnx.Mod" and position == 0 and entries is not None:
+        return Lookup(op, entries, -entries)
     if op.name == "onnx.OneHot" and position == 0:
         depth = op.operands[1].owner
         if isinstance(depth, OnnxOp) and depth.name == "onnx.Constant":

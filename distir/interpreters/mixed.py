@@ -1,11 +1,10 @@
 """
-The mixed interpreter (the DistIR paper, section 3.3): a value is a NumPy array where it is known,
-and a type where only its shape is.
+The mixed interpreter (the DistIR paper, section 3.3): a value is a NumPy array if it is
+known, and a type if only its shape is.
 
-Each op has several implementations, from the most precise to the least; the first one
-that can work on what is known about the operands is taken. So `Shape` of a type is an
-array, an op on arrays is computed, and a `Reshape` of a type to a known shape has an
-exact type.
+Each op has several implementations, from the most precise to the least; the first one that
+can work with what is known about the operands is taken. So `Shape` of a type is an array,
+an op on arrays is computed, and a `Reshape` of a type to a known shape has an exact type.
 """
 
 from __future__ import annotations
@@ -27,25 +26,29 @@ from xdsl.ir import Attribute, Operation
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_inference import KNOWN_SIZE
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import element_type_of_dtype, tensor_type
 from distir.interpreters.onnx_evaluator import evaluated
 from distir.interpreters.types import is_static, result_types
 
 Implementation = Callable[[OnnxOp, PythonValues, int], PythonValues | None]
-"""Results of an op, none with more known elements than the limit; None: cannot say."""
+"""
+Returns the results of an op, without known values of more elements than the limit; None if
+it cannot say.
+"""
 
 
 def type_of(value: Any) -> Attribute:
-    """The type of a mixed value."""
+    """Returns the type of a mixed value."""
     if isinstance(value, np.ndarray):
         return tensor_type(value.shape, element_type_of_dtype(value.dtype))
     return value
 
 
 def join(a: Any, b: Any) -> Any:
-    """The most precise mixed value that covers both."""
+    """Returns the most precise mixed value that covers both."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         same = a.dtype == b.dtype and np.array_equal(a, b)
         if same or (a.dtype.kind in "fc" and np.array_equal(a, b, equal_nan=True)):
@@ -65,7 +68,7 @@ def join(a: Any, b: Any) -> Any:
 
 
 def from_shape(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
-    """`Shape` and `Size` need only the type of their operand."""
+    """Implements `Shape` and `Size`, which need only the type of their operand."""
     if op.name not in ("onnx.Shape", "onnx.Size"):
         return None
     type_ = type_of(args[0])
@@ -81,7 +84,10 @@ def from_shape(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | Non
 
 
 def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
-    """Any op without effects whose operands are all known and whose results are small."""
+    """
+    Implements any op without effects whose operands are all known and whose results are
+    small.
+    """
     if not all(isinstance(value, np.ndarray) for value in args):
         return None
     if not is_side_effect_free(op):
@@ -101,18 +107,21 @@ def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | No
 
 
 def from_types(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
-    """Every op: types, with the operands whose values are known."""
+    """Implements every op: infers types, using the values of operands that are known."""
     known = [v if isinstance(v, np.ndarray) else None for v in args]
     return tuple(result_types(op, [type_of(v) for v in args], known))
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (from_shape, from_values, from_types)
-"""From the most precise to the least."""
+"""The implementations of every op, from the most precise to the least."""
 
 
 @register_impls
 class OnnxMixed(InterpreterFunctions):
-    """Every operator of `onnx`. Values of more than `limit` elements are not kept."""
+    """
+    Mixed implementations of every operator of `onnx`. Arrays of more than `limit` elements
+    are not kept.
+    """
 
     def __init__(self, limit: int = KNOWN_SIZE):
         self.limit = limit

@@ -1,5 +1,5 @@
 """
-What one ONNX op computes: `onnx.reference`, with our own kernels where it is wrong or
+Evaluates one ONNX op: with `onnx.reference`, or with our own kernels where it is wrong or
 slow (`distir.interpreters.kernels`).
 """
 
@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
-from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_inference import node_of
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
@@ -28,9 +28,9 @@ _evaluators: dict[Any, ReferenceEvaluator] = {}
 
 def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
     """
-    The results of an op on concrete inputs, by schema position (None for omitted ones;
-    trailing ones may be left out). Tensors are NumPy arrays, sequences lists, an empty
-    optional None; strings are arrays of Python strings. Raises DistIRError.
+    Returns the results of an op on concrete inputs, given by schema position (None for
+    omitted ones; trailing ones may be left out). Tensors are NumPy arrays, sequences lists,
+    an empty optional None; strings are arrays of Python strings. Raises DistIRError.
     """
     found = evaluated(op, inputs)
     if isinstance(found, Exception):
@@ -43,7 +43,7 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
-    """The results of an op as `evaluate` gives them, or the error that kept it from them."""
+    """Returns the results of an op as `evaluate` does, or the error that prevented it."""
     results = computed(op, inputs)
     if isinstance(results, Exception):
         return results
@@ -58,8 +58,8 @@ def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
 
 def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
     """
-    What an op makes of inputs, which may have other shapes than its operands, or the error
-    that kept it from that.
+    Returns what an op computes from inputs that may have other shapes than its operands, or
+    the error that prevented it.
     """
     own = kernel.get(op.name)
     try:
@@ -76,7 +76,7 @@ def _shown(value: Any) -> str:
 
 
 def _conformed(value: Any, type_: Attribute) -> Any:
-    """The value as its declared type says. Raises TypeError when it is another kind."""
+    """Converts a value to its declared type. Raises TypeError if it is of another kind."""
     if not isinstance(type_, TensorType | UnrankedTensorType):
         return value
     array = np.asarray(value)
@@ -101,8 +101,8 @@ def _conformed(value: Any, type_: Attribute) -> Any:
 
 def _with_whole_mask(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
     """
-    `onnx.reference` lays the causal mask of attention out by the shape of the other one,
-    even where that is to be repeated for every query.
+    Repeats the mask of attention for every query: `onnx.reference` gives its causal mask
+    the shape of the other mask, even if that is to be broadcast along queries.
     """
     if op.name != "onnx.Attention" or len(inputs) < 4 or inputs[3] is None:
         return inputs

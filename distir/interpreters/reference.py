@@ -1,12 +1,12 @@
 """
 The reference interpreter: runs a program on NumPy arrays, in one process.
 
-A sequential value is an array. A distributed value is the stack of its shards over the
-mesh (`Sharded`): each op is carried out for every device as `project` would, in the
-local form that `distir.sharding.local` gives, and collectives exchange the shards. This
-is the tool for checking what a pass has done: run the program before and after it.
+A sequential value is an array. A distributed value is the stack of its shards over the mesh
+(`Sharded`): each op is carried out for every device as in that device's projection, in the
+local form that `distir.sharding.local` gives, and collectives exchange the shards. This is
+the tool for checking a pass: run the program before and after it.
 
-Ops of other dialects take part once their implementation on arrays is known; in a
+Ops of other dialects take part once their implementation on arrays is registered; in a
 distributed program it is called with the shards of one device at a time:
 
 ```python
@@ -39,10 +39,12 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.collective import Collective
 from distir.dialects.dist import Dist, layout_of
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
+from distir.interpreters.kernel_calls import KernelFunctions
 from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
 from distir.interpreters.sharded import Sharded, from_shards
@@ -50,13 +52,16 @@ from distir.program import argument_names, describe, entry_function, functions
 from distir.sharding.layout import local_type
 from distir.sharding.local import local_form, local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
+from distir.source_forms import SourceForm, argument_forms, result_forms
 
 _external: list[type[InterpreterFunctions]] = []
 _Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
 
 
 def register_reference_implementations(functions_class: _Functions) -> _Functions:
-    """Adds the implementations of another dialect's ops on arrays; a decorator."""
+    """
+    A class decorator that registers implementations of another dialect's ops on arrays.
+    """
     if functions_class not in _external:
         _external.append(functions_class)
     return functions_class
@@ -66,9 +71,10 @@ def run_program(
     module: ModuleOp, arguments: Sequence[Any], function: str | None = None
 ) -> list[Any]:
     """
-    The results of a function (the entry function by default) of a sequential or
-    distributed program. Arguments and results are global arrays in the function's order,
-    whatever the layouts; sequences are lists. Raises DistIRError.
+    Runs a function (by default the entry function) of a sequential or distributed program,
+    and returns its results. Arguments and results are global arrays in the function's
+    order, whatever the layouts, and as the source model has them (`distir.source_forms`);
+    sequences are lists. Raises DistIRError.
     """
     return program_runner(module, function)(arguments)
 
@@ -77,9 +83,9 @@ def program_runner(
     module: ModuleOp, function: str | None = None
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """
-    What runs a function as `run_program` does, from its arguments to its results: for a
-    program that runs more than once, such as a training step, and does not change in
-    between. What each device computes for an op is found once.
+    Returns a function that does what `run_program` does, from arguments to results. It is
+    for a program that runs more than once, such as a training step, and does not change in
+    between: what each device computes for an op is determined once.
     """
     known = functions(module)
     target = entry_function(module) if function is None else known.get(function)
@@ -88,6 +94,7 @@ def program_runner(
     name = target.sym_name.data
     types = target.function_type.inputs.data
     names = argument_names(target)
+    given, returned = argument_forms(target), result_forms(target)
     interpreter = ReferenceInterpreter(module)
 
     def run(arguments: Sequence[Any]) -> list[Any]:
@@ -96,25 +103,33 @@ def program_runner(
                 f"@{name} takes {len(types)} arguments, got {len(arguments)}"
             )
         values = [
-            interpreter.argument(value, type_, argument_name)
-            for value, type_, argument_name in zip(arguments, types, names, strict=True)
+            interpreter.argument(value, type_, argument_name, form)
+            for value, type_, argument_name, form in zip(
+                arguments, types, names, given, strict=True
+            )
         ]
         results = call_by_name(interpreter, name, values)
-        return [v.assemble() if isinstance(v, Sharded) else v for v in results]
+        whole = [v.assemble() if isinstance(v, Sharded) else v for v in results]
+        return [
+            value if form is None else form.source(value)
+            for value, form in zip(whole, returned, strict=True)
+        ]
 
     return run
 
 
 @dataclass(frozen=True)
 class PerDevice:
-    """A distributed value that is no tensor (a sequence): what each device holds."""
+    """
+    A distributed value that is no tensor (a sequence), as the values that the devices hold.
+    """
 
     shards: tuple[Any, ...]
 
 
 @register_impls
 class OnnxFunctions(InterpreterFunctions):
-    """Every operator of `onnx`."""
+    """Implementations of every operator of `onnx` on arrays."""
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -139,8 +154,9 @@ class _LocalProgram:
 @dataclass
 class ReferenceInterpreter(Interpreter):
     """
-    xDSL's interpreter, for values that are arrays or stacks of shards. The program must
-    not change: what each device runs for an op, and the values of constants, are kept.
+    xDSL's interpreter, for values that are arrays or stacks of shards. The program must not
+    change while it is used: what each device runs for an op, and the values of constants,
+    are kept.
     """
 
     meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])
@@ -159,17 +175,24 @@ class ReferenceInterpreter(Interpreter):
             ProgramFunctions(functions(self.module)),
             OnnxFunctions(),
             CommunicationFunctions(self.meshes),
+            KernelFunctions(self.module),
         ):
             self.register_implementations(implementations)
         for functions_class in _external:
             self.register_implementations(functions_class(), override=True)
 
-    def argument(self, value: Any, type_: Attribute, name: str) -> Any:
-        """A global value as a function argument of that type. Raises DistIRError."""
+    def argument(
+        self, value: Any, type_: Attribute, name: str, form: SourceForm | None = None
+    ) -> Any:
+        """
+        Converts a global value to a function argument of that type, in the
+        form in which the program has it. Raises DistIRError.
+        """
         if not isinstance(type_, TensorType):
             return value
         array = np.asarray(value)
-        dtype, shape = numpy_dtype(type_.element_type), type_.get_shape()
+        dtype = numpy_dtype(type_.element_type)
+        shape = type_.get_shape() if form is None else form.shape
         fits = len(shape) == array.ndim and all(
             d < 0 or d == n for d, n in zip(shape, array.shape, strict=True)
         )
@@ -179,12 +202,16 @@ class ReferenceInterpreter(Interpreter):
                 f"argument {name!r} is {array.dtype}{list(array.shape)}, but the program "
                 f"takes {dtype}{list(shape)}"
             )
+        if form is not None:
+            array = form.stored(array)
         if layout_of(type_) is None:
             return array
         return Sharded.split(array, type_, self.meshes)
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
-        """Runs an op; a distributed one once for each device that does something else."""
+        """
+        Runs an op; a distributed one once for each device that computes something else.
+        """
         if op in self._constants:
             return self._constants[op]
         if not isinstance(op, Operation) or not self._is_distributed(op, inputs):
@@ -236,7 +263,7 @@ class ReferenceInterpreter(Interpreter):
     def _distinguishing_axes(
         op: Operation, inputs: PythonValues, mesh: Mesh
     ) -> list[str]:
-        """The axes along which devices may compute something else."""
+        """Returns the axes along which devices may compute something else."""
         if any(isinstance(value, PerDevice) for value in inputs):
             return [axis for axis, _ in mesh.axes]
         layouts = [layout_of(v) for v in (*op.operands, *op.results)]

@@ -1,4 +1,4 @@
-"""What the ops of `collective` and `dist` compute, on values of the reference interpreter."""
+"""The ops of `collective` and `dist`, on values of the reference interpreter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from distir.sharding.mesh import Mesh
 
 
 def only(layout: Layout, axes: Collection[str]) -> Layout:
-    """What is left of a layout when only these axes exist."""
+    """Returns the layout restricted to these axes."""
     return replace(
         layout,
         dims=tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
@@ -38,9 +38,9 @@ def only(layout: Layout, axes: Collection[str]) -> Layout:
 
 def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Array]:
     """
-    The shards that a collective over `axes` gives. Each group of devices along the axes
-    is a little mesh: it puts together what its devices hold and hands out the parts that
-    `after` asks for.
+    Returns the shards that a collective over `axes` gives. Each group of devices along the
+    axes is treated as a small mesh: the parts that its devices hold are assembled, and
+    divided again as `after` says.
     """
     mesh, before = source.mesh, source.layout
     others = [axis for axis, _ in mesh.axes if axis not in axes]
@@ -77,7 +77,7 @@ _ROOTED = (
 
 @register_impls
 class CommunicationFunctions(InterpreterFunctions):
-    """Resharding, sends and collectives, on stacks of shards."""
+    """Implementations of reshards, sends and collectives, on stacks of shards."""
 
     def __init__(self, meshes: Mapping[str, Mesh]):
         self.meshes = meshes
@@ -100,7 +100,10 @@ class CommunicationFunctions(InterpreterFunctions):
     def run_rooted(
         self, interpreter: Interpreter, op: collective.RootedOp, args: PythonValues
     ) -> OpImplResult:
-        """One side is a single device, which holds the whole value."""
+        """
+        Runs a collective with a root, one side of which is a single device that holds the
+        whole value.
+        """
         source = self._distributed(op, args[0])
         return self._result(
             op, Sharded.split(source.assemble(), op.result.type, self.meshes)

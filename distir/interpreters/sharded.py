@@ -22,8 +22,8 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class Sharded:
     """
-    A tensor of global shape `shape` with that layout; `shards[i]` is what the device
-    `mesh.devices[i]` holds. Devices that hold the same usually share one array.
+    A tensor of global shape `shape` with that layout; `shards[i]` is held by the device
+    `mesh.devices[i]`. Devices that hold the same usually share one array.
     """
 
     shards: tuple[Array, ...]
@@ -33,7 +33,7 @@ class Sharded:
 
     @staticmethod
     def split(array: Array, type_: Attribute, meshes: Mapping[str, Mesh]) -> Sharded:
-        """The shards of a global array, as a distributed type says."""
+        """Returns the shards of a global array, as a distributed type says."""
         layout = layout_of(type_)
         assert layout is not None and isinstance(type_, TensorType)
         mesh = mesh_of(layout, meshes)
@@ -48,7 +48,7 @@ class Sharded:
         return Sharded(tuple(shards), array.shape, layout, mesh)
 
     def assemble(self) -> Array:
-        """The global array; partial values are reduced."""
+        """Returns the global array; partial values are reduced."""
         if not self.layout.split_axes and not self.layout.partial:
             return self.shards[0]
         return assemble(self.shards, self.shape, self.layout, self.mesh)
@@ -56,7 +56,7 @@ class Sharded:
     def check(self, name: str) -> None:
         """
         Raises DistIRError, naming the value, unless each shard has its local shape and
-        devices that must hold the same do.
+        devices that must hold the same elements do.
         """
         shape = self.local_shape
         first: dict[tuple[int, ...], Array] = {}
@@ -84,12 +84,14 @@ class Sharded:
         return local_shape(self.shape, self.layout, self.mesh)
 
     def on(self, device: int) -> Array:
-        """The array that a device holds, by its id."""
+        """Returns the array that a device, given by its id, holds."""
         return self.shards[self.mesh.devices.index(device)]
 
 
 def mesh_of(layout: Layout, meshes: Mapping[str, Mesh]) -> Mesh:
-    """The mesh of a layout. Raises DistIRError."""
+    """
+    Returns the mesh of a layout. Raises DistIRError if the program has none of that name.
+    """
     if layout.mesh not in meshes:
         raise DistIRError(f"layout {layout}: there is no device.mesh @{layout.mesh}")
     return meshes[layout.mesh]
@@ -99,7 +101,7 @@ def from_shards(
     shards: Sequence[Array], type_: Attribute, meshes: Mapping[str, Mesh]
 ) -> Sharded:
     """
-    A sharded value of that distributed type, from one array for each device of its
+    Returns a sharded value of that distributed type, from one array for each device of its
     mesh.
     """
     layout = layout_of(type_)
@@ -108,7 +110,7 @@ def from_shards(
 
 
 def _key(coordinates: Mapping[str, int], layout: Layout) -> tuple[int, ...]:
-    """Devices with equal keys hold the same part."""
+    """Returns a key that is equal for devices which hold the same part."""
     return tuple(coordinates[a] for a in (*layout.split_axes, *layout.partial_axes))
 
 

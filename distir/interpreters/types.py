@@ -25,8 +25,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import ConstrainOp
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_inference import contradicts, inferred_types
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import tensor_type
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions
@@ -41,9 +42,9 @@ def result_types(
     known: Sequence[npt.NDArray[Any] | None],
 ) -> list[Attribute]:
     """
-    The types of an op's results from those of its operands and from the values of
-    operands that are known, refined by the declared result types. Raises DistIRError
-    when the op cannot take such operands, or when its declared types are wrong.
+    Returns the types of an op's results from those of its operands and from the values of
+    operands that are known, refined by the declared result types. Raises DistIRError if the
+    op cannot take such operands, or if its declared types are wrong.
     """
     declared = [result.type for result in op.results]
     if op.name == "onnx.Constant":
@@ -59,7 +60,10 @@ def result_types(
 
 
 def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
-    """What both types say about one value. Raises DistIRError if they contradict."""
+    """
+    Returns what two types together say about one value. Raises DistIRError if they
+    contradict each other.
+    """
     if not isinstance(inferred, TensorType):
         return declared
     if isinstance(declared, UnrankedTensorType):
@@ -81,7 +85,7 @@ def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribut
 
 
 def with_shape(type_: TensorType[Any], shape: Sequence[int]) -> TensorType[Any]:
-    """The same tensor type with another shape."""
+    """Returns the same tensor type with another shape."""
     if tuple(shape) == type_.get_shape():
         return type_
     return tensor_type(shape, type_.element_type, type_.encoding)
@@ -97,8 +101,9 @@ def is_static(type_: Attribute) -> bool:
 @register_impls
 class OnnxTypes(InterpreterFunctions):
     """
-    Every operator of `onnx`. An operand that is directly an `onnx.Constant` counts as an
-    attribute of the op (older opsets wrote such operands as attributes).
+    Type inference for every operator of `onnx`. An operand that is directly an
+    `onnx.Constant` counts as an attribute of the op (older opsets wrote such operands as
+    attributes).
     """
 
     @classmethod
@@ -113,7 +118,10 @@ class OnnxTypes(InterpreterFunctions):
 
 
 class TypesInterpreter(Interpreter):
-    """Ops that nothing is registered for have the types that they declare."""
+    """
+    Interprets a program on types. Ops for which nothing is registered have the types that
+    they declare.
+    """
 
     def __init__(
         self,
@@ -148,8 +156,8 @@ class TypesInterpreter(Interpreter):
 
 def infer_types(module: ModuleOp) -> dict[SSAValue, Attribute]:
     """
-    The type of every value. Raises DistIRError, naming the value and the cause, when a
-    shape is unknown.
+    Returns the type of every value. Raises DistIRError, naming the value and the cause, if
+    a shape is unknown.
     """
     types: dict[SSAValue, Attribute] = {}
 
@@ -182,7 +190,7 @@ _SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
 
 
 def unknown_shape(value: SSAValue) -> DistIRError:
-    """Says why the shape of a value is not known."""
+    """Returns the error that says why the shape of a value is not known."""
     name = f"%{value.name_hint}" if value.name_hint else "a value"
     op = value.owner
     if not isinstance(op, Operation):

@@ -1,4 +1,7 @@
-"""From distributed programs to code that runs."""
+"""
+Lowers distributed programs to code that runs: PyTorch packages, and the processes that run
+them.
+"""
 
 from collections.abc import Callable
 
@@ -6,7 +9,7 @@ from xdsl.utils.target import Target
 
 
 def get_all_targets() -> dict[str, Callable[[], type[Target]]]:
-    """Every target by name, imported on demand."""
+    """Returns every target by name; each is imported when it is used."""
 
     def torch() -> type[Target]:
         from distir.lowering.torch_target import TorchTarget

@@ -1,4 +1,6 @@
-"""Whole tensors from checkpoints in the format of torch.distributed.checkpoint (DCP)."""
+"""
+Reads whole tensors from checkpoints in the format of torch.distributed.checkpoint (DCP).
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ _MODEL = "model."
 
 def read_model(path: Path) -> dict[str, torch.Tensor]:
     """
-    Parameters and buffers by their names in the module, from a checkpoint of DCP: what it
-    has under `model`, or everything if it has nothing there. `path` is the checkpoint or a
-    folder of those of `distir run`, of which the latest is taken; these are verified
-    first. Raises DistIRError.
+    Returns parameters and buffers by their names in the module, from a checkpoint of DCP:
+    what it has under `model`, or everything if it has nothing there. `path` is the
+    checkpoint, or the folder of checkpoints of `distir run`, whose latest one is taken and
+    verified first. Raises DistIRError.
     """
     import torch
     from torch.distributed.checkpoint.api import CheckpointException
@@ -64,7 +66,9 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _found(path: Path) -> Path:
-    """The checkpoint that a path means, whose files are as they were written."""
+    """
+    Returns the path of the checkpoint that a path means, after its files were verified.
+    """
     with _shown():
         if not (path / _METADATA).exists() and (steps := steps_in(path)):
             path = folder_of(path, steps[-1])
@@ -80,7 +84,7 @@ def _found(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _shown() -> Generator[None]:
-    """What is wrong with a checkpoint, as an error for users."""
+    """A context manager that turns errors about a checkpoint into errors for users."""
     try:
         yield
     except CheckpointError as error:

@@ -1,44 +1,13 @@
-"""The classes of Python for the program of one rank: functions become methods of modules."""
+"""Writes the program of one rank as Python classes: functions become methods of modules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp, FuncOp
-
-from distir.lowering.constants import WrittenConstants
-from distir.lowering.identifiers import sanitized
-from distir.lowering.source.class_writer import ClassWriter, overwritten_by_updates
-from distir.lowering.source.classes import Classes, ModuleClass
-from distir.lowering.source.layout import ModuleLayout, word
-from distir.program import (
-    argument_names,
-    argument_roles,
-    entry_function,
-    functions,
-    reachable_functions,
-    return_op,
-)
-
-
-@dataclass
-class ClassTexts:
-    """
-    The classes of a package that are not the program of a rank: texts by name, in the order
-    in which they can be read. Ranks share those that are equal.
-    """
-
-    texts: dict[str, str] = field(default_factory=dict[str, str])
-
-    def add(self, hint: str, body: str) -> str:
-        """The name of the class with that text, from the parenthesis of its base on."""
-        name, count = hint, 1
-        while self.texts.setdefault(name, body) != body:
-            count += 1
-            name = f"{hint}{count}"
-        return name
+from distir.lowering.source.class_names import overwritten_by_updates
+from distir.lowering.source.class_writer import ClassWriter
+from distir.lowering.source.rank_classes import RankClasses
+from distir.program import return_op
 
 
 @dataclass
@@ -50,10 +19,10 @@ class ClassSource:
       function is its method `forward`.
     - `helpers`: the helper modules that it uses.
     - `numbers`: the integers (peers) that differ between ranks that share the class.
-    - `groups`: per mesh the tuples of axes whose process groups it uses.
-    - `members`: for arguments that modules hold, by their number, the path of the module and
-      the name there.
-    - `overwritten`: for results that are arguments overwritten, which.
+    - `groups`: for each mesh, the tuples of axes whose process groups it uses.
+    - `members`: for arguments that modules hold, by index, the path of the module and the
+      name there.
+    - `overwritten`: for results that are overwritten arguments, the index of the argument.
     """
 
     body: str
@@ -64,94 +33,20 @@ class ClassSource:
     overwritten: dict[int, int]
 
 
-class RankSource:
-    """What the classes of a rank's program have in common."""
-
-    def __init__(
-        self,
-        module: ModuleOp,
-        devices: Sequence[int],
-        texts: ClassTexts,
-        constants: WrittenConstants,
-    ):
-        self.module, self.devices = module, devices
-        self.texts, self.constants = texts, constants
-        self.known = functions(module)
-        self.entry = entry_function(module)
-        self.classes = Classes.find(module)
-        self.roles = argument_roles(self.entry)
-        self.callers: dict[str, CallOp] = {}
-        self.passed_members: dict[CallOp, set[int]] = {}
-        for function in reversed(reachable_functions(module)):
-            for op in function.body.block.ops:
-                if isinstance(op, CallOp):
-                    self.callers.setdefault(op.callee.string_value(), op)
-                    callee = self.callee(op)
-                    own = self.classes.of[callee].positions[callee]
-                    self.passed_members[op] = set(own)
-        self.words = {cls: _words(cls) for cls in self.classes.classes}
-        names = argument_names(self.entry)
-        held = {a: names[a.index] for a in self.classes.classes[0].instances[0]}
-        small = {cls: word(words) for cls, words in self.words.items()}
-        self.layout = ModuleLayout(self.classes, held, small)
-        self.methods: dict[FuncOp, str] = {}
-        for cls in self.classes.classes:
-            self._name_methods(cls)
-        self.helpers: set[str] = set()
-        self.numbers: list[int] = []
-        self.groups: set[tuple[str, tuple[str, ...]]] = set()
-        self.written: dict[ModuleClass, tuple[str, bool]] = {}
-        """The name of each class that is written, and whether it takes meshes and numbers."""
-
-    def callee(self, call: CallOp) -> FuncOp:
-        """The function that is called."""
-        return self.known[call.callee.string_value()]
-
-    def method_name(self, call: CallOp) -> str:
-        """The name of the method that is called."""
-        return self.methods[self.callee(call)]
-
-    def members_passed(self, call: CallOp) -> set[int]:
-        """The operands of a call that the callee has as members."""
-        return self.passed_members[call]
-
-    def _name_methods(self, cls: ModuleClass) -> None:
-        names = self.layout.of[cls].tree.names
-        start = self.words[cls]
-        taken: set[str] = set()
-        for function in cls.functions:
-            own = sanitized(function.sym_name.data)
-            if cls is not self.classes.classes[0]:
-                own = own.removeprefix(start).strip("_") or "forward"
-            if function is self.entry:
-                own = "forward"
-            if own != "forward" or own in taken:
-                own = names.fresh(own, "method")
-            taken.add(own)
-            self.methods[function] = own
-
-    def source(self) -> ClassSource:
-        """The program's class; those of its parts go to `texts`."""
-        root = self.classes.classes[0]
-        body = ClassWriter(self, root).body()
-        results = return_op(self.entry).operands
-        places = overwritten_by_updates(self.entry)
-        return ClassSource(
-            body,
-            frozenset(self.helpers),
-            tuple(self.numbers),
-            frozenset(self.groups),
-            {a.index: ".".join(self.layout.path(a)) for a in root.instances[0]},
-            {i: places[v] for i, v in enumerate(results) if v in places},
-        )
-
-
-def _words(cls: ModuleClass) -> str:
-    """What the names of a class's functions begin with, or the first of them."""
-    split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
-    common: list[str] = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return "_".join(common) or "_".join(split[0]) or "part"
+def class_source(classes: RankClasses) -> ClassSource:
+    """
+    Returns the class of a rank's program; the classes of its parts are added to
+    `classes.texts`.
+    """
+    root = classes.classes.classes[0]
+    body = ClassWriter(classes, root).body()
+    results = return_op(classes.entry).operands
+    places = overwritten_by_updates(classes.entry)
+    return ClassSource(
+        body,
+        frozenset(classes.helpers),
+        tuple(classes.numbers),
+        frozenset(classes.groups),
+        {a.index: ".".join(classes.layout.path(a)) for a in root.instances[0]},
+        {i: places[v] for i, v in enumerate(results) if v in places},
+    )

@@ -1,4 +1,4 @@
-"""How constants are written: short ones as Python, the others in a file of the package."""
+"""Writes constants: short ones as Python, the others into a file of the package."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distir.lowering.identifiers import Names
 
 
 def constants_file(program: str) -> str:
-    """The file of a package that holds the constants of the module of that name."""
+    """Returns the name of the file with the constants of a program's module."""
     return f"{program}.safetensors"
 
 
 _LISTED_ELEMENTS = 16
-"""Constants with more elements than this, that are no sequence, go to the file."""
+"""Constants with more elements than this that are no arithmetic sequence go to the file."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class WrittenConstants:
     _names: Names = field(default_factory=Names)
 
     def expression(self, array: npt.NDArray[Any], hint: str | None) -> str:
-        """The Python expression that makes a constant. Raises DistIRError."""
+        """Returns the Python expression for a constant. Raises DistIRError."""
         if array.dtype.kind in "OUS":
             raise DistIRError("constant strings have no torch lowering")
         element = element_type_of_dtype(array.dtype)
@@ -58,7 +58,10 @@ class WrittenConstants:
 
 
 def _computed(array: npt.NDArray[Any], dtype: str) -> str | None:
-    """An array of one number, or of integers with equal steps."""
+    """
+    Returns an expression for an array of one repeated number, or of integers with equal
+    steps; None for others.
+    """
     flat, shape = array.reshape(-1), tuple(array.shape)
     if not array.size:
         return None

@@ -33,7 +33,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_value, onnx_element_type
 from distir.errors import DistIRError
 from distir.program import describe
@@ -60,14 +60,14 @@ DTYPES: dict[str, str] = {
     "FLOAT8E5M2": "torch.float8_e5m2",
     "FLOAT8E5M2FNUZ": "torch.float8_e5m2fnuz",
     "FLOAT8E8M0": "torch.float8_e8m0fnu",
-    # Held one per element of a wider type.
+    # Each is stored in an element of a wider type.
     "INT4": "torch.int8",
     "UINT4": "torch.uint8",
     "INT2": "torch.int8",
     "UINT2": "torch.uint8",
     "FLOAT4E2M1": "torch.float32",
 }
-"""The torch dtype for each ONNX element type that can be held in one."""
+"""The torch dtype of each ONNX element type that has one."""
 
 NARROW: dict[str, tuple[int, int]] = {
     "INT4": (-8, 7),
@@ -75,15 +75,17 @@ NARROW: dict[str, tuple[int, int]] = {
     "INT2": (-2, 1),
     "UINT2": (0, 3),
 }
-"""The least and the largest value of integers of less than a byte."""
+"""The least and the largest value of integer types of less than a byte."""
 
 
 class NoLowering(DistIRError):
-    """The op, or this form of it, has no torch lowering."""
+    """Raised for an op, or a form of it, that has no torch lowering."""
 
 
 def torch_dtype(onnx_type: int, what: str) -> str:
-    """The torch dtype (source text) of a `TensorProto.DataType`. Raises NoLowering."""
+    """
+    Returns the torch dtype, as source text, of a `TensorProto.DataType`. Raises NoLowering.
+    """
     from onnx import TensorProto
 
     name = TensorProto.DataType.Name(onnx_type)
@@ -95,13 +97,10 @@ def torch_dtype(onnx_type: int, what: str) -> str:
 
 
 class ValueNames(Protocol):
-    """
-    How the values, groups and functions of a program are called in the generated
-    source.
-    """
+    """The names of a program's values, groups and functions in the generated source."""
 
     def name(self, value: SSAValue) -> str:
-        """The Python variable (or attribute) that holds a value."""
+        """Returns the Python variable (or attribute) that holds a value."""
         ...
 
     def helper(self, module: str) -> str:
@@ -109,20 +108,23 @@ class ValueNames(Protocol):
         ...
 
     def group(self, op: Operation) -> str:
-        """The expression for the process group of a per-rank collective."""
+        """Returns the expression for the process group of a per-rank collective."""
         ...
 
     def number(self, value: int) -> str:
-        """An expression for an integer that may differ between ranks."""
+        """Returns an expression for an integer that may differ between ranks."""
         ...
 
     def listed(self, values: Sequence[SSAValue]) -> list[str]:
-        """The items of a list of values; fewer where they repeat."""
+        """
+        Returns the items of a list of values; there may be fewer items than values if these
+        repeat.
+        """
         ...
 
 
 def known_constant(value: SSAValue | None) -> npt.NDArray[Any] | None:
-    """The array of a value made by `onnx.Constant`; None for any other value."""
+    """Returns the array of a value made by `onnx.Constant`; None for any other value."""
     if value is None:
         return None
     owner = value.owner
@@ -134,7 +136,10 @@ def known_constant(value: SSAValue | None) -> npt.NDArray[Any] | None:
 
 
 _DECODED: dict[int, tuple[Attribute, npt.NDArray[Any]]] = {}
-"""The last constants by the identity of their attributes, which ranks share."""
+"""
+The most recent constants by the identity of their attributes, which ranks share; the
+attributes are kept alive with them.
+"""
 
 
 def _decoded(attr: Attribute) -> npt.NDArray[Any]:
@@ -150,13 +155,13 @@ def _decoded(attr: Attribute) -> npt.NDArray[Any]:
 
 @dataclass
 class Call:
-    """One op for its emitter. Operands are numbered as in the op's schema."""
+    """An op, as its emitter sees it. Operands are numbered as in the op's schema."""
 
     op: Operation
     names: ValueNames
 
     def value(self, index: int) -> SSAValue | None:
-        """The operand at that position, None if it is omitted."""
+        """Returns the operand at that position; None if it is omitted."""
         if isinstance(self.op, OnnxOp):
             return self.op.input(index)
         return self.op.operands[index] if index < len(self.op.operands) else None
@@ -169,57 +174,60 @@ class Call:
         return len(self.op.operands)
 
     def has(self, index: int) -> bool:
-        """Whether the operand is there."""
+        """Whether the operand is given."""
         return self.value(index) is not None
 
     def operand(self, index: int) -> str:
-        """The variable of an operand; `None` for an omitted one."""
+        """Returns the variable of an operand; `None` (as text) for an omitted one."""
         value = self.value(index)
         return "None" if value is None else self.names.name(value)
 
     def operands(self) -> list[str]:
-        """The variables of all operands."""
+        """Returns the variables of all operands."""
         return [self.operand(i) for i in range(self.count)]
 
     def helper(self, module: str) -> str:
-        """The name of a helper module of the generated package."""
+        """Returns the name of a helper module, which the package then contains."""
         return self.names.helper(module)
 
     def write(self, template: str, module: str = "", **texts: str) -> str:
         """
-        An expression, its fields filled in; with `module`, a call of a function of that
-        helper module. What a field may be:
+        Returns an expression: the template with its fields filled in. With `module`, it is
+        a call of a function of that helper module. Fields are:
 
-        - `{0}`: an operand; `{0:integers}`: what that method gives for it; `{*}`: all;
-        - `{axis}`: the value of an attribute; `{axis:flag}`: as True or False, or what
-          else a method of this class makes of it;
-        - `{result:dtype}`: what `result_dtype` gives;
-        - what is given here as text, by name.
+        - `{0}`: an operand; `{0:integers}`: what the method `integers` returns for it;
+          `{*}`: all operands;
+        - `{axis}`: the value of an attribute; `{axis:flag}`: what the method `flag` (True
+          or False), or another one of this class, returns for it;
+        - `{result:dtype}`: what `result_dtype` returns;
+        - the texts given here, by name.
         """
         written = _Fields(self).vformat(template, (), texts)
         return f"{self.helper(module)}.{written}" if module else written
 
     def like_op(self, module: str, arguments: Sequence[str]) -> str:
-        """A call of the function of a helper module that is named like the op."""
+        """Returns a call of the function of a helper module that is named like the op."""
         _, _, function = self.op.name.rpartition(".")
         return f"{self.helper(module)}.{function}({', '.join(arguments)})"
 
     def first(self, written: str) -> str:
         """
-        The expression of a helper that returns every result the op may have, cut down to
-        those that the op has.
+        Returns the expression of a helper that returns every result the op may have,
+        reduced to those that the op has.
         """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
 
     def fail(self, why: str) -> NoLowering:
-        """The error for a form of the op that is not supported."""
+        """Returns the error for a form of the op that is not supported."""
         return NoLowering(f"{describe(self.op)} has no torch lowering: {why}")
 
     # Attributes and types
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute, or the default of an ONNX operator's schema."""
+        """
+        Returns the value of an attribute, or the default of an ONNX operator's schema.
+        """
         if isinstance(self.op, OnnxOp):
             return self.op.attribute(name, default)
         match self.op.properties.get(name):
@@ -233,31 +241,33 @@ class Call:
                 return default
 
     def decimal(self, name: str) -> str:
-        """A float attribute (stored in single precision) as its shortest decimals."""
+        """
+        Returns a float attribute (stored in single precision) as its shortest decimals.
+        """
         value = self.attribute(name)
         exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
         return repr(float(value)) if exact else str(float(str(np.float32(value))))
 
     def flag(self, name: str) -> str:
-        """An attribute that is an integer as True or False."""
+        """Returns an integer attribute as True or False."""
         return repr(bool(self.attribute(name)))
 
     def has_attribute(self, name: str) -> bool:
         return name in self.op.properties
 
     def type_of(self, index: int) -> TensorType[Any]:
-        """The tensor type of an operand. Raises NoLowering for other types."""
+        """Returns the tensor type of an operand. Raises NoLowering for other types."""
         value = self.value(index)
         if value is None or not isinstance(value.type, TensorType):
             raise self.fail(f"operand {index} is not a tensor of known rank")
         return value.type
 
     def rank(self, index: int = 0) -> int:
-        """The number of dimensions of an operand."""
+        """Returns the number of dimensions of an operand."""
         return self.type_of(index).get_num_dims()
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
-        """The local shape of an operand; -1 where it is not known."""
+        """Returns the local shape of an operand, with -1 for unknown sizes."""
         return self.type_of(index).get_shape()
 
     def is_ranked(self, index: int) -> bool:
@@ -266,7 +276,7 @@ class Call:
         return value is not None and isinstance(value.type, TensorType)
 
     def element(self, index: int = 0) -> str:
-        """The ONNX name of an operand's element type, such as `FLOAT16`."""
+        """Returns the ONNX name of an operand's element type, such as `FLOAT16`."""
         value = self.value(index)
         if value is None:
             raise self.fail(f"operand {index} is missing")
@@ -276,41 +286,41 @@ class Call:
             raise self.fail(f"operand {index} is not a tensor") from error
 
     def result_type(self, index: int = 0) -> TensorType[Any]:
-        """The tensor type of a result. Raises NoLowering for other types."""
+        """Returns the tensor type of a result. Raises NoLowering for other types."""
         type_ = self.op.results[index].type
         if not isinstance(type_, TensorType):
             raise self.fail(f"result {index} is not a tensor of known rank")
         return type_
 
     def result_shape(self, index: int = 0) -> tuple[int, ...] | None:
-        """The local shape of a result, None unless every dimension is known."""
+        """Returns the local shape of a result; None unless every dimension is known."""
         type_ = self.op.results[index].type
         if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
             return None
         return type_.get_shape()
 
     def result_dtype(self, index: int = 0) -> str:
-        """The torch dtype of a result, as source text."""
+        """Returns the torch dtype of a result, as source text."""
         return self.dtype(onnx_element_type(element_of(self.op.results[index].type)))
 
     def result_element(self, index: int = 0) -> str:
-        """The ONNX name of a result's element type."""
+        """Returns the ONNX name of a result's element type."""
         return element_name(element_of(self.op.results[index].type))
 
     def dtype(self, onnx_type: int) -> str:
-        """The torch dtype for an ONNX element type number, as source text."""
+        """Returns the torch dtype for an ONNX element type number, as source text."""
         return torch_dtype(onnx_type, describe(self.op))
 
     # Known values
 
     def constant(self, index: int) -> npt.NDArray[Any] | None:
-        """The array of an operand that is a constant."""
+        """Returns the array of an operand that is a constant; None for others."""
         return known_constant(self.value(index))
 
     def integers(self, index: int) -> str:
         """
-        An expression for the list of Python integers that an operand holds: a literal
-        where the values are known.
+        Returns an expression for the list of Python integers that an operand holds: a
+        literal if the values are known.
         """
         known = self.constant(index)
         if known is not None:
@@ -320,14 +330,17 @@ class Call:
         return f"{self.operand(index)}.reshape(-1).tolist()"
 
     def integer(self, index: int) -> str:
-        """An expression for the one Python integer that an operand holds, or `None`."""
+        """
+        Returns an expression for the one Python integer that an operand holds, or `None` if
+        it is omitted.
+        """
         known = self.constant(index)
         if known is not None:
             return repr(int(known.reshape(-1)[0]))
         return f"int({self.operand(index)})" if self.has(index) else "None"
 
     def number(self, index: int) -> str:
-        """An expression for the one Python number that an operand holds."""
+        """Returns an expression for the one Python number that an operand holds."""
         known = self.constant(index)
         if known is not None:
             return literal(known)
@@ -335,8 +348,8 @@ class Call:
 
     def scalar(self, index: int) -> str:
         """
-        An operand of an elementwise op: a Python number where it is a known scalar that
-        the other operand's shape absorbs, else its variable.
+        Returns an operand of an elementwise op: as a Python number if it is a known scalar
+        that the other operand's shape absorbs, else as its variable.
         """
         known = self.constant(index)
         if known is None or known.size != 1 or known.dtype.kind not in "fiu":
@@ -354,19 +367,19 @@ class Call:
 
 
 def element_of(type_: Attribute) -> Attribute:
-    """The element type of a tensor type, ranked or not."""
+    """Returns the element type of a tensor type, ranked or not."""
     return getattr(type_, "element_type", type_)
 
 
 def element_name(type_: Attribute) -> str:
-    """The ONNX name of an element type."""
+    """Returns the ONNX name of an element type."""
     from onnx import TensorProto
 
     return TensorProto.DataType.Name(onnx_element_type(type_))
 
 
 def literal(array: npt.NDArray[Any]) -> str:
-    """A one-element array as a Python number that has the same value."""
+    """Returns a one-element array as a Python number that has the same value."""
     value = array.reshape(-1)[0]
     if array.dtype.kind == "b":
         return repr(bool(value))
@@ -382,13 +395,13 @@ EmitFunction = Callable[[Call], "str | Sequence[str]"]
 
 torch_emitter = Registry[EmitFunction]("distir.lowering.emitters")
 """
-Registers the emitter of the ops with these names: from a `Call` to the Python expression of
-the result, or an expression for each result.
+Registers the emitter of the ops with these names: a function from a `Call` to the Python
+expression of the result, or to one expression for each result.
 """
 
 
 class _Fields(Formatter):
-    """Fills in the fields that `Call.write` lists."""
+    """Fills in the fields that `Call.write` documents."""
 
     def __init__(self, call: Call):
         self._call = call
@@ -415,8 +428,8 @@ def torch_templates(
     templates: Mapping[str, str], dialect: str = "onnx", module: str = ""
 ) -> None:
     """
-    Registers emitters of ops that are one template of `Call.write`, with `module` calls
-    of functions of that helper module.
+    Registers emitters that are one template of `Call.write` each; with `module`, they are
+    calls of functions of that helper module.
     """
     for name, template in templates.items():
         torch_emitter(f"{dialect}.{name}")(
@@ -425,7 +438,7 @@ def torch_templates(
 
 
 def emitter_for(op: Operation) -> EmitFunction:
-    """The emitter of an op. Raises NoLowering when there is none."""
+    """Returns the emitter of an op. Raises NoLowering if there is none."""
     function = torch_emitter.get(op.name)
     if function is None:
         raise NoLowering(

@@ -8,12 +8,12 @@ from functools import cache
 from importlib.resources import files
 
 TEMPLATE = files("distir.lowering.template")
-"""The folder that they are copied from."""
+"""The folder from which helper modules are copied."""
 
 
 @cache
 def helper_modules() -> frozenset[str]:
-    """The names of all helper modules of generated packages."""
+    """Returns the names of all helper modules of generated packages."""
     return frozenset(
         file.name.removesuffix(".py")
         for file in TEMPLATE.iterdir()
@@ -23,12 +23,12 @@ def helper_modules() -> frozenset[str]:
 
 @cache
 def helper_text(name: str) -> str:
-    """The source text of the helper module of that name."""
+    """Returns the source text of the helper module of that name."""
     return (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
 
 
 def with_imports(names: Iterable[str]) -> set[str]:
-    """These modules and all that they import, directly or not."""
+    """Returns these modules and all that they import, directly or not."""
     found: set[str] = set()
     pending = list(names)
     while pending:
@@ -41,7 +41,7 @@ def with_imports(names: Iterable[str]) -> set[str]:
 
 @cache
 def _imports(name: str) -> frozenset[str]:
-    """The helper modules that the one of that name imports."""
+    """Returns the helper modules that the one of that name imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(helper_text(name))):
         if isinstance(node, ast.ImportFrom) and node.level == 1:

@@ -1,6 +1,6 @@
 """
-How names and strings of the IR appear in generated Python: identifiers that cannot
-mean anything else, literals that cannot end early, comments that stay on one line.
+Writes names and strings of the IR as safe Python: identifiers that cannot mean anything
+else, literals that cannot end early, comments that stay on one line.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _LIMIT = 60
 
 def sanitized(text: str) -> str:
     """
-    A Python identifier made of the ASCII letters, digits and single underscores of
-    `text`, with no leading underscore; empty if nothing is left.
+    Returns a Python identifier made of the ASCII letters, digits and single underscores of
+    `text`, without leading underscore; empty if nothing is left.
     """
     kept = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_")[:_LIMIT].strip("_")
     return f"v{kept}" if kept[:1].isdigit() else kept
 
 
 def comment(text: str) -> str:
-    """`text` as the rest of a comment line: printable ASCII only, one line."""
+    """Returns `text` as the rest of a comment line: printable ASCII only, one line."""
     return "".join(c if " " <= c <= "~" else "?" for c in text)
 
 
@@ -36,8 +36,8 @@ class Names:
 
     def fresh(self, hint: str | None, fallback: str) -> str:
         """
-        An unused identifier close to `hint`; `fallback` (an identifier) where nothing
-        of the hint can be used.
+        Returns an unused identifier similar to `hint`, or to `fallback` (an identifier) if
+        nothing of the hint can be used.
         """
         base = sanitized(hint or "") or fallback
         name, count = base, 1

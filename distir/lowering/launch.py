@@ -28,19 +28,27 @@ Progress = Callable[[str], None]
 
 _LAST_LINES = 12
 _RANK = re.compile(r"\[rank\d+\]: ?")
-"""What PyTorch puts before the lines of a traceback."""
+"""The prefix that PyTorch puts before the lines of a traceback."""
 _START_S = 120.0
 _CANCEL_S = 5.0
 _FAILURE_S = 10.0
-"""How long to wait for the rank that all others say they lost."""
+"""The seconds to wait for the rank that the others say they lost."""
+
+
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|\bMemoryError\b")
+"""Matches what PyTorch and Python say when a device has no memory left."""
+
+
+class OutOfMemory(DistIRError):
+    """Raised if a rank needs more memory than its device has."""
 
 
 class Spawner:
     """
     A process that has PyTorch loaded and forks ranks (`distir.lowering.spawner`), in a
-    session of its own, so that everything it started can be killed at once. Use it as a
-    context manager to run several packages with one start-up. `environment` adds to the
-    variables of the environment that its processes see.
+    session of its own, so that everything it started can be killed at once. As a context
+    manager it runs several packages with one start-up. `environment` adds to the
+    environment variables of its processes.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -59,7 +67,7 @@ class Spawner:
         self.kill()
 
     def start(self) -> subprocess.Popen[bytes]:
-        """The running process, started if need be."""
+        """Returns the running process, starting it if needed."""
         if self._process is None:
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._environment}
             self._process = subprocess.Popen(
@@ -92,7 +100,7 @@ class Spawner:
         process.stdin.flush()
 
     def read_event(self, deadline: float) -> dict[str, Any] | None:
-        """The next event; None at the deadline or when the process has ended."""
+        """Returns the next event; None at the deadline or when the process has ended."""
         assert self._process is not None and self._process.stdout is not None
         stdout = self._process.stdout
         wait = max(0.0, deadline - time.monotonic())
@@ -102,7 +110,9 @@ class Spawner:
         return json.loads(line) if line else None
 
     def cancel(self) -> None:
-        """Ends the ranks that run; the process stays, unless it does not answer in time."""
+        """
+        Ends the running ranks; the process itself stays, unless it does not answer in time.
+        """
         process = self._process
         if process is None or process.poll() is not None:
             return self.kill()
@@ -143,8 +153,8 @@ class Spawner:
 
 def _last(text: str) -> str:
     """
-    The last lines of a log, as one paragraph. A traceback is told by its error and the
-    place where that was raised.
+    Returns the last lines of a log as one paragraph. A traceback is reduced to its error
+    and the place where that was raised.
     """
     lines: list[str] = []
     place: str | None = None
@@ -166,7 +176,7 @@ class LearningRate:
     """
     How the learning rate changes from step to step.
 
-    - `warmup`: in so many first steps it grows to its full value;
+    - `warmup`: the number of first steps in which it grows to its full value;
     - `decay`: from then on it falls, `linear` or as a `cosine`, or stays: `none`;
     - `least`: what it falls to, by the step `until` (None: the last one).
     """
@@ -178,7 +188,7 @@ class LearningRate:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of the package's `main.py`."""
+        """Returns the arguments of the package's `main.py`."""
         found = ["--warmup", str(self.warmup), "--decay", self.decay]
         found += ["--min-lr", repr(self.least)]
         return found + (["--decay-until", str(self.until)] if self.until else [])
@@ -191,15 +201,15 @@ class Training:
 
     - `steps`: the number of the last step; the first one is 1.
     - `seed`: of parameters that no file holds.
-    - `checkpoints`: the folder of checkpoints; `save_every`: steps from one to the next
-      (0: one after the last step only); `resume`: go on from the checkpoint of that step,
-      from the `latest` one or, where there is one, also from the latest: `if-any`.
-    - `learning_rate`: how it changes; `settings`: instead, by name (`learning_rate`,
-      `weight_decay`), the values of all steps.
-    - `data`: where inputs and labels come from instead of the inputs, `FILE.py:FUNCTION` or
-      `NAME=FILE.npy` for each, with `data_workers` processes that load them; `eval_data`:
-      those of an evaluation after every `eval_every` steps (0: none).
-    - `log`, `tensorboard`: a file of JSON lines and a folder that tell the losses.
+    - `checkpoints`: the folder of checkpoints; `save_every`: number of steps between two
+      (0: only one, after the last step); `resume`: continue from the checkpoint of that
+      step, from the `latest` one, or from the latest one if there is one (`if-any`).
+    - `learning_rate`: how it changes; `settings`: instead of that, the values of all steps
+      by name (`learning_rate`, `weight_decay`).
+    - `data`: where inputs and labels come from if not from the inputs, `FILE.py:FUNCTION`
+      or `NAME=FILE.npy` for each, with `data_workers` processes that load them;
+      `eval_data`: the same for an evaluation after every `eval_every` steps (0: none).
+    - `log`, `tensorboard`: a file of JSON lines, and a folder, to which losses are written.
     """
 
     steps: int
@@ -219,7 +229,10 @@ class Training:
     tensorboard: Path | None = None
 
     def arguments(self, folder: Path) -> list[str]:
-        """The arguments of the package's `main.py`; what needs a file is in `folder`."""
+        """
+        Returns the arguments of the package's `main.py`; files that they need are written
+        to `folder`.
+        """
         found = ["--steps", str(self.steps), "--seed", str(self.seed)]
         found += self.learning_rate.arguments
         if self.settings:
@@ -247,7 +260,7 @@ class Training:
 
 
 def _absolute(data: str) -> str:
-    """`FILE.py:FUNCTION` or `NAME=FILE` with the whole path of the file."""
+    """Returns `FILE.py:FUNCTION` or `NAME=FILE` with the absolute path of the file."""
     name, equals, path = data.partition("=")
     if equals:
         return f"{name}={Path(path).resolve()}"
@@ -268,7 +281,7 @@ class _Logs:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def pass_on(self) -> bool:
-        """Reports new whole lines of rank 0; whether there are any."""
+        """Reports new whole lines of rank 0; returns whether there were any."""
         path = self.folder / "0.log"
         if not path.exists():
             return False
@@ -295,20 +308,20 @@ def run_package(
     training: Training | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Runs the package in `directory` (written by `write_package`), one process per rank
+    Runs the package in `directory` (written by `write_package`), with one process per rank
     on this machine, and returns the whole results by name.
 
-    `inputs` are whole arrays by argument name and take precedence over the safetensors
-    file `weights`. `ranks`, if given, must be what the package needs. `progress` gets
-    a line of text now and then. `spawner` is reused if given.
+    `inputs` are whole arrays by argument name and take precedence over the safetensors file
+    `weights`. `ranks`, if given, must be the number that the package needs. `progress` is
+    called with lines of text. A given `spawner` is reused.
 
-    With `training` the results are those that update nothing, scalars with one number a
-    step, and the final parameters; inputs and labels may have one more dimension in
-    front, of steps. Parameters may be left out: they are initialised.
+    With `training` the results are those that update nothing (scalars: one number per step)
+    and the final parameters; inputs and labels may have one more dimension in front, of
+    steps. Parameters may be left out: they are initialised.
 
-    Raises DistIRError when a rank fails, is killed or is not done after `timeout_s`
-    seconds (of a training: has not done its next step); no process is left behind,
-    whatever happens.
+    Raises DistIRError when a rank fails, is killed or is not done after `timeout_s` seconds
+    (in a training: has not done its next step); no process is left behind, whatever
+    happens.
     """
     directory = Path(directory).resolve()
     manifest = read_manifest(directory)
@@ -372,9 +385,10 @@ def run_script(
     renews: bool = False,
 ) -> None:
     """
-    Runs a script on every rank, with its arguments and those that say how the ranks meet:
-    `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. With `renews`
-    each line of progress gives the ranks `timeout_s` again. Raises DistIRError.
+    Runs a script on every rank, with its arguments and those by which the ranks find each
+    other: `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. With
+    `renews`, each line of progress gives the ranks `timeout_s` seconds again. Raises
+    DistIRError.
     """
     environment = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     meeting = f"file://{folder / 'rendezvous'}"
@@ -410,8 +424,9 @@ def _supervise(
     renews: bool,
 ) -> None:
     """
-    Waits until every rank has ended well. On anything else ends all and raises. With
-    `renews` each report of progress gives the ranks that time again.
+    Waits until every rank has ended successfully; on anything else ends all ranks and
+    raises DistIRError. With `renews`, each report of progress gives the ranks the full time
+    again.
     """
     done = False
     try:
@@ -443,8 +458,8 @@ def _failure(
     spawner: Spawner, event: Mapping[str, Any], ranks: int, logs: _Logs
 ) -> DistIRError:
     """
-    The error for a rank that failed. Ranks that only lost the connection to it may be
-    reported first: those that failed by themselves are preferred.
+    Returns the error for a rank that failed. Ranks that only lost the connection to it may
+    be reported first, so those that failed by themselves are preferred.
     """
     failed = {event["rank"]: event["code"]}
 
@@ -468,14 +483,17 @@ def _failure(
     code = failed[rank]
     text = logs.text(rank)
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    # Linux kills processes when there is no memory left.
+    full = _NO_MEMORY.search(text) or code == -signal.SIGKILL
+    kind = OutOfMemory if full else DistIRError
     if errors and code > 0:
-        return DistIRError(f"rank {rank}: {errors[-1].removeprefix('error: ')}")
+        return kind(f"rank {rank}: {errors[-1].removeprefix('error: ')}")
     how = (
         f"was killed by signal {signal.Signals(-code).name}"
         if code < 0
         else f"failed with exit code {code}"
     )
-    return DistIRError(f"rank {rank} {how}. The last it said: {_last(text)}")
+    return kind(f"rank {rank} {how}. The last it said: {_last(text)}")
 
 
 def _timeout(left: set[int], timeout_s: float, logs: _Logs) -> DistIRError:

@@ -1,6 +1,6 @@
 """
-The text of `program.py`, a class per distinct rank and those that it is made of, and of
-`tables.py`, which says what goes in and comes out.
+Writes `program.py`, with a class per distinct rank and the classes that it uses, and
+`tables.py`, which describes arguments and results.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from distir.dialects.dist import (
     DEFAULT,
     INITIAL,
     LAYOUT,
+    LOSS_SCALE,
     OF,
     SETTING,
     UPDATES,
@@ -30,13 +31,14 @@ from distir.dialects.dist import (
 )
 from distir.dialects.onnx_values import onnx_element_type
 from distir.errors import DistIRError
-from distir.lowering.class_source import ClassSource, ClassTexts, RankSource
+from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
 from distir.lowering.source.ownership import release_bundles
+from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
 from distir.program import (
     argument_attributes,
@@ -52,6 +54,7 @@ from distir.program import (
 )
 from distir.repacking import repacked_of
 from distir.sharding.mesh import Mesh, meshes
+from distir.source_forms import source_form_of
 from distir.transforms.projection import devices_of, project
 from distir.weights import save_weights
 
@@ -71,7 +74,7 @@ from torch import nn  # noqa: F401
 '''
 
 PROGRAM = "program"
-"""The module of a package that `main.py` runs."""
+"""The name of the module of a package that `main.py` runs."""
 
 _TABLES_HEAD = '''\
 """
@@ -87,16 +90,22 @@ from .runtime import MeshSpec, Tensor
 '''
 
 
-_TEXTS = {"updates": UPDATES, "of": OF, "initial": INITIAL, "setting": SETTING}
-"""Fields of arguments and results, and the attributes of their text."""
+_TEXTS = {
+    "updates": UPDATES,
+    "of": OF,
+    "initial": INITIAL,
+    "setting": SETTING,
+    "loss_scale": LOSS_SCALE,
+}
+"""Fields of arguments and results, with the attributes that hold their text."""
 
 
 @dataclass
 class ProgramSource:
     """
-    The files of a package that depend on the program: the texts of its module `name`, of
-    that of its tables, the constants in a file (bytes by name), the helper modules that are
-    needed, the number of processes.
+    The files of a package that depend on the program: the texts of its module `name` and of
+    the module of its tables, the constants in a file (bytes by name), the helper modules
+    that it needs, and the number of processes.
     """
 
     name: str
@@ -106,7 +115,7 @@ class ProgramSource:
     helpers: frozenset[str]
     processes: int
     classes: tuple[tuple[int, ...], ...]
-    """Per class the processes that run it."""
+    """For each class, the processes that run it."""
 
     def write(self, folder: Path) -> None:
         """Writes the files to a folder. Raises OSError and DistIRError."""
@@ -118,7 +127,7 @@ class ProgramSource:
 
 
 def tables_name(program: str) -> str:
-    """The module that has the tables of a program."""
+    """Returns the name of the module that has the tables of a program."""
     return "tables" if program == PROGRAM else f"{program}_tables"
 
 
@@ -126,9 +135,9 @@ def program_source(
     module: ModuleOp, name: str = PROGRAM, *, compiled: bool = False
 ) -> ProgramSource:
     """
-    The program of every rank of a distributed or sequential module, to be written to
-    `name`.py. If it is to be `compiled`, methods that call no others go through
-    `torch.compile`. A module that is already in per-rank form gives the class of that rank alone.
+    Returns the files for every rank of a distributed or sequential module, whose program is
+    to be written to `name`.py. If it is to be `compiled`, methods that call no others go
+    through `torch.compile`. A module in per-rank form gives the class of that rank alone.
     Raises DistIRError.
     """
     devices = devices_of(module)
@@ -211,14 +220,14 @@ def _rank_source(
     constants: WrittenConstants,
     compiled: bool,
 ) -> ClassSource:
-    """The classes of a per-rank program, which is changed on the way."""
+    """Returns the classes of a per-rank program, which is changed on the way."""
     fuse(program)
     outline(program)
     bundle(program)
     release_bundles(program)
     if compiled:
         _compile_leaves(program)
-    return RankSource(program, devices, texts, constants).source()
+    return class_source(RankClasses(program, devices, texts, constants))
 
 
 def _compile_leaves(program: ModuleOp) -> None:
@@ -234,7 +243,7 @@ def _compile_leaves(program: ModuleOp) -> None:
 def _head(
     name: str, processes: int, helpers: Iterable[str], has_constants: bool
 ) -> str:
-    """The imports of the module of a program."""
+    """Returns the imports of the module of a program."""
     tables = tables_name(name)
     imports = [f"from . import {', '.join(sorted({*helpers, 'modules'}))}"]
     imports.append("from .runtime import Rank")
@@ -256,7 +265,7 @@ def _head(
 def _places(
     entry: FuncOp, known: dict[str, Mesh], device: int, source: ClassSource
 ) -> str:
-    """What a device's program takes and gives, and where its modules hold it."""
+    """Returns what a device's program takes and returns, and where its modules hold it."""
 
     def here(types: Iterable[Attribute]) -> tuple[int, ...]:
         return tuple(
@@ -325,12 +334,13 @@ def _tensor_table(
     for index, (name, type_, extra) in enumerate(
         zip(names, types, attributes, strict=True)
     ):
-        fields = [repr(name)]
+        fields, form = [repr(name)], source_form_of(type_, extra)
         if isinstance(type_, TensorType) and min(type_.get_shape(), default=0) >= 0:
             dtype = torch_dtype(
                 onnx_element_type(type_.element_type), f"{title.lower()[:-1]} {name!r}"
             )
-            fields += [dtype, repr(tuple(type_.get_shape()))]
+            shape = type_.get_shape() if form is None else form.shape
+            fields += [dtype, repr(tuple(shape))]
         layout = layout_of(type_)
         requested = extra.get(LAYOUT)
         if layout is None and isinstance(requested, LayoutAttr):
@@ -351,6 +361,11 @@ def _tensor_table(
         if repacked is not None:
             parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
             fields.append(f"repacked={(repacked.dim, parts)!r}")
+        if form is not None and form.padded != form.shape:
+            fields.append(f"padded={form.padded!r}")
+        if form is not None and form.flattened is not None:
+            splits = tuple(map(tuple, form.flattened.splits))
+            fields.append(f"flattened={(form.flattened.length, splits)!r}")
         if isinstance(default := extra.get(DEFAULT), FloatAttr):
             fields.append(f"default={default.value.data!r}")
         if COUNTER in extra:

@@ -1,4 +1,4 @@
-"""What is known about the integers that a value can hold."""
+"""Ranges of the integers that a value can hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMBINES = frozenset(("onnx.Add", "onnx.Mul", "onnx.Where", "onnx.Max", "onnx.C
 
 
 def is_non_negative(value: SSAValue) -> bool:
-    """Whether no element can be negative, as far as the ops that made it tell."""
+    """Whether no element can be negative, as far as the ops that computed it tell."""
     known = known_constant(value)
     if known is not None:
         return bool((known >= 0).all())

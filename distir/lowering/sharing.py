@@ -1,4 +1,4 @@
-"""Which values of a per-rank program may share memory with which others."""
+"""Which values of a per-rank program may share memory."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ _FRESH = frozenset(
         "collective.slice",  # a copy of the part
     )
 )
+_RESHAPED = ("train.flatten", "train.unflatten")
 
 
 def is_fresh(op: Operation) -> bool:
     """
-    Whether all results of an op lie in memory of their own. Of ops that are not known it is
-    assumed that they may give back an operand, or a view of one.
+    Whether all results of an op lie in memory of their own. An unknown op may return an
+    operand, or a view of one.
     """
+    if op.name in _RESHAPED:
+        return False
     return op.name in _FRESH or op.name.startswith("train.")
 
 
 @dataclass
 class SharedMemory:
     """
-    Which values of a program may lie in the same memory. `returned` gives, for each
-    function by name and each of its results, the arguments that it may share memory with.
+    Which values of a program may lie in the same memory. `returned` has, for each function
+    by name and each of its results, the arguments that the result may share memory with.
     """
 
     returned: dict[str, list[frozenset[int]]] = field(
@@ -43,7 +46,7 @@ class SharedMemory:
 
     @staticmethod
     def of(module: ModuleOp) -> SharedMemory:
-        """The shared memory of all functions that the entry function reaches."""
+        """Returns the shared memory of all functions that the entry function reaches."""
         found = SharedMemory()
         for function in reachable_functions(module):  # callees first
             found._add(function)
@@ -63,7 +66,7 @@ class SharedMemory:
         ]
 
     def sources(self, op: Operation) -> Mapping[SSAValue, list[SSAValue]]:
-        """The operands that each result of an op may share memory with."""
+        """Returns the operands that each result of an op may share memory with."""
         if isinstance(op, CallOp):
             returned = self.returned[op.callee.string_value()]
             return {
@@ -74,7 +77,7 @@ class SharedMemory:
         return dict.fromkeys(op.results, operands)
 
     def users(self, value: SSAValue) -> set[Operation]:
-        """The ops that use a value or something that may share its memory."""
+        """Returns the ops that use a value or something that may share its memory."""
         found: set[Operation] = set()
         pending, seen = [value], {value}
         while pending:

@@ -1,12 +1,12 @@
 """
 The process that starts ranks: it imports PyTorch once and forks a process per rank.
 
-Run as a script, it reads one job per line of JSON on its standard
-input (`ranks`, `script`, `arguments`, `environment` for all ranks, `logs`: a folder) and
-writes one line per rank that ends (`{"rank": 1, "code": 0}`, a negative code for a
-signal). Each rank runs the script as `__main__`, as torchrun would start it, with its
-output in `logs/<rank>.log`. A line `{"cancel": true}` kills the ranks that still run and
-is answered by the same line; at the end of its input it kills them and ends.
+Run as a script, it reads one job per line of JSON on its standard input (`ranks`, `script`,
+`arguments`, `environment` for all ranks, `logs`: a folder) and writes one line per rank
+that ends (`{"rank": 1, "code": 0}`, a negative code for a signal). Each rank runs the
+script as `__main__`, as torchrun would start it, with its output in `logs/<rank>.log`. A
+line `{"cancel": true}` kills the ranks that still run and is answered by the same line; at
+the end of its input the process kills them and ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CANCEL = {"cancel": True}
 
 
 def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
-    """The life of a forked child; never returns."""
+    """Runs a rank in a forked child; never returns."""
     code = 1
     try:
         if sys.platform == "linux":
@@ -71,7 +71,9 @@ def _answer(line: object) -> None:
 
 
 def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
-    """Forks the ranks and reports how each ends, or kills all when it is told to."""
+    """
+    Forks the ranks and reports how each ends, or kills all of them when it is told to.
+    """
     if "--checkpoint-dir" in job["arguments"]:
         # Once for all ranks, as it takes long to load.
         import torch.distributed.checkpoint  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -88,7 +90,7 @@ def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
             code = os.waitstatus_to_exitcode(status)
             _answer({"rank": running.pop(child), "code": code})
         elif select.select([commands], [], [], 0.02)[0]:
-            # While a job runs nothing else is sent than its cancellation.
+            # While a job runs, only its cancellation can be sent.
             line = commands.readline()
             for left in running:
                 os.kill(left, signal.SIGKILL)

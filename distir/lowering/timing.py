@@ -1,4 +1,7 @@
-"""How long packages take on this machine: every rank a process, calls timed together."""
+"""
+Times packages on this machine: every rank is a process, and calls are timed on all of them
+together.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,30 @@ from statistics import median
 from distir.errors import DistIRError
 from distir.lowering.launch import Progress, Spawner, run_script
 
+BACKENDS = ("gloo", "nccl")
+"""The backends of processes that are timed: cores of the CPU, or GPUs."""
+
 STEADY_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
 }
 """
-Lets processes with glibc keep the memory that they free. Otherwise whether a tensor costs
-page faults depends on what else was freed before.
+Environment variables that make processes with glibc keep the memory that they free.
+Otherwise it depends on what else was freed before whether a tensor costs page faults.
 """
 
 
 def timing_spawner() -> Spawner:
-    """A process to time packages in, on equal terms."""
+    """Returns a spawner in which all packages are timed under the same conditions."""
     return Spawner(STEADY_MEMORY)
 
 
 @dataclass(frozen=True)
 class TimedPackage:
     """
-    A package written by `write_package`, and the random arguments that it is given:
-    integers are less than `below`; calls go through several sets of arguments, of
-    `footprint` bytes together, so that these do not stay in a cache that is smaller.
+    A package written by `write_package`, and the random arguments for it: integers are less
+    than `below`; calls use several sets of arguments in turn, of `footprint` bytes
+    together, so that they do not stay in a cache that is smaller.
     """
 
     folder: Path
@@ -43,11 +49,12 @@ class TimedPackage:
 @dataclass(frozen=True)
 class TimingSettings:
     """
-    Every package has its turn in each of `rounds`, so that a disturbance hits all of them
-    and not one. In a turn it is called `warm_up` times, then timed `samples` times, each
-    time for so many calls on end that they take about `least_s` seconds. With `in_turn` the
-    packages take turns instead, as the ops of a program do: in a turn, that many calls
-    after one that is not timed, each with other arguments: code is in the caches, data is not.
+    How packages are timed. Every package has its turn in each of `rounds`, so that a
+    disturbance affects all of them and not one. In a turn it is called `warm_up` times,
+    then timed `samples` times, each time for so many calls in a row that they take about
+    `least_s` seconds. With `in_turn`, packages alternate as the ops of a program do: in a
+    turn, that many calls are timed after one that is not, each with other arguments, so
+    that code is in the caches and data is not.
     """
 
     rounds: int = 3
@@ -58,15 +65,15 @@ class TimingSettings:
 
 
 Timing = list[list[float]]
-"""Seconds per call of one package: per round, the samples."""
+"""Seconds per call of one package: for each round, the samples."""
 
 
 @dataclass(frozen=True)
 class Timings:
     """
-    Timings of packages, on a device of that name and memory in bytes. `peaks` are the bytes
-    that each package is given at most, on the process with the most; 0 where none are counted,
-    on the CPU.
+    The timings of packages, with the name of the device and its memory in bytes. `peaks` are
+    the bytes that each package is given at most, on the process with the most; 0 where none
+    are counted, on the CPU.
     """
 
     times: list[Timing]
@@ -77,8 +84,9 @@ class Timings:
 
 def typical(rounds: Timing) -> float:
     """
-    The least of the rounds' medians: a disturbance makes a round slower, never faster;
-    within a round what varies, such as the time to wake a thread, varies in programs too.
+    Returns the least of the rounds' medians. A disturbance makes a round slower, never
+    faster; what varies within a round, such as the time to wake a thread, varies in
+    programs too.
     """
     return min(median(samples) for samples in rounds)
 
@@ -94,8 +102,9 @@ def time_packages(
     progress: Progress | None = None,
 ) -> Timings:
     """
-    Times packages in the same `ranks` processes; each needs so many, or one: then every
-    rank runs it for itself. On the CPU each process has one thread. Raises DistIRError.
+    Times packages in the same `ranks` processes. A package needs that many processes, or
+    one: then every rank runs it by itself. On the CPU each process has one thread. Raises
+    DistIRError.
     """
     if not packages:
         raise DistIRError("there is no package to time")

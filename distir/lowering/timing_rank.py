@@ -1,13 +1,13 @@
 """
-What each rank of a timing runs (`distir.lowering.timing`): it loads the packages that a job
-names, one after the other, with random arguments, and times calls of their `main`.
+The program of each rank in a timing (`distir.lowering.timing`): it loads the packages that
+a job names, one after the other, with random arguments, and times calls of their `main`.
 
 A call starts on all ranks at the same moment of the machine's clock, and lasts until the
-last rank has its results. Where it is short, several calls in a row are timed together.
+last rank has its results. If it is short, several calls in a row are timed together.
 
-Or the packages take turns, call by call, as the ops of a program do: what one finds in the
-caches is what the others left there. Packages of one process are run by every rank for
-itself, all at the same time.
+Alternatively the packages take turns, call by call, as the ops of a program do: each finds
+in the caches what the others left there. Packages of one process are run by every rank
+independently, all at the same time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ import torch
 import torch.distributed as dist
 
 AHEAD_S = 3e-4
-"""How long before the start of a call the ranks agree on it."""
+"""How many seconds before the start of a call the ranks agree on it."""
 
 
 def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
-    """`program`, `runtime` and `collectives` of the package in a folder."""
+    """
+    Returns the modules `program`, `runtime` and `collectives` of the package in a folder.
+    """
     path = Path(folder)
     spec = importlib.util.spec_from_file_location(
         name, path / "__init__.py", submodule_search_locations=[folder]
@@ -45,8 +47,9 @@ def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
 
 def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor:
     """
-    Integers in [0, below); states in [0, 1), as second moments must be; others normal,
-    scaled so that products with a matrix stay about as large as they are.
+    Returns a random tensor: integers in [0, below); states in [0, 1), as second moments
+    must be; others normal, scaled so that products with a matrix stay about as large as
+    they are.
     """
     if spec.dtype == torch.bool:
         return torch.ones(shape, dtype=torch.bool)
@@ -63,7 +66,7 @@ Argument = torch.Tensor | float
 
 
 class TimedBody:
-    """This rank's part of a program, with sets of arguments that calls go through."""
+    """This rank's part of a program, with sets of arguments that calls use in turn."""
 
     def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
         loaded = load_package(job["folder"], f"timed{number}")
@@ -87,7 +90,10 @@ class TimedBody:
         self.body = own.program(self.meshes, own.numbers)
 
     def arguments(self, least: int = 1) -> list[list[Argument]]:
-        """Several sets of arguments, at least so many, and of the footprint together."""
+        """
+        Returns several sets of arguments: at least so many, and as many as the footprint
+        needs.
+        """
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]
 
@@ -124,7 +130,7 @@ class Ranks:
             torch.cuda.synchronize(self.device)
 
     def start(self) -> float:
-        """A moment at which all ranks go on together."""
+        """Waits for the moment at which all ranks start together, and returns it."""
         self.synchronise()
         if self.size == 1:
             return time.perf_counter()
@@ -138,7 +144,7 @@ class Ranks:
         return moment
 
     def largest(self, values: list[float]) -> list[float]:
-        """The maximum over all ranks of each of these values."""
+        """Returns the maximum over all ranks of each of these values."""
         if self.size == 1:
             return values
         found = torch.tensor(values, dtype=torch.float64).to(self.device)
@@ -165,7 +171,7 @@ def peak_memory(body: TimedBody, ranks: Ranks) -> int:
 
 
 def timed_calls(body: TimedBody, sets: list[list[Argument]], ranks: Ranks) -> float:
-    """Seconds per call, of `body.calls` calls on end."""
+    """Returns the seconds per call, for `body.calls` calls in a row."""
     main, finish = body.body.main, body.collectives.finish_sends
     count, different = body.calls, len(sets)
     start = ranks.start()
@@ -177,7 +183,7 @@ def timed_calls(body: TimedBody, sets: list[list[Argument]], ranks: Ranks) -> fl
 
 
 def time_body(body: TimedBody, ranks: Ranks, settings: dict[str, Any]) -> list[float]:
-    """Seconds per call, several times, after calls that warm up."""
+    """Returns several samples of the seconds per call, after calls that warm up."""
     sets = body.arguments()
     for _ in range(settings["warm_up"]):
         timed_calls(body, sets, ranks)
@@ -194,9 +200,9 @@ def time_in_turn(
     bodies: list[TimedBody], ranks: Ranks, settings: dict[str, Any]
 ) -> list[list[float]]:
     """
-    Seconds per call of each program, which take turns: in each, after a call that is not
-    timed, a few with other arguments. So code is in the caches and data is not, as for ops
-    that recur in a program.
+    Returns samples of the seconds per call of each program. They take turns: in each, after
+    a call that is not timed, come a few with other arguments. So code is in the caches and
+    data is not, as for ops that recur in a program.
     """
     calls = settings["in_turn"]
     arguments = [body.arguments(calls + 1)[: calls + 1] for body in bodies]
@@ -213,7 +219,8 @@ def time_in_turn(
                 main(*given)
                 finish()
             ends.append(time.perf_counter())
-    # A call together begins when the last rank does; one alone is each rank's own.
+    # A common call begins when the last rank begins; otherwise each rank is timed by
+    # itself.
     own = [end - start for start, end in zip(starts, ends, strict=True)]
     slower = ranks.largest(own)
     last, until = ranks.largest(starts), ranks.largest(ends)
@@ -228,7 +235,7 @@ def time_in_turn(
 
 
 def described(device: torch.device, ranks: int) -> dict[str, Any]:
-    """The device that a rank runs on: its name and its memory in bytes."""
+    """Returns the name and the memory in bytes of the device that a rank runs on."""
     if device.type == "cuda":
         memory = torch.cuda.mem_get_info(device)[1]
         return {"name": torch.cuda.get_device_name(device), "memory": memory}
@@ -237,7 +244,7 @@ def described(device: torch.device, ranks: int) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """Returns the name that the processor reports."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]

@@ -11,6 +11,7 @@ from xdsl.dialects.func import FuncOp
 
 from distir.errors import DistIRError
 from distir.lowering.helper_modules import helper_text, with_imports
+from distir.lowering.kernel_files import kernel_files
 from distir.lowering.program_source import program_source
 from distir.program import (
     argument_names,
@@ -30,14 +31,20 @@ ALWAYS = (
 """The helper modules of every package."""
 
 EVALUATION = "evaluation_program"
-"""The module of a package that trainings evaluate with."""
+"""The module of a package with which trainings evaluate."""
+
+USER_KERNELS = "user_kernels"
+"""The folder of a package that has copies of users' files."""
 
 TRAINING = ("training",)
 """The helper modules of packages that train."""
 
 
 def _check_updates(entry: FuncOp) -> dict[int, int]:
-    """The results that update arguments, which must be what they replace."""
+    """
+    Returns the results that update arguments, with the index of the argument. Raises
+    DistIRError for a result of another type than its argument.
+    """
     updates = updated_arguments(entry)
     types = entry.function_type
     for result, argument in updates.items():
@@ -62,23 +69,28 @@ def write_package(
     *,
     evaluation: bool = False,
     compiled: bool = False,
+    kernels: Sequence[Path] = (),
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
-    (made if needed): `program.py` and `tables.py`, generated, and a file of constants where
-    there are long ones; `main.py`, to be started by `torchrun`; helper modules;
+    (made if needed), and returns the directory.
+
+    It contains `program.py` and `tables.py`, which are generated, and a file of constants
+    if there are long ones; `main.py`, to be started by `torchrun`; helper modules; and
     `manifest.json`, which names the arguments, the results and the weights file. `helpers`
-    are modules that whoever runs it needs besides. A training step takes its learning rate
-    and weight decay as arguments (`add-step-settings`); with `evaluation` the package holds
-    its forward program too, in files of its own. If it is `compiled`, its methods but for those
-    that call others are made kernels of by `torch.compile`. Returns the directory. Raises DistIRError
-    for programs that have no torch lowering; nothing is written then.
+    are further modules that the caller needs. A training step takes its learning rate and
+    weight decay as arguments (`add-step-settings`); with `evaluation` the package also
+    holds its forward program, in files of its own. If it is `compiled`, `torch.compile` makes
+    kernels of its methods, except those that call others. `kernels` are files of users'
+    kernels, which the package may contain copies of (`kernel_files`). Raises DistIRError for
+    programs that have no torch lowering; nothing is written then.
     """
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))
     if trains and has_step_settings(module):
         module = module.clone()
         add_step_settings(module)
+    own = kernel_files(module, kernels)
     source = program_source(module, compiled=compiled)
     entry = entry_function(module)
     manifest = {
@@ -94,6 +106,7 @@ def write_package(
         "trains": trains,
         "compiled": compiled,
         "weights": None if weights is None else str(Path(weights).resolve()),
+        "kernels": {name: file.digest for name, file in own.items()},
     }
     sources = [source]
     if evaluation:
@@ -111,6 +124,11 @@ def write_package(
             (directory / name).write_text(text, encoding="utf-8")
         for each in sources:
             each.write(directory)
+        if own:
+            (directory / USER_KERNELS).mkdir(exist_ok=True)
+            (directory / USER_KERNELS / "__init__.py").touch()
+        for name, file in own.items():
+            (directory / USER_KERNELS / f"{name}.py").write_bytes(file.text)
     except OSError as error:
         raise DistIRError(
             f"cannot write the package to {directory}: {error}"

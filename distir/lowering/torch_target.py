@@ -15,8 +15,9 @@ from distir.lowering.program_source import program_source
 @dataclass(frozen=True)
 class TorchTarget(Target):
     """
-    Prints `program.py` of the package that `distir lower` writes, a class per distinct
-    rank program, and its `tables.py` behind it. `distir.lowering.torch_package.write_package` adds what runs it.
+    Prints the `program.py` of the package that `distir lower` writes, with a class per
+    distinct rank program, followed by its `tables.py`.
+    `distir.lowering.torch_package.write_package` adds what runs it.
     """
 
     name = "torch"

@@ -1,4 +1,4 @@
-"""How a module is called: which tensors of a call are which inputs of its programs."""
+"""Maps the tensors of a module's call to the inputs of its programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distir.frontends.torch_names import leaf_names
 def fake_output(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What a module gives, with tensors that have shapes and no values."""
+    """Returns a module's output, with tensors that have shapes and no values."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         fakes = _pytree.tree_map_only(
@@ -33,7 +33,7 @@ def fake_output(
 
 class Inputs:
     """
-    The signature of a module's forward with the example that it was made for: tensors may
+    The signature of a module's forward, with the example that it was made for: tensors may
     have other values in a call, everything else is part of the program.
     """
 
@@ -48,7 +48,7 @@ class Inputs:
         self._structure: Any = None
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The leaves of a call by the names that exporters give them."""
+        """Returns the leaves of a call by the names that exporters give them."""
         try:
             bound = dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -62,7 +62,7 @@ class Inputs:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, torch.Tensor]:
         """
-        The tensors of a call for the inputs of a program, which has these `names`.
+        Returns the tensors of a call for the inputs of a program, which has these `names`.
         Raises DistIRError for a call that differs in more than the values of tensors.
         """
         given = self._named(args, kwargs)
@@ -78,7 +78,7 @@ class Inputs:
         )
 
     def output(self, leaves: Sequence[torch.Tensor]) -> Any:
-        """What the module's forward gives, made of the results of its program."""
+        """Returns the module's output, made of the results of its program."""
         if self._structure is None:
             output = fake_output(self._source, self._args, self._kwargs)
             self._structure = _pytree.tree_structure(output)

@@ -1,9 +1,9 @@
 """
-Parts of tensors that are made of several runs, in PyTorch's distributed checkpoints.
+Parts of tensors that consist of several runs, in PyTorch's distributed checkpoints.
 
 `torch.distributed.checkpoint` takes the part of a DTensor on a rank for one box of the
-whole tensor. Parts of strided shards are several: the q, k and v of some heads in a fused
-projection. Checkpoints of them would be refused, or hold the wrong numbers.
+whole tensor. Parts of strided shards are several boxes: the q, k and v of some heads in a
+fused projection. Checkpoints of them would be refused, or hold the wrong numbers.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from torch.distributed.tensor.placement_types import (
 from distir.lowering.template.boxes import box_of, runs
 
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Where a box begins in the whole tensor and in the part, and its sizes."""
+"""The beginning of a box in the whole tensor and in the part, and its sizes."""
 
 
 @cache
 def store_runs_apart() -> None:
     """
-    Teaches DTensor, for this process, to give each run of a strided shard to checkpoints as
-    a chunk of its own, when they are written and when they are read. DTensors whose part is
-    one box stay as they are.
+    Makes DTensor, in this process, pass each run of a strided shard to checkpoints as a
+    chunk of its own, when they are written and when they are read. DTensors whose part is
+    one box are not affected.
     """
     _replace("__create_write_items__", _write_items)
     _replace("__create_chunk_list__", _chunk_list)
@@ -89,7 +89,9 @@ def _part(tensor: DTensor, boxes: Sequence[Box], index: MetadataIndex) -> torch.
 
 
 def _boxes_of(tensor: DTensor) -> tuple[Box, ...]:
-    """The boxes of a part; none if it is one box, or not made of even parts."""
+    """
+    Returns the boxes of a part; none if it is one box, or does not consist of even parts.
+    """
     mesh, shape = tensor.device_mesh, tuple(tensor.shape)
     place = mesh.get_coordinate()
     if place is None or not any(
@@ -118,8 +120,8 @@ def _runs(
     size: int, steps: tuple[tuple[int, int, int], ...]
 ) -> tuple[tuple[int, int, int], ...]:
     """
-    The runs of a dimension that a part is made of: where each begins in the whole and in
-    the part, and its length. None where a step does not divide it.
+    Returns the runs of a dimension of which a part consists: the beginning of each in the
+    whole and in the part, and its length. None if a step does not divide it.
     """
     places = torch.arange(size)
     for factor, parts, at in steps:

@@ -1,11 +1,11 @@
-"""From a module to the package that runs it on every rank."""
+"""Compiles a module to the package that runs it on every rank."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
+from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.found_plan import FoundPlan
@@ -24,34 +25,36 @@ if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
 
 CONSTANTS = "constants.safetensors"
-"""The file of a package that holds what the exporter made constants of."""
+"""The file of a package that holds the constants that the exporter made."""
 
 INTERFACE = "interface.json"
-"""The file of a package that says how it is called."""
+"""The file of a package that describes how it is called."""
 
 
 @dataclass(frozen=True)
 class Request:
     """
-    What a module is to be made into.
+    What a module is to be compiled to.
 
-    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if
-      the module's output is the loss;
+    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if the
+      module's output is the loss;
     - `cluster`: a cluster, as text;
-    - `distribution`: how to distribute over it, or a plan that a search found for it.
+    - `distribution`: how to distribute over it, or a plan that a search found for it;
+    - `forward`: what is asked of the program before it is differentiated.
     """
 
     loss: Loss
     cluster: str
     distribution: DistributionOptions | FoundPlan
+    forward: ForwardOptions = field(default_factory=ForwardOptions)
 
     @property
     def devices(self) -> int:
-        """How many processes run it."""
+        """The number of processes that run it."""
         own = self.distribution
         if isinstance(own, FoundPlan):
             return own.devices
-        return own.d * own.t * own.p
+        return own.devices
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""
@@ -89,10 +92,12 @@ def training_package(
     request: Request,
 ) -> dict[str, bytes]:
     """
-    The files of the package that computes the loss and the gradients of a module in
-    training mode, by name. Raises DistIRError.
+    Returns the files, by name, of the package that computes the loss and the gradients of a
+    module in training mode. Raises DistIRError.
     """
-    imported, labels = training_program(module, args, kwargs, request.loss)
+    imported, labels = training_program(
+        module, args, kwargs, request.loss, forward=request.forward
+    )
     return _package(imported, labels, request.distribute_step)
 
 
@@ -102,11 +107,12 @@ def training_program(
     kwargs: Mapping[str, Any],
     loss: Loss,
     optimizer: str = "none",
+    forward: ForwardOptions | None = None,
 ) -> tuple[ImportedModel, list[str]]:
     """
-    The sequential program of a module in training mode that computes the loss and what the
-    optimizer makes of the gradients, by default the gradients themselves; and the names of
-    its labels. Raises DistIRError.
+    Returns the sequential program of a module in training mode, which computes the loss and
+    what the optimizer makes of the gradients (by default the gradients themselves), and the
+    names of its labels. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
@@ -127,30 +133,35 @@ def training_program(
     finally:
         for part, mode in modes.items():
             part.training = mode
-    _simplify(imported.module)
-    differentiate = DifferentiatePass(
-        loss=name or "none",
-        output=_loss_result(imported.module) if name is None else 0,
-        optimizer=optimizer,
-    )
     from distir.tools.files import apply_passes
 
     last: list[str] = []
     if own is not None:  # it takes the labels behind the positional arguments
         before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
         last = [_arguments(imported.module, "input")[before]]
+    forward = forward or ForwardOptions()
+    forward.apply(imported.module, apart=last)
+    differentiate = DifferentiatePass(
+        loss=name or "none",
+        output=_loss_result(imported.module) if name is None else 0,
+        optimizer=optimizer,
+        loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+    )
     apply_passes(imported.module, differentiate)
     return imported, last + _arguments(imported.module, "label")
 
 
 def forward_program(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    forward: ForwardOptions | None = None,
 ) -> ImportedModel:
-    """The sequential program of a module in evaluation mode. Raises DistIRError."""
+    """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
 
     imported = import_torch(module, args, kwargs, copy=False)
-    _simplify(imported.module)
+    (forward or ForwardOptions()).apply(imported.module)
     return imported
 
 
@@ -161,27 +172,15 @@ def evaluation_package(
     request: Request,
 ) -> dict[str, bytes]:
     """
-    The files of the package that computes the outputs of a module in evaluation mode, by
-    name. Raises DistIRError.
+    Returns the files, by name, of the package that computes the outputs of a module in
+    evaluation mode. Raises DistIRError.
     """
-    imported = forward_program(module, args, kwargs)
+    imported = forward_program(module, args, kwargs, request.forward)
     return _package(imported, [], request.distribute_forward)
 
 
-def _simplify(module: ModuleOp) -> None:
-    from distir.passes.raise_patterns import RaisePatternsPass
-    from distir.tools.files import apply_passes, named_pass
-
-    apply_passes(
-        module,
-        named_pass("fold-shapes"),
-        RaisePatternsPass(),
-        named_pass("outline-repeats"),
-    )
-
-
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:
-    """The names of a program's arguments that have a role."""
+    """Returns the names of a program's arguments that have a role."""
     from distir.program import argument_names, argument_roles, entry_function
 
     function = entry_function(module)
@@ -190,7 +189,10 @@ def _arguments(module: ModuleOp, wanted: str) -> list[str]:
 
 
 def _loss_result(module: ModuleOp) -> int:
-    """Which result of a program is its loss: the first scalar float. Raises DistIRError."""
+    """
+    Returns the index of a program's loss: its first scalar float result. Raises
+    DistIRError.
+    """
     from xdsl.dialects.builtin import AnyFloat, TensorType
 
     from distir.program import entry_function
@@ -211,7 +213,7 @@ def _loss_result(module: ModuleOp) -> int:
 def _package(
     imported: ImportedModel, labels: Sequence[str], apply: Callable[[ModuleOp], None]
 ) -> dict[str, bytes]:
-    """The files of the package of a program, which `apply` distributes in place."""
+    """Returns the files of the package of a program, which `apply` distributes in place."""
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
     from distir.weights import save_weights

@@ -1,4 +1,4 @@
-"""A key of what a package is made of: equal keys mean equal packages."""
+"""Keys of packages: equal keys mean equal packages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from distir import __version__
+from distir.version import __version__
 
 _NOT_OF_FORWARD = ("GenerationConfig",)
-"""Classes of what modules hold for other things; this one differs in every process."""
+"""
+Classes of objects that modules hold for other purposes; this one differs in every process.
+"""
 
 
 class _Pickler(pickle.Pickler):
-    """Writes what decides what a module computes: no values of parameters, but code."""
+    """
+    Pickles what decides what a module computes: its code, but no values of parameters.
+    """
 
     def __init__(self, file: io.BytesIO, parameters: set[int]):
         super().__init__(file, protocol=4)
@@ -52,7 +56,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _known(*parts: Any) -> None:
-    """What a pickled function is read as: nothing reads them."""
+    """What a pickled function is restored as; nothing restores them."""
 
 
 def content_key(
@@ -63,9 +67,9 @@ def content_key(
     request: Any,
 ) -> str | None:
     """
-    A key of a module (the files of its code, its structure and settings, the shapes of its
-    parameters, the values of its buffers), of the shapes of its inputs and of what is asked
-    of it. None where that cannot be told, as for a module that holds an open file.
+    Returns a key of a module (the files of its code, its structure and settings, the shapes
+    of its parameters, the values of its buffers), of the shapes of its inputs and of the
+    request. None if there is no such key, as for a module that holds an open file.
     """
     file = io.BytesIO()
     example = [
@@ -87,8 +91,9 @@ def content_key(
 
 def _code(module: torch.nn.Module) -> set[Path]:
     """
-    The files that say what a module computes: those of its classes with what tells the
-    versions of their libraries, all of the user's own that are loaded, and ours.
+    Returns the files that decide what a module computes: those of its classes, with files
+    that give the versions of their libraries, all of the user's own that are loaded, and
+    ours.
     """
     library = Path(inspect.__file__).parent
     found = set(Path(__file__).parents[1].rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Losses that are functions in Python."""
+"""Losses that are Python functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from distir.parallel.calling import fake_output
 _FAKES = "torch._subclasses.fake_tensor"
 
 LossFunction = Callable[[Any, torch.Tensor], torch.Tensor]
-"""Of a module's output and the labels; gives a scalar."""
+"""A function of a module's output and the labels that returns a scalar."""
 
 Loss = str | LossFunction | None
-"""The name of a loss, a function, or None if the module gives its loss itself."""
+"""The name of a loss, a function, or None if the module returns its loss itself."""
 
 
 @contextlib.contextmanager
 def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
-    """Inside, the module takes labels as its last positional argument and gives the loss."""
+    """
+    A context manager inside which the module takes labels as its last positional argument
+    and returns the loss.
+    """
     forward, patched = module.forward, module.__dict__.get("forward")
 
     def forward_and_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -49,9 +52,9 @@ def labels_of(
     loss: LossFunction,
 ) -> torch.Tensor:
     """
-    Example labels for a loss: the number of a class for each place of a map (`[N, C, ...]`)
-    or for each row of the module's output, or else a tensor like the output, whatever the
-    loss takes. Raises DistIRError.
+    Returns example labels for a loss: the number of a class for each position of a map
+    (`[N, C, ...]`) or for each row of the module's output, or else a tensor like the
+    output, whichever the loss accepts. Raises DistIRError.
     """
     output = fake_output(module, args, kwargs)
     candidates = list(_candidates(output))

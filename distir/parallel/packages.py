@@ -1,4 +1,6 @@
-"""The packages that programs are lowered to: made once, kept by content, read by all ranks."""
+"""
+The packages that programs are lowered to: made once, cached by content, read by all ranks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ CACHE = "DISTIR_CACHE"
 
 
 def cache_folder() -> Path:
-    """The folder in which packages are kept."""
+    """Returns the folder in which packages are cached."""
     if given := os.environ.get(CACHE):
         return Path(given)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -31,10 +33,10 @@ def cache_folder() -> Path:
 
 def shared_package(key: str | None, make: Callable[[], Mapping[str, bytes]]) -> Path:
     """
-    The folder of a package of files that rank 0 makes, unless it has it from an earlier
-    run: under its `key`, which stands for all that it is made of (None: there is no telling,
-    so that nothing is kept). Every rank calls this; each node gets a copy. What goes wrong
-    on rank 0 is raised on all. Raises DistIRError.
+    Returns the folder of a package whose files rank 0 makes, unless it has them from an
+    earlier run: under its `key`, which stands for all that the package depends on (None:
+    unknown, so that nothing is cached). Every rank must call this; each node gets a copy.
+    An error on rank 0 is raised on all ranks. Raises DistIRError.
     """
     sent: list[Any] = [None]
     if dist.get_rank() == 0:
@@ -61,7 +63,9 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _kept(key: str | None, files: Mapping[str, bytes]) -> Path:
-    """The folder with these files; what several ranks write at once is the same."""
+    """
+    Returns the folder with these files; ranks that write at the same time write the same.
+    """
     parent = cache_folder()
     if key is not None and (parent / key).is_dir():
         return parent / key
@@ -108,5 +112,5 @@ class Package:
         self.runtime: Any = self.module("runtime")
 
     def module(self, name: str) -> ModuleType:
-        """The module of the package that has that name."""
+        """Returns the module of the package that has that name."""
         return import_module(f"{self._name}.{name}")

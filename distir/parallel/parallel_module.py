@@ -1,8 +1,9 @@
-"""The module that a training script works with in place of the user's own."""
+"""The module that a training script works with instead of the user's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
@@ -15,12 +16,14 @@ from torch.utils.data import Dataset, DistributedSampler
 from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
 from distir.parallel.chunks import store_runs_apart
+from distir.parallel.filling import STATES, fill
+from distir.parallel.merged import merged_parts
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.weights import batch_counters, names_of, values_of_rank_0
+from distir.parallel.weights import batch_counters
 
 
 class _Loss(torch.autograd.Function):
-    """A loss whose gradients are known already."""
+    """A loss whose gradients have been computed already."""
 
     @staticmethod
     def forward(
@@ -50,10 +53,10 @@ class ParallelModule(nn.Module):
     A module that runs on several processes, made by `distir.parallelize` on each of them.
 
     Its parameters have the names of the source module and are `DTensor`s: each process
-    holds its part, and with a pipeline those of its stages alone. In training mode a call
-    gives the loss of the global batch, and `backward` on that fills the gradients; in
-    evaluation mode it gives this rank's part of the output. `data_rank` of `data_ranks`,
-    or a `sampler`, say which part of a batch a rank is to be given.
+    holds its part, and with a pipeline only those of its own stages. In training mode a
+    call returns the loss of the global batch, and `backward` on that fills the gradients;
+    in evaluation mode it returns this rank's part of the output. `data_rank` of
+    `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
     """
 
     def __init__(
@@ -71,9 +74,8 @@ class ParallelModule(nn.Module):
         self._make_evaluation = evaluation
         self._evaluation: RankProgram | None = None
         self.data_rank, self.data_ranks = program.place_in_batch()
-        self._others: dict[str, torch.Tensor] = {}
         self._counters = batch_counters(source)
-        self._fill(source, seed)
+        self._others = fill(self, source, program, seed)
         self.train(source.training)
 
     # What training scripts use
@@ -81,7 +83,7 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """
         Takes this rank's part of the batch, as the source module takes the whole, and in
-        training the labels as one more positional argument. Gives the loss of the global
+        training the labels as one more positional argument. Returns the loss of the global
         batch in training, this rank's part of the output in evaluation mode.
         """
         if self.training:
@@ -89,7 +91,10 @@ class ParallelModule(nn.Module):
         return self._output(args, kwargs)
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Forward and backward: the loss of the global batch, with all gradients filled."""
+        """
+        Runs forward and backward: returns the loss of the global batch, with all gradients
+        filled.
+        """
         loss = self._loss(args, kwargs)
         loss.backward()
         return loss.detach()
@@ -97,15 +102,17 @@ class ParallelModule(nn.Module):
     def sampler(
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
     ) -> DistributedSampler[Any]:
-        """The samples of a dataset that this rank is to be given, for a `DataLoader`."""
+        """
+        Returns the samples of a dataset that this rank must be given, for a `DataLoader`.
+        """
         return DistributedSampler(
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
         )
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """
-        Scales all gradients so that their norm, over the parameters of all stages, is
-        at most `max_norm`; gives the norm before.
+        Scales all gradients so that their norm, over the parameters of all stages, is at
+        most `max_norm`; returns the norm before.
         """
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
@@ -120,57 +127,12 @@ class ParallelModule(nn.Module):
             gradient.to_local().mul_(factor)
         return norm
 
-    # Making it
-
-    def _fill(self, source: nn.Module, seed: int) -> None:
-        """Adds the source's parameters and buffers, under their names."""
-        program, names = self._program, names_of(source)
-        first = {name: f for f, all_names in names.items() for name in all_names}
-        own = {first.get(s.name, s.name): s for s in program.arguments.values()}
-        used = {first.get(s.name, s.name) for s in program.all_arguments}
-        for name, buffer in source.named_buffers():
-            if buffer.is_meta and name in used and name not in program.constants:
-                raise DistIRError(
-                    f"parallelize: buffer {name!r} is on the meta device and has no value, "
-                    f"and nothing tells which; make the module's buffers on the CPU"
-                )
-        values: dict[str, torch.Tensor] = {}
-        for name, value in values_of_rank_0(source):
-            if name in own:
-                values[name] = program.held(own[name], program.part(own[name], value))
-            elif name not in used:  # no op reads it
-                values[name] = value.to(program.device).clone()
-        for name, parameter in source.named_parameters():
-            if parameter.is_meta and name in own:
-                drawn = program.initial(own[name], seed)
-                values[name] = program.held(own[name], drawn)
-            if name in values:
-                made = nn.Parameter(values[name], parameter.requires_grad)
-                for each in names[name]:
-                    folder, last = _place(self, each)
-                    folder.register_parameter(last, made)
-        kept = source.state_dict(keep_vars=True)
-        for name, _ in source.named_buffers():
-            if name in values:
-                folder, last = _place(self, name)
-                folder.register_buffer(last, values[name], persistent=name in kept)
-        for name, spec in own.items():
-            if spec.role in ("constant", "state") and name not in values:
-                self._others[spec.name] = program.other(spec)
-
     # Running
 
     def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
         program = self._program
         given = self._given(program, args, kwargs)
-        results = program.run(
-            {
-                s.name: _local(self._tensor(s.name))
-                for s in program.arguments.values()
-                if s.name not in given
-            }
-            | given
-        )
+        results = self._scaled_results(given)
         trained: list[nn.Parameter] = []
         gradients: list[DTensor] = []
         for index, value in results.items():
@@ -178,8 +140,9 @@ class ParallelModule(nn.Module):
             if spec.updates:
                 _local(self._tensor(spec.updates)).copy_(value)
             elif spec.of:
-                trained.append(self.get_parameter(spec.of))
-                gradients.append(program.distributed(spec, value))
+                for part, own in self._parts_of_gradient(spec, value):
+                    trained.append(self.get_parameter(part.of))
+                    gradients.append(program.distributed(part, own))
         for counter in self._counters:
             self.get_buffer(counter).add_(1)
         loss = program.everywhere(program.all_results[0], results.get(0))
@@ -188,6 +151,59 @@ class ParallelModule(nn.Module):
         if not trained:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, _Loss.apply(loss, gradients, *trained))
+
+    def _scaled_results(
+        self, given: Mapping[str, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """
+        The results of the program. Where its gradients overflow, because the loss is scaled by
+        too large a number, it runs again with a smaller one.
+        """
+        program = self._program
+        while True:
+            own = {
+                s.name: _local(self._tensor(s.name))
+                for s in program.arguments.values()
+                if s.name not in given
+            }
+            results = program.run({**own, **given})
+            if not self._has_smaller_scale(results):
+                return results
+
+    def _has_smaller_scale(self, results: Mapping[int, torch.Tensor]) -> bool:
+        """Whether the loss is to be scaled by less than it was; it is then, from now on."""
+        program = self._program
+        scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
+        if not scales:
+            return False
+        new = {
+            program.results[i].updates: value
+            for i, value in results.items()
+            if program.results[i].updates in scales
+        }
+        change = torch.zeros((), dtype=torch.int64, device=program.device)
+        for name, value in new.items():
+            if scales[name] == "exponent":
+                change = value - self._tensor(name)
+        dist.all_reduce(change, dist.ReduceOp.MIN)
+        if change >= 0:
+            return False
+        for name, value in new.items():
+            self._tensor(name).copy_(value)
+        return True
+
+    def _parts_of_gradient(
+        self, spec: Any, value: torch.Tensor
+    ) -> list[tuple[Any, torch.Tensor]]:
+        """A gradient, or those of the parameters that a schedule merged into its own."""
+        of = next(s for s in self._program.arguments.values() if s.name == spec.of)
+        if not of.repacked:
+            return [(spec, value)]
+        whole = replace(spec, repacked=of.repacked)
+        return [
+            (replace(part, of=part.name), view.contiguous())
+            for part, view in merged_parts(self._program, whole, value)
+        ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self._evaluation is None:
@@ -208,7 +224,7 @@ class ParallelModule(nn.Module):
     def _given(
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
-        """The parts of inputs and labels that this rank takes of a call."""
+        """Returns the parts of inputs and labels that this rank takes of a call."""
         count = len(args) - len(program.labels)
         if count < 0:
             raise DistIRError(
@@ -225,8 +241,9 @@ class ParallelModule(nn.Module):
 
     def _as_in(self, program: RankProgram, spec: Any) -> torch.Tensor | None:
         """
-        A parameter or constant as another program takes it (None: not on this rank). It may
-        be laid out otherwise there, or on another stage: every rank takes part in that.
+        Returns a parameter or constant as another program takes it (None: not on this
+        rank). It may have another layout there, or be on another stage, so every rank must
+        take part.
         """
         own = self._program
         held_here = any(spec is s for s in program.arguments.values())
@@ -246,7 +263,7 @@ class ParallelModule(nn.Module):
         return program.part(spec, whole) if held_here else None
 
     def _found(self, name: str) -> torch.Tensor | None:
-        """A parameter or buffer of that name, if there is one."""
+        """Returns the parameter or buffer of that name, if there is one."""
         *path, last = name.split(".")
         folder: Any = self
         for part in path:
@@ -255,10 +272,12 @@ class ParallelModule(nn.Module):
         return value.detach() if isinstance(value, torch.Tensor) else None
 
     def _tensor(self, name: str) -> torch.Tensor:
-        """What this rank has of a parameter, buffer or state of its program."""
+        """Returns what this rank has of a parameter, buffer or state of its program."""
         value = self._others.get(name)
         if value is None:
             value = self._found(name)
+        if value is None:
+            value = self._found(f"{STATES}.{name}")
         assert value is not None, name
         return value
 
@@ -269,8 +288,8 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 def _share_of_square(gradient: DTensor) -> torch.Tensor:
     """
-    What this rank adds to the square of a norm, so that the sum over all ranks counts
-    what several of them hold once.
+    Returns what this rank adds to the square of a norm, such that the sum over all ranks
+    counts once what several of them hold.
     """
     copies = prod(
         size
@@ -281,13 +300,3 @@ def _share_of_square(gradient: DTensor) -> torch.Tensor:
     )
     norm = torch.linalg.vector_norm(gradient.to_local(), dtype=torch.float32)
     return norm**2 / copies
-
-
-def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that holds what has this name, made if need be, and its name in that."""
-    *path, last = name.split(".")
-    for part in path:
-        if part not in root._modules:  # pyright: ignore[reportPrivateUsage]
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
-    return root, last

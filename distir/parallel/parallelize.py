@@ -1,4 +1,4 @@
-"""`distir.parallelize`."""
+"""`distir.parallelize`, which makes a module of PyTorch run distributed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from distir.parallel.compilation import (
     training_package,
 )
 from distir.parallel.content import content_key
+from distir.parallel.forward_options import ForwardOptions, Script
 from distir.parallel.losses import Loss
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
@@ -27,7 +28,7 @@ from distir.planning.distribution import DistributionOptions
 from distir.planning.found_plan import FoundPlan
 
 CLUSTER = "cpu"
-"""What modules are distributed for if nothing is said."""
+"""The cluster that modules are distributed for by default."""
 
 
 def parallelize(
@@ -38,56 +39,72 @@ def parallelize(
     loss: Loss = None,
     cluster: str = CLUSTER,
     d: int = 1,
+    c: int = 1,
     t: int = 1,
     p: int = 1,
     k: int = 1,
     zero: int = 0,
     checkpoint: str = "none",
-    schedule: str | None = None,
+    schedule: str | Path | Script | None = None,
     sequence_parallel: bool = False,
+    context: str = "gather",
+    context_order: str = "contiguous",
     overlap: bool = False,
     buckets: bool = True,
+    fused_attention: bool = True,
+    dtype: str | torch.dtype | None = None,
     plan: FoundPlan | str | Path | None = None,
     seed: int = 0,
 ) -> ParallelModule:
     """
-    The module, distributed over the processes that call this: all of them, under
-    `torchrun`, or one alone. Its class is `ParallelModule`.
+    Returns the module distributed over the processes that call this: all of them, under
+    `torchrun`, or a single one. The result is a `ParallelModule`.
 
     - `args`, `kwargs`: example inputs of the global batch; their shapes, and everything in
       them that is no tensor, become fixed.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
       of the module's output and the labels, or None if the module's output is the loss.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
-    - `d`, `t`, `p`: degrees of data, tensor and pipeline parallelism; there are d x t x p
-      processes. `k`: micro-batches; `schedule`: of the pipeline.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`, `buckets`: as in
-      `distir distribute`.
+    - `d`, `c`, `t`, `p`: degrees of data, context, tensor and pipeline parallelism; there are
+      d x c x t x p processes. `k`: micro-batches.
+    - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
+      to run (`docs/schedules.md`): a function, or the file of one.
+    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
+      `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
+      whether attention that a module writes out becomes one op.
+    - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
+      loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
+      gradients have the type of their parameters. In f16 the loss is scaled: a step whose
+      gradients overflow is computed again with a smaller scale.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
-      it was saved to: instead of `cluster` and all of the options above.
+      it was saved to: instead of `cluster`, the degrees and all that distributes.
     - `seed`: of the values of parameters that are on the meta device.
 
     Raises DistIRError, on every rank.
     """
     _join()
     kwargs = dict(kwargs or {})
+    forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
     options = DistributionOptions(
         d=d,
+        c=c,
         t=t,
         p=p,
         k=k,
         zero=zero,
         checkpoint=checkpoint,
-        schedule=schedule or "",
+        schedule=pipeline,
         sequence_parallel=sequence_parallel,
+        context=context,
+        context_order=context_order,
         overlap=overlap,
         buckets=buckets,
     )
     if plan is not None:
-        request = _planned(loss, cluster, options, plan)
+        request = _planned(loss, cluster, options, forward, plan)
     else:
-        grown = load_cluster(cluster, d * t * p)
-        request = Request(loss, str(grown), options)
+        grown = load_cluster(cluster, options.devices)
+        request = Request(loss, str(grown), options, forward)
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "
@@ -112,9 +129,16 @@ def parallelize(
 
 
 def _planned(
-    loss: Loss, cluster: str, options: DistributionOptions, plan: FoundPlan | str | Path
+    loss: Loss,
+    cluster: str,
+    options: DistributionOptions,
+    forward: ForwardOptions,
+    plan: FoundPlan | str | Path,
 ) -> Request:
-    """What a plan asks for, beside which nothing else may be. Raises DistIRError."""
+    """
+    Returns the request of a plan, with which no other options may be given. Raises
+    DistIRError.
+    """
     plain = DistributionOptions()
     given = [
         name for name, value in vars(options).items() if value != vars(plain)[name]
@@ -127,15 +151,16 @@ def _planned(
             f"cannot be given beside plan=; leave out one or the other"
         )
     found = plan if isinstance(plan, FoundPlan) else FoundPlan.load(plan)
-    return Request(loss, found.cluster, found)
+    return Request(loss, found.cluster, found, forward)
 
 
 def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
-    """How many processes are asked for, and by what."""
+    """Says how many processes are asked for, and by what."""
     if isinstance(distribution, FoundPlan):
         return f"the plan ({distribution.result.plan})"
-    d, t, p = distribution.d, distribution.t, distribution.p
-    return f"d x t x p = {d} x {t} x {p}"
+    axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")
+    sizes = (str(getattr(distribution, axis)) for axis in axes)
+    return f"{' x '.join(axes)} = {' x '.join(sizes)}"
 
 
 def _join() -> None:

@@ -1,4 +1,4 @@
-"""Where the parts of a tensor are, in the words of PyTorch's DTensor."""
+"""Expresses layouts as placements of PyTorch's DTensor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Split = tuple[tuple[str, int | None], ...]
 """The axes that split a dimension, the outermost first, each with its run length."""
 
 Axes = tuple[tuple[str, int], ...]
-"""The axes of a mesh, by name, with their sizes; the first is the outermost."""
+"""The axes of a mesh with their sizes, outermost first."""
 
 
 def placements(
     shape: Sequence[int], split: Sequence[Split], axes: Mapping[str, int]
 ) -> list[Placement]:
     """
-    One placement for each axis of a mesh, for a tensor of that global shape whose
-    dimensions are split like that. DTensor applies placements in the order of the mesh;
-    where ours is another one, or where parts are made of several runs, it is a strided
-    shard. Raises DistIRError for a split that no placements of DTensor mean.
+    Returns one DTensor placement for each axis of a mesh, for a tensor of that global shape
+    whose dimensions are split in this way. DTensor applies placements in the order of the
+    mesh; where our order differs, or parts consist of several runs, the placement is a
+    strided shard. Raises DistIRError for a split that no placements of DTensor express.
     """
     found: dict[str, Placement] = {name: Replicate() for name in axes}
     for dim, (size, own) in enumerate(zip(shape, split, strict=False)):
@@ -56,8 +56,8 @@ def placements(
 @cache
 def _strides(size: int, split: Split, axes: Axes) -> Mapping[str, int] | None:
     """
-    The factor of the strided shard that each axis that splits a dimension makes; 1 for
-    a plain shard.
+    Returns the factor of the strided shard for each axis that splits a dimension; 1 for a
+    plain shard. None if there are no such factors.
     """
     sizes = dict(axes)
     names = [name for name, _ in axes if any(name == own for own, _ in split)]
@@ -81,7 +81,7 @@ def _taken(
     sizes: Mapping[str, int],
     place: Mapping[str, int],
 ) -> npt.NDArray[Any]:
-    """The elements that the device at that place of the mesh holds."""
+    """Returns the elements that the device at that place of the mesh holds."""
     for name, run in split:
         parts = sizes[name]
         width = len(elements) // parts if run is None else run
@@ -96,14 +96,14 @@ def _strided(
     names: Sequence[str],
     place: Sequence[int],
 ) -> npt.NDArray[Any]:
-    """Those that it holds by the rules of DTensor."""
+    """Returns the elements that it holds by the rules of DTensor."""
     for name, factor, index in zip(names, factors, place, strict=True):
         elements = elements.reshape(factor, sizes[name], -1)[:, index].reshape(-1)
     return elements
 
 
 def _factors(size: int, parts: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The factors worth trying for axes of these sizes, plain shards first."""
+    """Yields the factors worth trying for axes of these sizes, plain shards first."""
     if not parts:
         yield ()
         return

@@ -19,16 +19,16 @@ from distir.parallel.packages import Package
 from distir.parallel.placements import placements
 
 _REPLICAS = "replicas"
-"""The axis of a mesh that has none, whose only device holds everything."""
+"""The axis of the mesh that stands in for none: its only device holds everything."""
 
 
 class RankProgram:
     """
     The part of a package that this rank runs.
 
-    - `arguments`, `results`: what it takes and gives, as rows of the package's tables, by
-      their place in these;
-    - `inputs`, `labels`: the names of arguments that a call gives, in its order;
+    - `arguments`, `results`: what it takes and returns, as rows of the package's tables, by
+      their index there;
+    - `inputs`, `labels`: the names of arguments that a call passes, in that order;
     - `constants`: tensors that the exporter made, by name.
     """
 
@@ -79,18 +79,18 @@ class RankProgram:
         )
 
     def initial(self, spec: Any, seed: int) -> torch.Tensor:
-        """This rank's part of a new parameter, drawn from the seed and its name."""
+        """Returns this rank's part of a new parameter, drawn from the seed and its name."""
         mesh = self.specs.get(spec.mesh)
         return self._initial.parameter(spec, mesh, self.rank, seed).to(self.device)
 
     def part(self, spec: Any, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a tensor."""
+        """Returns this rank's part of a tensor."""
         mesh = self.specs.get(spec.mesh)
         # A copy, so that the whole tensor can go.
         return self._runtime.shard(whole, spec, mesh, self.rank).clone()
 
     def distributed(self, spec: Any, part: torch.Tensor) -> DTensor:
-        """The distributed tensor of which this rank holds that part."""
+        """Returns the distributed tensor of which this rank holds that part."""
         stride = tuple(prod(spec.shape[i + 1 :]) for i in range(len(spec.shape)))
         return DTensor.from_local(
             part,
@@ -106,15 +106,17 @@ class RankProgram:
         return placements(spec.shape, spec.split, axes) if axes else [Replicate()]
 
     def held(self, spec: Any, part: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a parameter, or of a buffer that is split, as a DTensor."""
+        """
+        Returns this rank's part of a parameter, or of a buffer that is split, as a DTensor.
+        """
         if spec.role == "parameter" or any(spec.split):
             return self.distributed(spec, part)
         return part
 
     def other(self, spec: Any) -> torch.Tensor:
         """
-        This rank's part of what the source module does not have: a constant that the
-        exporter made, or the first value of a state.
+        Returns this rank's part of what the source module does not have: a constant that
+        the exporter made, or the first value of a state.
         """
         if spec.name in self.constants:
             return self.part(spec, self.constants[spec.name]).to(self.device)
@@ -122,7 +124,10 @@ class RankProgram:
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
     def place_of(self, spec: Any) -> tuple[Any, ...]:
-        """Equal for two tensors, also of two programs, whose parts are in the same places."""
+        """
+        Returns a key that is equal for two tensors, also of two programs, whose parts are
+        in the same places.
+        """
         mesh = self.specs.get(spec.mesh)
         split = spec.split if any(spec.split) else ()
         return () if mesh is None else (mesh.ranks, mesh.axes, split)
@@ -130,7 +135,10 @@ class RankProgram:
     # The batch
 
     def batch_axes(self) -> dict[str, int]:
-        """The axes that split the first dimension of inputs and labels, with their sizes."""
+        """
+        Returns the axes that split the first dimension of inputs and labels, with their
+        sizes.
+        """
         split = [
             spec
             for spec in self.all_arguments
@@ -139,15 +147,18 @@ class RankProgram:
         return self._batches.batch_axes(split, self.specs)
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
-        """Which part of the batch a rank (this one) is to be given, and of how many."""
+        """
+        Returns which part of the batch a rank (by default this one) must be given, and of
+        how many.
+        """
         rank = self.rank if rank is None else rank
         meshes = self.specs.values()
         return self._batches.place_in_batch(self.batch_axes(), meshes, rank)
 
     def of_batch(self, spec: Any, given: torch.Tensor) -> torch.Tensor:
         """
-        What this rank takes of an input, whose part of the batch it was given.
-        Raises DistIRError for another shape.
+        Returns what this rank takes of an input, given its part of the batch. Raises
+        DistIRError for another shape.
         """
         expected, own = self._batches.share(spec, self.batch_axes())
         if list(given.shape) != expected:
@@ -170,8 +181,8 @@ class RankProgram:
 
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """
-        The results of this rank, by their place in the table, for its parts of all
-        arguments.
+        Runs the program on this rank's parts of all arguments; returns its results by their
+        index in the table.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
         with torch.no_grad():
@@ -179,7 +190,7 @@ class RankProgram:
         return dict(zip(self.results, results, strict=True))
 
     def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
-        """A tensor that the ranks of its mesh have whole, on all ranks."""
+        """Returns, on all ranks, a tensor that the ranks of its mesh have whole."""
         ranks = self.specs[spec.mesh].ranks if spec.mesh else [0]
         if len(ranks) < dist.get_world_size():
             if value is None:
@@ -191,8 +202,8 @@ class RankProgram:
 
     def output(self, index: int, value: torch.Tensor | None) -> torch.Tensor:
         """
-        This rank's part of the batch of a result: with a pipeline, ranks of other stages
-        than the last get theirs too.
+        Returns this rank's part of the batch of a result: with a pipeline, ranks of other
+        stages than the last get theirs too.
         """
         spec = self.all_results[index]
         mesh = self.specs.get(spec.mesh)
@@ -204,7 +215,7 @@ class RankProgram:
         return self._from_its_stage(spec, value)
 
     def _of_batch_only(self, spec: Any, value: torch.Tensor) -> torch.Tensor:
-        """A result that is split over the axes of the batch alone."""
+        """Returns a result that is split over the axes of the batch alone."""
         axes = self.batch_axes()
         kept = tuple(
             tuple(s for s in split if dim == 0 and s[0] in axes)

@@ -1,4 +1,4 @@
-"""What parameters and buffers begin with: the source module's values on rank 0."""
+"""The initial values of parameters and buffers: those of the source module on rank 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def names_of(source: nn.Module) -> dict[str, list[str]]:
-    """All names of each parameter of a module, by its first name."""
+    """Returns all names of each parameter of a module, by its first name."""
     first: dict[nn.Parameter, str] = {}
     found: dict[str, list[str]] = {}
     for name, parameter in source.named_parameters(remove_duplicate=False):
@@ -20,9 +20,9 @@ def names_of(source: nn.Module) -> dict[str, list[str]]:
 
 def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    The parameters and buffers of a module on every rank as they are on rank 0, by their
-    first name, but for those on the meta device, which have no values. Ranks that made
-    their module from the same seed have them already: nothing is sent then.
+    Yields, on every rank, the parameters and buffers of a module as they are on rank 0, by
+    their first name, except for those on the meta device, which have no values. If all
+    ranks made their module from the same seed, nothing is sent.
     """
     tensors = {
         name: tensor.detach()
@@ -39,7 +39,7 @@ def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _different(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """The names of those that are not the same on all ranks."""
+    """Returns the names of the tensors that differ between ranks."""
     own = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
     everyone: list[dict[str, tuple[float, ...]]] = [{}] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
@@ -47,7 +47,7 @@ def _different(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
-    """Numbers that differ where two tensors do, as good as always."""
+    """Returns numbers that differ, with near certainty, if two tensors do."""
     flat = tensor.reshape(-1)
     if not flat.is_floating_point():
         return (float(flat.to(torch.float64).sum()),)
@@ -62,8 +62,8 @@ def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
 
 def batch_counters(source: nn.Module) -> list[str]:
     """
-    The names of the buffers in which batch normalisations count their steps: no op reads
-    them, and programs do not have them.
+    Returns the names of the buffers in which batch normalisations count their steps: no op
+    reads them, and programs do not have them.
     """
     from torch.nn.modules.batchnorm import (
         _BatchNorm,  # pyright: ignore[reportPrivateUsage]

@@ -16,9 +16,12 @@ _PASSES: dict[str, str] = {
     "activation-checkpoint": "ActivationCheckpointPass",
     "apply-schedule": "ApplySchedulePass",
     "auto-parallel": "AutoParallelPass",
+    "autocast": "AutocastPass",
     "batch-statistics": "BatchStatisticsPass",
     "bucket-collectives": "BucketCollectivesPass",
     "canonicalize-imported": "CanonicalizeImportedPass",
+    "context-parallel": "ContextParallelPass",
+    "convert-floats": "ConvertFloatsPass",
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",
@@ -30,6 +33,7 @@ _PASSES: dict[str, str] = {
     "propagate-sharding": "PropagateShardingPass",
     "raise-patterns": "RaisePatternsPass",
     "request-sharding": "RequestShardingPass",
+    "ring-attention": "RingAttentionPass",
     "search-grid": "SearchGridPass",
     "search-sharding": "SearchShardingPass",
     "search-stages": "SearchStagesPass",
@@ -45,7 +49,7 @@ _PASSES: dict[str, str] = {
 
 
 def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """Every pass by name, imported on demand."""
+    """Returns every pass by name; each is imported when it is used."""
 
     def loader(name: str, class_name: str) -> Callable[[], type[ModulePass]]:
         def load() -> type[ModulePass]:

@@ -1,4 +1,4 @@
-"""`activation-checkpoint`: keep fewer residuals and compute them again in the backward."""
+"""`activation-checkpoint`: keeps fewer residuals and recomputes them in the backward."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ActivationCheckpointPass(DistIRPass):
     """
     Trades residuals for recomputation, per call of a differentiated function (a layer).
 
-    - `policy`: `none`; `full`: the backward gets the arguments of the layer only and
-      runs its forward again, as far as gradients need it (Chen et al. 2016); `whole`: it
-      runs all of it again, as `torch.utils.checkpoint` does, also the last product of a
-      GPT's layer, which no gradient needs: slower, and here to predict software that does
-      so; `selective`: it recomputes what attention computes between its two products of
-      activations (Korthikanti et al. 2022).
-    - `every`: apply the policy to every n-th layer only; `layers`: to these only
-      (indices in program order). All layers by default.
+    - `policy`: `none`; `full`: the backward gets the arguments of the layer only and runs
+      its forward again, as far as gradients need it (Chen et al. 2016); `whole`: it runs
+      all of it again, as `torch.utils.checkpoint` does, including the last product of a
+      GPT's layer, which no gradient needs: this is slower, and serves to predict software
+      that does it; `selective`: it recomputes what attention computes between its two
+      products of activations (Korthikanti et al. 2022).
+    - `every`: apply the policy to every n-th layer only; `layers`: to these only (indices
+      in program order). All layers by default.
 
     A call with `dist.recompute`, a policy, has that one instead, also in `distribute` and
     the searches.

@@ -1,4 +1,4 @@
-"""`add-mesh`: the devices that a program is to be distributed over, as a mesh."""
+"""`add-mesh`: declares the devices that a program is to be distributed over, as a mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`add-step-settings`: learning rate and weight decay as arguments of a training step."""
+"""
+`add-step-settings`: turns learning rate and weight decay into arguments of a training step.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from distir.transforms.step_settings import add_step_settings
 @dataclass(frozen=True)
 class AddStepSettingsPass(DistIRPass):
     """
-    Gives hyper-parameters of the optimizer as arguments of the program, so that they may
-    differ from step to step: scalars of role `setting`, with what the updates have as
-    `dist.default`. A distributed program gets one for every mesh. The PyTorch packages of
-    training steps are made of such programs.
+    Turns hyper-parameters of the optimizer into arguments of the program, so that they may
+    differ from step to step: scalars of role `setting`, whose `dist.default` is the value
+    that the updates have. A distributed program gets one for every mesh. The PyTorch
+    packages of training steps are made of such programs.
 
     - `settings`: which ones, `learning_rate`, `weight_decay` or both.
     """

@@ -1,4 +1,4 @@
-"""`apply-schedule`: what a user's schedule says is done."""
+"""`apply-schedule`: applies a user's schedule to a program."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distir.scheduling.run import apply_schedule
 @dataclass(frozen=True)
 class ApplySchedulePass(DistIRPass):
     """
-    Carries out a schedule: a `transform.named_sequence` of ops of the `schedule` dialect in
-    the module, and takes all schedules out of it. Run it on a sequential program, before
-    `differentiate`. What is asked for holds in `distribute` and in all searches.
+    Applies a schedule, a `transform.named_sequence` of ops of the `schedule` dialect in the
+    module, and removes all schedules. Run it on a sequential program, before
+    `differentiate`. Requests of the schedule hold in `distribute` and in all searches.
 
     - `entry`: the name of the named sequence;
     - `set`: values of knobs, each `NAME=VALUE`.

@@ -1,4 +1,4 @@
-"""`auto-parallel`: the best plan that all searches together find."""
+"""`auto-parallel`: finds the best plan with all searches together."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from distir.planning.requests import Requests
 @dataclass(frozen=True)
 class AutoParallelPass(SearchOptions, DistIRPass):
     """
-    Distributes a program over its cluster in the fastest way that was found: the points of
-    `search-grid`'s grid, searched layouts (`search-sharding`) on each mesh of all devices,
-    and from the best of these on ZeRO stages, checkpoint policies, pipelines with searched
-    layouts, meshes of more axes, schedules, stages (`search-stages`), numbers of
-    micro-batches and overlapped communication, one option at a time. Plans that a bound rules out are not distributed; the simulator judges
-    the others. `dist.notes` says what was chosen, from what, and how far
-    from the bound it is.
+    Distributes a program over its cluster in the fastest way that was found. The search
+    tries the points of `search-grid`'s grid, searched layouts (`search-sharding`) on each
+    mesh of all devices, and, starting from the best of these, ZeRO stages, checkpoint
+    policies, pipelines with searched layouts, meshes of more axes, schedules, stages
+    (`search-stages`), numbers of micro-batches and overlapped communication, one option at
+    a time. Plans that a bound rules out are not distributed; the simulator judges the
+    others. `dist.notes` says what was chosen, from what, and how far from the bound it is.
 
     A module with a `device.mesh` keeps it: its axes are fixed, and only the layouts on it,
     checkpointing and overlap are searched. `dist.constrain` names such a mesh.
@@ -35,8 +35,8 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     - `world_size`: devices to use; all of the cluster by default;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
       values of these options that may be chosen; by default all;
-    - `buckets`: whether tensors travel in one message in all plans (default); see
-      `bucket-collectives`;
+    - `buckets`: whether neighbouring tensors travel in one message in all plans (default);
+      see `bucket-collectives`;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split;
     - `time_limit`: seconds; when they are over, the best plan found is taken;

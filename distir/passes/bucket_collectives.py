@@ -1,4 +1,4 @@
-"""`bucket-collectives`: neighbouring tensors travel in one message."""
+"""`bucket-collectives`: lets collectives of neighbouring tensors travel in one message."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from distir.planning.buckets import bucket_collectives_of
 class BucketCollectivesPass(DistIRPass):
     """
     Lets all-reduces, reduce-scatters and all-gathers of one kind travel in one message, as
-    far as nothing keeps them apart, and marks those that join another one `dist.joined`.
-    Run it on a distributed program, after `lower-reshard`; `overlap-communication` forms them
-    anew.
+    far as nothing stands between them, and marks those that join another one `dist.joined`.
+    Run it on a distributed program, after `lower-reshard`; `overlap-communication` forms
+    the buckets anew.
 
-    A message gets as many bytes that its latency is at most a twentieth of its time by the
+    A message gets so many bytes that its latency is at most a twentieth of its time on the
     module's cluster, or at most `megabytes` (1e6 bytes) if that is given. What is computed
-    does not change; ops move within their function only. Results of collectives that are
-    asynchronous, and gathered values, do not move across calls of functions, so that nothing
+    does not change; ops move within their function only. Results of asynchronous
+    collectives, and gathered values, do not move across calls of functions, so that nothing
     starts later or is held longer than the ops of one layer take.
     """
 

@@ -1,4 +1,4 @@
-"""`canonicalize-imported`: what exporters emit, in fewer operators."""
+"""`canonicalize-imported`: writes what exporters emit in fewer operators."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from distir.transforms.canonicalization import canonicalize
 @dataclass(frozen=True)
 class CanonicalizeImportedPass(DistIRPass):
     """
-    Rewrites what exporters emit when they are told not to optimize; `distir import` does so
-    at once. `Identity` goes, unless gradients stop there; `CastLike` becomes `Cast`;
-    a `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, where positions and
-    parts are constant and nothing else sees the sequence. What nothing uses any more goes.
+    Rewrites what exporters emit when they are told not to optimize; `distir import` applies
+    it at once. `Identity` is removed, unless gradients stop there; `CastLike` becomes
+    `Cast`; a `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, if
+    positions and parts are constant and nothing else sees the sequence. What is then unused
+    is removed.
     """
 
     name = "canonicalize-imported"

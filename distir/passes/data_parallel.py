@@ -1,4 +1,4 @@
-"""`data-parallel`: split the batch of the inputs over a mesh axis."""
+"""`data-parallel`: splits the batch of the inputs over a mesh axis."""
 
 from __future__ import annotations
 

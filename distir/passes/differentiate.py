@@ -1,4 +1,4 @@
-"""`differentiate`: from a forward program to its gradients or a whole training step."""
+"""`differentiate`: turns a forward program into its gradients or a whole training step."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from distir.doubts import reason
 from distir.errors import DistIRError, listed, one_of
 from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
 from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
+from distir.gradients.loss_scaling import LOSS_SCALINGS, LossScaling
 from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
 from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
@@ -40,27 +41,33 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     Makes a forward program compute a loss, its gradients and the optimizer's update.
 
     The entry function becomes `(inputs, labels, parameters, states) -> (loss, new
-    parameters, new states)`. A result that replaces an argument in the next step says
-    so with `dist.updates`. Batch normalisation and dropout in training mode are written
-    as `batch-statistics` and `train-dropout` do. Functions become pairs of forward and backward, so layers
-    stay outlined (see `distir.gradients.reverse`).
+    parameters, new states)`. A result that replaces an argument in the next step has
+    `dist.updates`. Batch normalisation and dropout in training mode are rewritten as
+    `batch-statistics` and `train-dropout` do. Functions become pairs of forward and
+    backward, so that layers stay outlined (see `distir.gradients.reverse`).
 
-    - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`,
-      or `none` if the program's result is the scalar loss.
+    - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`, or
+      `none` if the program's result is the scalar loss.
     - `output`: which result of the program the loss is taken of.
-    - `ignore_index`: the label of positions that do not count in a cross-entropy, such
-      as padding; by default every label is a class.
-    - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
-      in that role, named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
-      `weight_decay`: as in PyTorch; `clip`: largest global norm of the gradients, 0 for none.
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
-      optimizer updates; else it updates them, and has its states, in their own type.
+    - `ignore_index`: the label of positions that do not count in a cross-entropy, such as
+      padding; by default every label is a class.
+    - `optimizer`: `sgd`, `adam`, `adamw`; with `none` the program returns the gradients,
+      with that role and named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`,
+      `beta2`, `epsilon`, `weight_decay`: as in PyTorch; `clip`: largest global norm of the
+      gradients, 0 for no limit.
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
+      updates; else it updates them, and has its states, in their own type.
     - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
       `stored` by the forward, a byte for each element. The masks are the same.
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
       `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
       contribution cast where it is computed.
+    - `loss_scaling`: `dynamic`: the backward is that of the loss times a power of two, so that
+      gradients in f16 do not vanish; where one overflows the step updates nothing but that
+      power, a state (see `distir.gradients.loss_scaling`).
     - `dropout_seed`: of the random numbers of dropout, 32 bits.
+    - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches` of
+      `batch-statistics`.
     """
 
     name = "differentiate"
@@ -70,14 +77,19 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     ignore_index: int | None = None
     dropout_masks: str = "drawn"
     gradient_dtype: str = "parameter"
+    loss_scaling: str = "none"
     dropout_seed: int = 0
+    batch_norm_devices: int = 1
+    batch_norm_micro_batches: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("loss", self.loss, LOSSES, self.name)
         one_of("optimizer", self.optimizer, OPTIMIZERS, self.name)
         one_of("way to have masks", self.dropout_masks, DROPOUT_MASKS, self.name)
         one_of("type of gradients", self.gradient_dtype, GRADIENT_DTYPES, self.name)
-        BatchStatisticsPass().apply(ctx, op)
+        one_of("loss scaling", self.loss_scaling, LOSS_SCALINGS, self.name)
+        parts = (self.batch_norm_devices, self.batch_norm_micro_batches)
+        BatchStatisticsPass(*parts).apply(ctx, op)
         TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         if self.dropout_masks == "stored":
             with_masks(op)
@@ -112,11 +124,14 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
                 f"{described(self.output, result)}, of type {result.type}, is no float "
                 f"that is computed from one; choose another output"
             )
+        scaling = LossScaling(step) if self.loss_scaling == "dynamic" else None
         assert isinstance(loss.type, TensorType)
-        one = GradientBuilder(step.insert, None).constant(
-            np.ones((), numpy_dtype(loss.type.element_type))
-        )
-        gradients: dict[SSAValue, SSAValue] = {loss: one}
+        if scaling is None:
+            ones = np.ones((), numpy_dtype(loss.type.element_type))
+            first = GradientBuilder(step.insert, None).constant(ones)
+        else:
+            first = scaling.gradient_of(loss)
+        gradients: dict[SSAValue, SSAValue] = {loss: first}
         ops = [o for o in step.block.ops if not isinstance(o, ReturnOp)]
         reverse.backward(ops, active, pairs, gradients, step.insert)
         found = [(p, gradients[p]) for p in parameters if p in gradients]
@@ -124,14 +139,22 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
             (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
         ]
-        results += add_updates(step, found, self)
+        if scaling is None:
+            results += add_updates(step, found, self)
+        else:
+            found = scaling.unscaled(found)
+            updates = add_updates(step, found, self)
+            results += scaling.results([g for _, g in found], updates)
         step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)
 
 
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
-    """Refuses to train arguments of which is not known what training them would mean."""
+    """
+    Refuses to train arguments about which it is not known what training them would mean.
+    Raises DistIRError.
+    """
     doubts: dict[str, list[str]] = {}
     for arg, name in zip(step.block.args, step.names, strict=True):
         doubt = text_attribute(step.attributes[arg.index], DOUBT)

@@ -14,26 +14,31 @@ from distir.planning.distribution import DistributionOptions, distribute
 @dataclass(frozen=True)
 class DistributePass(DistributionOptions, DistIRPass):
     """
-    Distributes a sequential program over `d` x `t` x `p` devices of a cluster: data
-    parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks
-    that work on `k` micro-batches (DistIR's D/T/P transform). It does what
-    `request-sharding`, `activation-checkpoint`, `data-parallel`, `sequence-parallel`,
-    `tensor-parallel`, `zero`, `propagate-sharding`, `partition`, `pipeline`,
-    `lower-reshard`, `bucket-collectives`, `overlap-communication` and `verify-distribution`
-    do, in this order, on the first d x t x p devices of the cluster.
+    Distributes a sequential program over `d` x `c` x `t` x `p` devices of a cluster: data
+    parallelism over axis "d", context parallelism (sequences in parts) over axis "c", tensor
+    parallelism over axis "t", a pipeline of `p` ranks that work on `k` micro-batches (DistIR's
+    D/T/P transform, and c). It does what `request-sharding`, `activation-checkpoint`,
+    `data-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
+    `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
+    `bucket-collectives`, `overlap-communication` and `verify-distribution` do, in this order, on the first
+    d x c x t x p devices of the cluster.
 
-    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
-      only one, or none.
-    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names (with
-      `*`) of arguments that no device may have a part of. Other requests are those that a
-      program's arguments have (`dist.fixed`).
+    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
+      one, or none.
+    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
+      (with `*`) of arguments that must not be split. Further requests are those in the
+      program's arguments (`dist.fixed`).
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
+    - `context`: how keys and values come to the queries of other devices of axis "c":
+      `gather`, all at once, or `ring`, block by block; see `ring-attention`.
+    - `context_order`: which tokens each device of axis "c" has; see `context-parallel`.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
-    - `overlap`: run communication beside computation, as far as it pays on the cluster, with
-      devices that reach what `profile` says; `overlapped`: only that of these kinds (`dp`,
-      `tp`, `pp`, `params`); see `overlap-communication`.
-    - `buckets`: let tensors travel in one message (default); see `bucket-collectives`.
+    - `overlap`: run communication beside computation, as far as that pays on the cluster,
+      with devices that reach what `profile` says; `overlapped`: only communication of these
+      kinds (`dp`, `tp`, `pp`, `params`); see `overlap-communication`.
+    - `buckets`: let neighbouring tensors travel in one message (default); see
+      `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """
@@ -45,5 +50,5 @@ class DistributePass(DistributionOptions, DistIRPass):
 
     @staticmethod
     def of(options: DistributionOptions) -> DistributePass:
-        """The pass that distributes a program so."""
+        """Returns the pass that distributes a program with these options."""
         return DistributePass(**vars(options))

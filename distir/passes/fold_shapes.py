@@ -1,4 +1,4 @@
-"""`fold-shapes`: what is known before the program runs is computed."""
+"""`fold-shapes`: computes what is known before the program runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _Constant = operator("Constant")
 
 
 def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
-    """What is known of each value of a program in every call: its array, or its type."""
+    """
+    Returns what is known of each value of a program in every call: its array, or its type.
+    """
     facts: dict[SSAValue, Any] = {}
 
     def observe(value: SSAValue, content: Any) -> None:
@@ -72,7 +74,7 @@ def refine_type(value: SSAValue, known: Attribute) -> None:
 
 
 def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
-    """Writes what is known into one function and removes what nothing needs any more."""
+    """Writes what is known into one function and removes what is then unused."""
     block = function.body.block
     values = [*block.args, *(r for op in block.ops for r in op.results)]
     for value in values:
@@ -112,11 +114,11 @@ def check_calls(module: ModuleOp) -> None:
 @dataclass(frozen=True)
 class FoldShapesPass(DistIRPass):
     """
-    Mixed concrete and abstract interpretation (the DistIR paper, section 3.3): values that follow
-    from constants and shapes become `onnx.Constant`, the others get the exact shape that
-    is known of them, across calls; ops that nothing needs any more go away.
+    Mixed concrete and abstract interpretation (the DistIR paper, section 3.3): values that
+    follow from constants and shapes become `onnx.Constant`, the others get the exact shape
+    that is known of them, across calls; ops that are then unused are removed.
 
-    - `max_elements`: larger values stay computed.
+    - `max_elements`: values with more elements stay computed.
     """
 
     name = "fold-shapes"

@@ -1,4 +1,4 @@
-"""`fuse-operators`: groups of ONNX operators become single calls of PyTorch."""
+"""`fuse-operators`: replaces groups of ONNX operators by single calls of PyTorch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class FuseOperatorsPass(DistIRPass):
     """
-    Puts single operators in the place of groups, as `raise-patterns` does, a `torch.call` in
-    the place of what PyTorch alone computes in one call (linear layers, a product and a
-    sum), and one `torch.updates` in that of all updates of parameters that are alike. The
-    target `torch` does so on the program of each rank; run it after `project` to see what comes of it.
-    Groups are recognised by what they compute, never by names. What nothing uses any more
-    goes.
+    Replaces groups of ops by single operators, as `raise-patterns` does, by a `torch.call`
+    what only PyTorch computes in one call (linear layers, a product and a sum), and by one
+    `torch.updates` all updates of parameters that are alike. The target `torch` does this
+    on the program of each rank; run the pass after `project` to see the result. Groups are
+    recognised by what they compute, never by names. What is then unused is removed.
 
-    A `torch.call` holds an expression of Python that is run, so no file that is read in
-    may have one.
+    A `torch.call` holds an expression of Python that is executed, so no file that is read
+    may contain one.
     """
 
     name = "fuse-operators"

@@ -1,4 +1,4 @@
-"""`infer-types`: shapes of all values, from types alone."""
+"""`infer-types`: infers the shapes of all values from types alone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from distir.program import functions
 @dataclass(frozen=True)
 class InferTypesPass(DistIRPass):
     """
-    Abstract interpretation over types: every value gets its exact shape. Fails, naming
-    the value, where a shape depends on what a tensor holds; `fold-shapes` follows values
-    too.
+    Abstract interpretation over types: every value gets its exact shape. Fails, naming the
+    value, if a shape depends on what a tensor holds; `fold-shapes` follows values too.
     """
 
     name = "infer-types"

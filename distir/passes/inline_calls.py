@@ -1,7 +1,8 @@
 """
 `inline-calls`: replaces every call by the body of its function, the inverse of
-`outline-repeats`. The number that a call's scope has where the scopes in the function
-have `*` takes its place again.
+`outline-repeats`.
+
+The number in a call's scope again takes the place of the `*` in the scopes of the function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from distir.transforms.repeats.naming import specialise
 
 
 def inline_call(call: CallOp, callee: FuncOp) -> None:
-    """Puts a copy of the callee's body in the place of the call."""
+    """Replaces the call by a copy of the callee's body."""
     values: dict[SSAValue, SSAValue] = dict(
         zip(callee.body.block.args, call.arguments, strict=True)
     )
@@ -44,7 +45,7 @@ def inline_call(call: CallOp, callee: FuncOp) -> None:
 def inline_calls(module: ModuleOp) -> None:
     """
     Inlines all calls, callees first, and removes the private functions that were called.
-    Raises DistIRError for calls in a circle.
+    Raises DistIRError for recursive calls.
     """
     known = functions(module)
     roots = [function for function in known.values() if not function.is_declaration]

@@ -1,4 +1,4 @@
-"""`lower-reshard`: abstract layout changes become collectives and sends."""
+"""`lower-reshard`: replaces abstract layout changes by collectives and sends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from distir.transforms.resharding import lower_reshards
 @dataclass(frozen=True)
 class LowerReshardPass(DistIRPass):
     """
-    Expands every `dist.reshard`. Which collectives are cheapest is decided by
-    `distir.sharding.reshard`, from the bytes that each device has to send.
+    Replaces every `dist.reshard` by the collectives that are cheapest, which
+    `distir.sharding.reshard` finds from the bytes that each device has to send.
     """
 
     name = "lower-reshard"

@@ -1,4 +1,7 @@
-"""Options of passes: what may be written for a number, and errors that name the option."""
+"""
+The base of all passes: options with numbers in any notation, and errors that name the
+option.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 class DistIRPass(ModulePass):
     """
-    A pass of ours. Its options are the fields of its dataclass, as everywhere in xDSL. Besides, a
-    number with a fraction may be written as a whole one or with an exponent alone
-    (`memory=16e9`), which xDSL reads as text, and an option that is unknown or of the wrong
-    kind is a DistIRError that names it.
+    A pass of DistIR. Its options are the fields of its dataclass, as everywhere in xDSL. In
+    addition, a number with a fraction may be written as a whole one or with an exponent
+    alone (`memory=16e9`), which xDSL reads as text; and an option that is unknown or of the
+    wrong kind is a DistIRError that names it.
     """
 
     @classmethod
     def from_spec(cls, spec: ArgSpec) -> Self:
-        """The pass with these options. Raises DistIRError."""
+        """Returns the pass with these options. Raises DistIRError."""
         hints = get_type_hints(cls)
         known = {field.name: hints[field.name] for field in fields(cls)}
         options: dict[str, ParameterListType] = {}
@@ -45,7 +48,7 @@ class DistIRPass(ModulePass):
 
     @classmethod
     def _check_option(cls, name: str, values: ParameterListType, hint: Any) -> None:
-        """Raises DistIRError if the option alone is what is wrong."""
+        """Raises DistIRError if this option by itself is wrong."""
         try:
             super().from_spec(ArgSpec(cls.name, {name: values}))
         except ValueError as error:
@@ -60,12 +63,12 @@ class DistIRPass(ModulePass):
 
 
 def _written(name: str) -> str:
-    """An option as one writes it in a pipeline."""
+    """Returns an option as it is written in a pipeline."""
     return name.replace("_", "-")
 
 
 def _parts(hint: Any) -> set[Any]:
-    """All types that a hint is made of, with `tuple` for lists."""
+    """Returns all types in a type hint, with `tuple` for lists."""
     found = {getattr(hint, "__origin__", hint)}
     for part in get_args(hint):
         found |= _parts(part)

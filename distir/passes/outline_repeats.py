@@ -39,13 +39,13 @@ from distir.transforms.repeats.outliner import outline_function
 @dataclass(frozen=True)
 class OutlineRepeatsPass(DistIRPass):
     """
-    Outlines sequences of operations that occur at least twice in a row, each working on
-    what the one before computed, into functions, the longest first. Repeats within the
-    new functions are outlined in turn.
+    Outlines sequences of operations that occur at least twice in a row, each using results
+    of the one before, into functions, the longest first. Repeats within the new functions
+    are outlined in turn.
 
     - `min-ops`: the fewest operations (not counting constants) that make a function.
-    - `independent`: also outlines repeats that do not work on each other's results, such
-      as the projections of an attention layer, or experts.
+    - `independent`: also outlines repeats that do not use each other's results, such as the
+      projections of an attention layer, or experts.
     """
 
     name = "outline-repeats"

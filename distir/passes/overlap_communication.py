@@ -1,4 +1,4 @@
-"""`overlap-communication`: collectives and sends run while devices compute."""
+"""`overlap-communication`: lets collectives and sends run while devices compute."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ class OverlapCommunicationPass(DistIRPass):
     Lets devices compute while they communicate. Run it on a distributed program, after
     `lower-reshard`.
 
-    - Reductions (of gradients, data-parallel or ZeRO) start where their operand is computed,
-      also in the function that computes it: its result is then on its way when the function
-      returns. Optimizer updates come in the order in which gradients arrive.
-    - Gatherings of parameters (ZeRO stage 3) start `ahead` uses of gathered parameters early;
+    - Reductions (of gradients, data-parallel or ZeRO) start where their operand is
+      computed, also in the function that computes it: its result is then in flight when the
+      function returns. Optimizer updates come in the order in which gradients arrive.
+    - Gathers of parameters (ZeRO stage 3) start `ahead` uses of gathered parameters early;
       those in a layer's function move in front of its call, so that a layer's parameters
-      arrive while the layer before is computed. Each use that they are ahead costs the memory of
-      its parameters.
-    - Gatherings of activations that a forward kept in parts (sequence parallelism) start
+      arrive while the layer before is computed. Each use that they are ahead costs the
+      memory of its parameters.
+    - Gathers of activations that a forward kept in parts (sequence parallelism) start
       before the contraction in front of their use.
     - Sends leave both sides free.
 
     `kinds` says which communication does so, by default all: `dp`, reductions of gradients;
-    `params`, gatherings of parameters; `tp`, other collectives; `pp`, sends. `profile`: what
-    devices reach in practice, as in `simulate`. Buckets (`bucket-collectives`) are formed anew.
+    `params`, gathers of parameters; `tp`, other collectives; `pp`, sends. `profile`: what
+    devices reach in practice, as in `simulate`. Buckets (`bucket-collectives`) are formed
+    anew.
 
-    Nothing else changes, neither what is computed nor the order in which two devices name
-    what is between them. The simulator judges: of this, of this without moving gatherings out
-    of functions, and of `dp` and `pp` alone, the fastest that fits into memory is taken; the
-    program stays as it is if none is faster. A note says what was gained and what memory it
-    costs.
+    Neither what is computed changes, nor the order of the transfers between two devices.
+    The simulator judges: of this, of the same without moving gathers out of functions, and
+    of `dp` and `pp` alone, the fastest that fits into memory is taken; the program stays as
+    it is if none is faster. A note says what was gained and what memory it costs.
     """
 
     name = "overlap-communication"

@@ -1,4 +1,6 @@
-"""`partition`: annotations become layouts in types, with the communication they need."""
+"""
+`partition`: turns annotations into layouts in types, with the communication they need.
+"""
 
 from __future__ import annotations
 

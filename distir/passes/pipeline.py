@@ -1,4 +1,4 @@
-"""`pipeline`: stages, micro-batches and a schedule."""
+"""`pipeline`: divides a program into stages that run micro-batches by a schedule."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from distir.planning.stages import make_pipeline_as_asked
 @dataclass(frozen=True)
 class PipelinePass(ScheduleOptions, DistIRPass):
     """
-    Turns a program that is distributed over time into a pipeline (Santhanam et al. 2021,
-    section 2.1).
+    Turns a program over micro-batches into a pipeline (Santhanam et al. 2021, section 2.1).
 
-    The program's mesh has a first axis "k", the axis over time: its coordinates are
-    micro-batches. A value split over it belongs to a micro-batch; one that is partial over
-    it is a term of a sum over micro-batches. So the sharding rules say what runs once per
-    micro-batch, what is added up (gradients) and what is joined in the end (outputs).
-    With p = 1 this is gradient accumulation.
+    The program's mesh has a first axis "k", the micro-batch axis, whose coordinates are
+    moments instead of devices. A value split over it belongs to a micro-batch; one that is
+    partial over it is a term of a sum over micro-batches. So the sharding rules say what
+    runs once per micro-batch, what is added up (gradients) and what is joined in the end
+    (outputs). With p = 1 this is gradient accumulation.
 
-    The ops of a micro-batch are dealt out to stages, backward ops to the stage of their
+    The ops of a micro-batch are divided into stages, backward ops to the stage of their
     forward; each stage and phase becomes a function on that stage's mesh, and the entry
     function calls them in the order of the schedule, with sends straight from a stage to
     every stage that needs a value. Run it after `partition{lower=false}`, and
     `lower-reshard` after it.
 
-    - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its
-      own, the first ones of the cluster.
+    - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its own,
+      the first ones of the cluster.
     - `schedule`, `chunks`, `schedule_file`, `blocking_sends`: the order of its work; see
       `distir.pipelining.options`.
     - `stages`: where stages begin. By default the stages that `search-stages` chose if it
-      ran before, else the work is balanced; `uniform` deals out equal numbers of outlined
-      layers; `search` runs `search-stages` first; otherwise the scope that each stage but
-      the first begins with, such as `transformer.h.4`.
+      ran before, else the work is balanced; `uniform` gives stages equal numbers of
+      outlined layers; `search` runs `search-stages` first; otherwise the scope that each
+      stage but the first begins with, such as `transformer.h.4`.
     """
 
     name = "pipeline"
@@ -46,7 +45,7 @@ class PipelinePass(ScheduleOptions, DistIRPass):
 
     @staticmethod
     def of(options: PipelineOptions) -> PipelinePass:
-        """The pass that makes this pipeline, of a program over `k` micro-batches."""
+        """Returns the pass that makes this pipeline of a program over `k` micro-batches."""
         own = {
             field.name: getattr(options, field.name) for field in fields(PipelinePass)
         }

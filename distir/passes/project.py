@@ -1,4 +1,4 @@
-"""`project`: the program that one device runs."""
+"""`project`: makes the program that one device runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from distir.transforms.projection import project
 class ProjectPass(DistIRPass):
     """
     Turns a distributed program into the program of one device: local shapes, only that
-    device's ops, collectives with explicit groups, sends and receives. A receiver
-    of what is sent asynchronously starts right after its transfer before that one, and
-    waits right before it uses the value. So does whoever uses what an asynchronous
-    collective gives, also in the caller of the function that started it. Arguments and
-    results keep in
-    `dist.layout` the layout that they had.
+    device's ops, collectives with explicit groups, sends and receives. The receiver of an
+    asynchronous send starts right after its previous transfer, and waits right before it
+    uses the value. So do users of the result of an asynchronous collective, also in the
+    caller of the function that started it. Arguments and results keep the layout that they
+    had in `dist.layout`.
     """
 
     name = "project"

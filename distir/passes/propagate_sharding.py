@@ -1,4 +1,4 @@
-"""`propagate-sharding`: from a few requested layouts to a layout for every value."""
+"""`propagate-sharding`: derives a layout for every value from a few requested layouts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distir.sharding.mesh import only_mesh
 @dataclass(frozen=True)
 class PropagateShardingPass(DistIRPass):
     """
-    Spreads the layouts that arguments (`dist.layout`) and `dist.constrain` request
-    along the sharding rules, across calls, one mesh axis after the other. Where
-    requests meet, the cheapest combination wins (`distir.planning.axes`); a request
-    that cannot be met is an error. Every op ends up with the layouts it needs its
-    operands in (`dist.operand_layouts`) and gives its results (`dist.result_layouts`);
-    `partition` puts them into the types.
+    Propagates the layouts that arguments (`dist.layout`) and `dist.constrain` request along
+    the sharding rules, across calls, one mesh axis after the other. Where requests meet,
+    the cheapest combination wins (`distir.planning.axes`); a request that cannot be met is
+    an error. Every op ends up with the layouts in which it needs its operands
+    (`dist.operand_layouts`) and gives its results (`dist.result_layouts`); `partition` puts
+    them into the types.
     """
 
     name = "propagate-sharding"

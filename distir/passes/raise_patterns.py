@@ -1,4 +1,4 @@
-"""`raise-patterns`: groups of ops that are one operator become it."""
+"""`raise-patterns`: replaces groups of ops that are one operator by it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from distir.transforms.patterns.raising import raise_patterns
 @dataclass(frozen=True)
 class RaisePatternsPass(DistIRPass):
     """
-    Puts one operator in the place of what exporters and models write out. Run it on a
-    sequential program, before `differentiate`: then gradients are single ops too, and what is
-    between the ops of a group is never kept.
+    Replaces what exporters and models write out by single operators. Run it on a sequential
+    program, before `differentiate`: then gradients are single ops too, and the values
+    between the ops of a group are never kept.
 
     - `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features] becomes
-      `onnx.Attention`: with the scale on scores, queries or keys, a soft cap `c tanh(s / c)`,
-      keys and values repeated for groups of query heads, and masks that are added or that
-      scores are filled by. One that is known to hide what is behind each query becomes
-      `is_causal`, others (ALiBi) are added up. Attention stays written out where one op would
-      compute something else (a mask that may be minus infinity for all keys of a query, a
-      dropout of the probabilities), and where a parameter goes into a mask.
+      `onnx.Attention`: with the scale on scores, queries or keys, a soft cap `c tanh(s /
+      c)`, keys and values repeated for groups of query heads, and masks that are added or
+      that fill the scores. A mask that is known to be causal becomes `is_causal`, others
+      (ALiBi) are added up. Attention stays written out if one op would compute something
+      else (a mask that may be minus infinity for all keys of a query, a dropout of the
+      probabilities), and if a mask depends on a parameter.
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.
-    - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)` becomes
-      `onnx.Swish`.
-    - `onnx.Slice`s that take a value apart along one dimension become one `onnx.Split`.
+    - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)`
+      becomes `onnx.Swish`.
+    - `onnx.Slice`s that divide a value along one dimension become one `onnx.Split`.
 
     With `attention=false` attention stays written out.
     """

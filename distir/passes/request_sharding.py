@@ -1,4 +1,4 @@
-"""`request-sharding`: splits of arguments that a user asks for."""
+"""`request-sharding`: annotates arguments with splits that a user asks for."""
 
 from __future__ import annotations
 

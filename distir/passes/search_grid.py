@@ -1,4 +1,4 @@
-"""`search-grid`: the best of many ways to distribute a program."""
+"""`search-grid`: finds the best of many ways to distribute a program."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from distir.planning.programs import replace_cluster
 @dataclass(frozen=True)
 class SearchGridPass(SearchOptions, DistIRPass):
     """
-    Distributes a program as the best point of a grid says: all degrees d x t x p that use
-    up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline
-    schedules and overlap are distributed and simulated; of those that fit into memory, the one with
-    the highest throughput is it (the DistIR paper, section 5). `dist.notes` says which that was.
+    Distributes a program by the best point of a grid. All degrees d x t x p that use up the
+    devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline schedules
+    and overlap are distributed and simulated; of those that fit into memory, the one with
+    the highest throughput is chosen (the DistIR paper, section 5). `dist.notes` says which
+    that was.
 
     - `cluster`: a built-in cluster or a file; by default the module's own;
-    - `devices`: grows that cluster;
+    - `devices`: scales that cluster to so many devices;
     - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128; in a
       training step also of a single rank;
     - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
-    - `schedules`: to try in pipelines, by default that of `pipeline`;
-    - `buckets`: whether tensors travel in one message in all of them (default); see
-      `bucket-collectives`;
+    - `schedules`: pipeline schedules to try, by default that of `pipeline`;
+    - `buckets`: whether neighbouring tensors travel in one message in all of them
+      (default); see `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.
     """
 

@@ -1,4 +1,4 @@
-"""`search-sharding`: the layouts of all values that take the least time."""
+"""`search-sharding`: finds the layouts of all values that take the least time."""
 
 from __future__ import annotations
 
@@ -31,36 +31,39 @@ _GAP = 1e-3
 @dataclass(frozen=True)
 class SearchShardingPass(PipelineOptions, DistIRPass):
     """
-    Distributes a sequential program over a mesh in the way that takes the least time
-    (as Rhino does, section 4). Nothing here knows architectures: what each op can
-    do follows from its sharding rule, what that and every change of layout costs from the
-    simulator, and the choice is proven to be the best of all combinations, or how far from
-    it it is at most. The result is what `partition` makes of the layouts that were chosen;
-    `dist.notes` says what was found.
+    Distributes a sequential program over a mesh in the way that takes the least time (as
+    Rhino does, section 4). Nothing here knows architectures: what each op can do follows
+    from its sharding rule, what that and every change of layout costs from the simulator;
+    the choice is proven to be the best of all combinations, or within a known distance of
+    it. The result is what `partition` makes of the chosen layouts; `dist.notes` says what
+    was found.
 
     - `axes`: the mesh, `NAME=SIZE` for each axis, on the first devices of the cluster. A
       module with a `device.mesh` keeps that one.
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
       one.
-    - `costs`: `simulated` on the cluster, or `unit`, which needs none: floating-point operations,
-      a low price per byte sent, and a lower one per byte touched, as `distribute` weighs them.
-      There is no limit of memory then but what `memory` says, and nothing is simulated.
-    - `solver`: `highs` or `cbc` for integer programming, `auto` for whatever suits.
+    - `costs`: `simulated` on the cluster, or `unit`, which needs none: floating-point
+      operations, a low price per byte sent, and a lower one per byte touched, as
+      `distribute` weighs them. Memory is then limited by `memory` alone, and nothing is
+      simulated.
+    - `solver`: `highs` or `cbc` for integer programming, `auto` for whichever suits.
     - `memory`: bytes per device that may be used; those of the smallest device by default.
-      The result is simulated; if it does not fit, it is solved for again under a tighter limit.
+      The result is simulated; if it does not fit, it is solved for again under a tighter
+      limit.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
       after that many seconds of the pass, with the best layouts so far; so does an
-      interruption. Without `gap` it is 0.1 % of the best plan in which
-      repeated calls share their choices, if the program is so large that they do; with it,
-      they only do so at first, if there is time for more.
-    - `level`: `O3` solves for the whole program, `O2` for one segment between critical nodes after
-      the other (Rhino section 4.3.2): faster for meshes of several axes, without a proof.
+      interruption. Without `gap` it is 0.1 % of the best plan in which repeated calls share
+      their choices, if the program is so large that they do; with it, calls share only in a
+      first solution, which is followed by one without sharing if there is time.
+    - `level`: `O3` solves for the whole program, `O2` for one segment between critical
+      nodes after the other (Rhino section 4.3.2): faster for meshes of several axes,
+      without a proof.
     - `profile`: what devices reach in practice, as for `simulate`.
     - `p`, `k`: stages of a pipeline, and micro-batches. The axes are those of the mesh of
-      each stage, and what is promised is for all micro-batches on the first of these.
+      each stage, and the promise concerns all micro-batches on the first of these meshes.
       With p = 1, `k` micro-batches accumulate gradients.
-    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline; see
-      `pipeline`.
+    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
+      see `pipeline`.
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split. `dist.constrain` fixes layouts of other values.
     """
@@ -155,7 +158,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
         known = Mesh.of(meshes[0]).axes if meshes else axes
         if any(name == TIME_AXIS for name, _ in known):
             raise DistIRError(
-                f"search-sharding: {TIME_AXIS!r} is the axis over time, which is no axis of "
+                f"search-sharding: {TIME_AXIS!r} is the micro-batch axis, which is no axis of "
                 f"devices; say with `k` how many micro-batches there are"
             )
         if meshes:

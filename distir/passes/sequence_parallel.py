@@ -1,4 +1,4 @@
-"""`sequence-parallel`: between the blocks, split the sequence over the tensor axis."""
+"""`sequence-parallel`: splits the sequence over the tensor axis between the blocks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from distir.transforms.sequence_parallel import split_sequences
 @dataclass(frozen=True)
 class SequenceParallelPass(DistIRPass):
     """
-    Megatron's sequence parallelism (Korthikanti et al. 2022): what goes into and comes
-    out of every normalization and its gradient, also the input of one written out in
-    elementary ops, is constrained to be split along the sequence (the dimension before
-    the last) over the tensor axis. From there the rules do the rest: the all-reduce
-    behind a row-split matrix becomes a reduce-scatter, the column-split matrix behind
-    the normalization gathers, and what lies between works on parts.
+    Megatron's sequence parallelism (Korthikanti et al. 2022): the inputs and outputs of
+    every normalisation and of its gradient, also the input of one written out in elementary
+    ops, are constrained to be split along the sequence (the dimension before the last) over
+    the tensor axis. The sharding rules do the rest: the all-reduce after a row-split matrix
+    becomes a reduce-scatter, the column-split matrix after the normalisation gathers, and
+    what lies between works on parts.
 
-    - `residuals`: what a layer keeps of that for its backward. `parts`: this device's
-      part, gathered again for the gradient of the matrix (section 4.2.2); `whole`: what
-      the forward gathered, which takes more memory and no more traffic than tensor
+    - `residuals`: what a layer keeps of that for its backward. `parts`: this device's part,
+      gathered again for the gradient of the matrix (section 4.2.2); `whole`: what the
+      forward gathered, which takes more memory and no more communication than tensor
       parallelism alone.
     """
 

@@ -1,4 +1,4 @@
-"""`simulate`: what a distributed program costs on its cluster."""
+"""`simulate`: predicts what a distributed program costs on its cluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SimulatePass(DistIRPass):
     Prints the simulation of the program on stderr; the program stays as it is.
 
     - `cluster`: a built-in cluster or a file, instead of the program's own;
-    - `devices`: grows that cluster;
-    - `profile`: what devices reach in practice: a built-in profile, a file or `auto`, one for
-      each kind of device (see docs/profiles.md);
+    - `devices`: scales that cluster to so many devices;
+    - `profile`: what devices reach in practice: a built-in profile, a file or `auto`, one
+      for each kind of device (see docs/profiles.md);
     - `flat`: executes every op on every device; the result is the same;
     - `trace`, `json`, `html`: files to write the timeline, the numbers and a report to.
     """

@@ -1,4 +1,6 @@
-"""`store-dropout-masks`: a backward takes the masks of dropout instead of drawing them."""
+"""
+`store-dropout-masks`: lets a backward take the masks of dropout instead of drawing them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class StoreDropoutMasksPass(DistIRPass):
     """
-    Makes every `train.dropout` give its mask too, a byte for each element, which the
+    Makes every `train.dropout` also return its mask, a byte for each element, which the
     backward that `differentiate` makes then takes instead of drawing it again.
     `differentiate{dropout-masks=stored}` does so between `train-dropout` and the gradients.
     """

@@ -1,4 +1,4 @@
-"""`tensor-parallel`: split parameters over a mesh axis, by the sharding rules alone."""
+"""`tensor-parallel`: splits parameters over a mesh axis, by the sharding rules alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TensorParallelPass(DistIRPass):
     """
     Chooses which parameters to split over `axis`, and how, and annotates them.
 
-    Nothing here knows names or architectures: candidates come from the sharding rules,
-    the choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns
-    of the first and rows of the second matrix of each block, a fused QKV by heads
-    through run lengths, and one all-reduce per block. What cannot be split evenly stays
-    whole; a note in the module attribute `dist.notes` says so.
+    Nothing here knows names or architectures: strategies come from the sharding rules, the
+    choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns of the
+    first and rows of the second matrix of each block, a fused QKV by heads through run
+    lengths, and one all-reduce per block. What cannot be split evenly stays whole; a note
+    in the module attribute `dist.notes` says so.
     """
 
     name = "tensor-parallel"

@@ -1,4 +1,4 @@
-"""`train-dropout`: dropout that every distribution draws alike."""
+"""`train-dropout`: makes dropout drop the same elements under every distribution."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from distir.transforms.dropout import train_dropouts
 @dataclass(frozen=True)
 class TrainDropoutPass(DistIRPass):
     """
-    Makes `train.dropout` of every `onnx.Dropout` in training mode. Its random numbers
-    depend on the seed, the op, the step, the call and the position in the whole tensor
-    alone, so that every distribution of the program draws the same ones, and so does the
+    Replaces every `onnx.Dropout` in training mode by `train.dropout`. Its random numbers
+    depend only on the seed, the op, the step, the call and the position in the whole
+    tensor, so that every distribution of the program draws the same ones, and so does the
     backward. The program takes the number of steps done before as the state
     `optimizer.step`, its functions a counter made of it.
 
-    Where some Dropout is in training mode, those that do not say are too: PyTorch's
-    exporters write the dropout inside attention so. Others stay as they are.
+    If some Dropout is in training mode, those without a mode count as in training mode too,
+    as PyTorch's exporters write the dropout inside attention in this way. Others stay as
+    they are.
 
     - `seed`: of all random numbers, 32 bits.
     """

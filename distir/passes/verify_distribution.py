@@ -1,4 +1,4 @@
-"""`verify-distribution`: the type check of distributed programs."""
+"""`verify-distribution`: type-checks distributed programs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class VerifyDistributionPass(DistIRPass):
     Checks a distributed program: values are defined before they are used; every tensor has
     a layout that fits its shape and mesh; every op's result layouts are what its sharding
     rule gives for its operands' layouts; collectives, sends, calls and returns change or
-    keep layouts exactly as they must; nothing partial leaves the program. Works for ops of
-    every dialect: those without a rule must be replicated. Run it before `simulate`,
-    `project` and emission.
+    keep layouts exactly as they must; nothing partial leaves the program. It works for ops
+    of every dialect: those without a rule must be replicated. Run it before `simulate`,
+    `project` and the target `torch`.
     """
 
     name = "verify-distribution"

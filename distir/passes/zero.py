@@ -1,4 +1,4 @@
-"""`zero`: store optimizer state, gradients and parameters split over the data axis."""
+"""`zero`: stores optimizer states, gradients and parameters split over the data axis."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ class ZeroPass(DistIRPass):
     ZeRO (Rajbhandari et al. 2020) as a choice of layouts, on a training step made by
     `differentiate`; the communication follows from them.
 
-    - `stage` 1: optimizer states are split over `axis`; each device updates its part of
-      a parameter and the parts are gathered. 2: gradients are reduced and scattered as
-      soon as they are computed, so none is kept whole. 3: parameters are stored split
-      and gathered for each use, or once for all uses in a called function.
+    - `stage` 1: optimizer states are split over `axis`; each device updates its part of a
+      parameter and the parts are gathered. 2: gradients are reduced and scattered as soon
+      as they are computed, so that none is kept whole. 3: parameters are stored split and
+      gathered for each use, or once for all uses in a called function.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.
 
     Of a dimension that is split already (`tensor-parallel`, before this pass) the parts are
     split, so that each device reduces, scatters and gathers its own part alone.
-    A tensor that the axis divides in no dimension stays whole; a note says so.
+    What the axis divides in no dimension is stored flat, with zeros behind it, and updated
+    like that (`train.flatten`, `dist.flattened`); a note says so. Stays whole, with a note,
+    what is not updated by an optimizer's op, such as running statistics, and what an
+    optimizer outside of the program is to update.
     """
 
     name = "zero"

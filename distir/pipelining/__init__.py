@@ -1,13 +1,17 @@
 """
-Pipeline schedules. A schedule is a list of actions per rank: `1F0` is stage 1's forward of
-micro-batch 0, `B` a backward, `I` and `W` its parts for the input and for the weights.
-`build_schedule` makes the known ones (GPipe, 1F1B, interleaved 1F1B, ZB-H1, interleaved
-zero bubble, ZBV, DualPipeV, and forward-only), `read_csv` and `write_csv` exchange them
-with PyTorch, `check_schedule` rejects those that forget an action or would deadlock,
-`global_order` merges the ranks' lists to one order, `simulate_schedule` says how long a
-schedule takes and how much of that is idle, and `in_flight_per_stage` of how many
-micro-batches it keeps activations. Nothing here knows of programs, meshes or xDSL: plain
-data, for the pipeline pass and for users.
+Pipeline schedules as plain data, for the pipeline pass and for users; nothing here knows of
+programs, meshes or xDSL.
+
+A schedule is a list of actions per rank: `1F0` is stage 1's forward of micro-batch 0, `B` a
+backward, `I` and `W` its parts for the input and for the weights.
+
+- `build_schedule` makes the known schedules: GPipe, 1F1B, interleaved 1F1B, ZB-H1,
+  interleaved zero bubble, ZBV, DualPipeV, and forward-only;
+- `read_csv` and `write_csv` exchange schedules with PyTorch;
+- `check_schedule` rejects those that forget an action or would deadlock;
+- `global_order` merges the ranks' lists into one order;
+- `simulate_schedule` says how long a schedule takes and how much of that is idle;
+- `in_flight_per_stage` says of how many micro-batches it keeps activations.
 """
 
 from distir.pipelining.actions import Action, Phase, PipelineSchedule

@@ -1,4 +1,4 @@
-"""A pipeline schedule as plain data: which action each rank takes after which."""
+"""A pipeline schedule as plain data: the order in which each rank takes its actions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class Phase(Enum):
     BACKWARD_INPUT = "I"
     BACKWARD_WEIGHT = "W"
 
-    # An enumeration's own goes by name, and takes longer than all else of a look-up.
+    # The enumeration's own hash uses the name and is the slowest part of a look-up.
     __hash__ = object.__hash__
 
     @property
     def ends_backward(self) -> bool:
-        """Whether nothing that the forward kept is needed after the phase."""
+        """Whether nothing that the forward kept is needed after this phase."""
         return self in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One phase of one stage on one micro-batch; `0F1` is stage 0's forward of 1."""
+    """
+    One phase of one stage on one micro-batch; `0F1` is stage 0's forward of micro-batch 1.
+    """
 
     stage: int
     phase: Phase
@@ -45,21 +47,21 @@ class Action:
 class PipelineSchedule:
     """
     The actions of each rank, in order. A rank takes its next action as soon as what the
-    action needs has arrived: idle time follows from the order and is not stored. Stages
-    and micro-batches count from 0, as many as the actions name. Any lists can be put in:
-    `check_schedule` says whether they make a schedule.
+    action needs has arrived; idle time follows from the order and is not stored. Stages and
+    micro-batches count from 0, and there are as many as the actions name. Any lists are
+    accepted: `check_schedule` says whether they make a schedule.
     """
 
     actions: tuple[tuple[Action, ...], ...]
 
     @staticmethod
     def of(actions: Sequence[Sequence[Action]]) -> PipelineSchedule:
-        """The schedule with these actions on each rank."""
+        """Returns the schedule with these actions on each rank."""
         return PipelineSchedule(tuple(map(tuple, actions)))
 
     @property
     def ranks(self) -> int:
-        """The number of ranks: places that take one action at a time."""
+        """The number of ranks; each takes one action at a time."""
         return len(self.actions)
 
     @cached_property
@@ -74,7 +76,7 @@ class PipelineSchedule:
 
     @cached_property
     def forward_only(self) -> bool:
-        """Whether no stage has a backward: inference."""
+        """Whether no stage has a backward, as in inference."""
         return all(a.phase is Phase.FORWARD for row in self.actions for a in row)
 
     @cached_property
@@ -88,5 +90,5 @@ class PipelineSchedule:
         return {a.stage: r for r, row in enumerate(self.actions) for a in row}
 
     def stage_rank(self, stage: int) -> int:
-        """The rank that a stage is on."""
+        """Returns the rank that a stage is on."""
         return self._placement[stage]

@@ -1,4 +1,6 @@
-"""Whether lists of actions make a schedule: nothing missing, nothing twice, no deadlock."""
+"""
+Checks that lists of actions make a schedule: nothing missing, nothing twice, no deadlock.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from distir.pipelining.dependencies import StageEdges, executable_order
 
 def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) -> None:
     """
-    Raises DistIRError unless every stage is on one rank, has each micro-batch's forward
-    and backward once, and all ranks reach the end of their lists when each action waits
-    for what it needs (`dependencies`). `edges` says which stages send to which.
+    Raises DistIRError unless every stage is on one rank and has each micro-batch's forward
+    and backward once, and all ranks reach the end of their lists when each action waits for
+    what it needs (`dependencies`). `edges` says which stages send to which.
     """
     check_complete(schedule)
     executable_order(schedule, edges)
@@ -63,7 +65,10 @@ def _check_ranks(schedule: PipelineSchedule) -> None:
 
 
 def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
-    """Stages and micro-batches count from 0 without gaps."""
+    """
+    Refuses numbers of stages or micro-batches that do not count from 0 without gaps. Raises
+    DistIRError.
+    """
     present = set(numbers)
     first_missing = next(n for n in count() if n not in present)
     odd = min(present) if min(present) < 0 else max(present)
@@ -77,7 +82,10 @@ def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
 def _check_micro_batch(
     schedule: PipelineSchedule, every: set[Action], stage: int, micro_batch: int
 ) -> None:
-    """The actions of one stage on one micro-batch: `F`, or `F B`, or `F I W`."""
+    """
+    Refuses actions of one stage on one micro-batch other than `F`, or `F B`, or `F I W`.
+    Raises DistIRError.
+    """
     forward, whole, gradient, weights = (
         Action(stage, phase, micro_batch) for phase in Phase
     )

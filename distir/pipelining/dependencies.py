@@ -1,4 +1,6 @@
-"""What each action of a schedule waits for, and what happens if all follow their lists."""
+"""
+What each action of a schedule waits for, and what happens if all ranks follow their lists.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ def dependencies(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> dict[Action, tuple[Action, ...]]:
     """
-    The actions whose results each action needs. A forward needs the forward of all stages
-    that send to it; `B` and `I` their own forward, and `B` or `I` of all stages that it
-    sends to; `W` needs its own `I`. The schedule must be complete (`check_complete`).
+    Returns, for each action, the actions whose results it needs. A forward needs the
+    forward of all stages that send to it; `B` and `I` need their own forward, and `B` or
+    `I` of all stages that their stage sends to; `W` needs its own `I`. The schedule must be
+    complete (`check_complete`).
     """
     if edges is None:
         edges = [(stage - 1, stage) for stage in range(1, schedule.stages)]
@@ -63,9 +66,9 @@ def executable_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    All actions in some order that keeps each rank's own and every dependency. The schedule
-    must be complete. Raises DistIRError with the cycle if the ranks would wait for each
-    other forever.
+    Returns all actions in an order that keeps each rank's own order and every dependency.
+    The schedule must be complete. Raises DistIRError with the cycle if the ranks would wait
+    for each other forever.
     """
     needs = dependencies(schedule, edges)
     order: list[Action] = []
@@ -94,7 +97,10 @@ def executable_order(
 def _deadlock(
     schedule: PipelineSchedule, position: list[int], waiting: dict[Action, list[int]]
 ) -> str:
-    """Who waits for whom, in a circle. `waiting`: the ranks by the action they miss."""
+    """
+    Describes a cycle of ranks that wait for each other. `waiting` holds the ranks by the
+    action that they wait for.
+    """
     missing = {rank: action for action, ranks in waiting.items() for rank in ranks}
     path = [min(missing)]
     while (following := schedule.stage_rank(missing[path[-1]].stage)) not in path:

@@ -1,4 +1,4 @@
-"""Of how many micro-batches a schedule keeps activations."""
+"""The number of micro-batches whose activations a schedule keeps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
     """
-    The most micro-batches that each stage has begun and not ended at a time. They end with
-    `B` or `W`, or for inference with the forward.
+    Returns the most micro-batches that each stage has begun and not ended at any time. A
+    micro-batch ends with `B` or `W`, in inference with the forward.
     """
     rows = [schedule.actions[schedule.stage_rank(s)] for s in range(schedule.stages)]
     return [
@@ -21,8 +21,9 @@ def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
 
 def in_flight_per_rank(schedule: PipelineSchedule) -> list[int]:
     """
-    The most pairs of a stage and a micro-batch that each rank has begun and not ended at a
-    time: with v stages on a rank, each counts for one v-th of the rank's layers.
+    Returns the most pairs of a stage and a micro-batch that each rank has begun and not
+    ended at any time: with v stages on a rank, each counts for one v-th of the rank's
+    layers.
     """
     return [_peak(row, schedule.forward_only) for row in schedule.actions]
 

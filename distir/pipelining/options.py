@@ -14,13 +14,13 @@ from distir.pipelining.registry import build_schedule
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
     """
-    The order in which the ranks of a pipeline work.
+    The options of the order in which the ranks of a pipeline work.
 
     - `p`: ranks of the pipeline;
     - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference;
     - `chunks`: stages per rank, by default the fewest that the schedule can have;
-    - `schedule_file`: a schedule as PyTorch's CSV, in place of these;
+    - `schedule_file`: a schedule in PyTorch's CSV form, instead of these;
     - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
       devices compute meanwhile and wait where a value is used.
     """
@@ -33,8 +33,8 @@ class ScheduleOptions:
 
     def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """
-        The schedule of so many micro-batches of a training step, or of inference. Raises
-        DistIRError.
+        Returns the schedule for this number of micro-batches, of a training step or of
+        inference. Raises DistIRError.
         """
         if not self.schedule_file:
             name = self.schedule or ("1f1b" if trains else "forward")
@@ -55,13 +55,14 @@ class ScheduleOptions:
 
 
 SEARCH = "search"
-"""In place of the stages of a pipeline: `search-stages` finds them."""
+"""The value of a pipeline's option `stages` that asks `search-stages` to find them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions(ScheduleOptions):
     """
-    A pipeline, or the accumulation of gradients, for a program that is not divided yet.
+    The options of a pipeline, or of the accumulation of gradients, for a program that is
+    not divided yet.
 
     - `k`: micro-batches; with p = 1 they accumulate gradients;
     - `stages`: where stages begin, see `pipeline`; `search` for those that `search-stages`
@@ -77,7 +78,10 @@ class PipelineOptions(ScheduleOptions):
         return self.p > 1 or self.k > 1
 
     def check_pipeline(self, what: str) -> None:
-        """Refuses options of a pipeline that is none; `what` is asked. Raises DistIRError."""
+        """
+        Refuses options of a pipeline where there is none, in the name of `what`. Raises
+        DistIRError.
+        """
         asked = [
             option
             for option, given in (

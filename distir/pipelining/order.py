@@ -1,4 +1,4 @@
-"""One order of all actions: the order of the ops of a distributed program."""
+"""One order of the actions of all ranks: the order of the ops of a distributed program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def global_steps(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[list[Action]]:
     """
-    The actions of all ranks, those together that start at the same time when each takes as
-    long as any other; in the order of these times, and of ranks. Raises DistIRError for
-    lists that `check_schedule` rejects.
+    Returns the actions of all ranks in groups that start at the same time if all actions
+    take equally long; groups are ordered by time, and actions in a group by rank. Raises
+    DistIRError for lists that `check_schedule` rejects.
     """
     start = simulate_schedule(schedule, lambda _: 1.0, edges=edges).start
     order = sorted(start, key=lambda a: (start[a], schedule.stage_rank(a.stage)))
@@ -26,7 +26,7 @@ def global_order(
     schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
-    The actions of all ranks in one order that keeps each rank's own and every dependency:
-    that of `global_steps`.
+    Returns the actions of all ranks in one order, that of `global_steps`, which keeps each
+    rank's own order and every dependency.
     """
     return [action for step in global_steps(schedule, edges) for action in step]

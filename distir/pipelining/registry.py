@@ -1,4 +1,4 @@
-"""The schedules by name."""
+"""The known schedules by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from distir.pipelining.v_shaped import dualpipev, zbv
 @dataclass(frozen=True)
 class ScheduleKind:
     """
-    `generate(ranks, micro_batches, chunks)` makes a schedule with `chunks` stages on each
-    rank, which may be from `least_chunks` to `most_chunks` (None: any number).
+    A known schedule: `generate(ranks, micro_batches, chunks)` makes one with `chunks`
+    stages on each rank, from `least_chunks` to `most_chunks` (None: any number).
     """
 
     generate: Callable[[int, int, int], PipelineSchedule]
@@ -39,16 +39,16 @@ SCHEDULES: dict[str, ScheduleKind] = {
     "dualpipev": ScheduleKind(dualpipev, 2, 2),
     "forward": ScheduleKind(forward_only, 1, None),
 }
-"""Every schedule takes any number of ranks and micro-batches from 1 on."""
+"""The known schedules. Each takes any number of ranks and of micro-batches from 1 on."""
 
 
 def build_schedule(
     name: str, ranks: int, micro_batches: int, chunks: int | None = None
 ) -> PipelineSchedule:
     """
-    The schedule of this name for P ranks, K micro-batches and v chunks (stages per rank;
-    left out: the fewest that the schedule can have). Raises DistIRError for an unknown name
-    and for numbers that the schedule cannot have.
+    Returns the schedule of this name for P ranks, K micro-batches and v chunks (stages per
+    rank; by default the fewest that the schedule can have). Raises DistIRError for an
+    unknown name and for numbers that the schedule cannot have.
     """
     kind = SCHEDULES.get(name)
     if kind is None:

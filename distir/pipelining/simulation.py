@@ -1,4 +1,6 @@
-"""How long a schedule takes, from durations alone: no program, no cluster."""
+"""
+The time that a schedule takes, from durations of its actions alone: no program, no cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from distir.pipelining.check import check_complete
 from distir.pipelining.dependencies import StageEdges, dependencies, executable_order
 
 Durations = Callable[[Action], float]
-"""The time that an action takes, in any unit."""
+"""Returns the time that an action takes, in any unit."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class ScheduleTimeline:
 
     @cached_property
     def makespan(self) -> float:
-        """The time until the last action ends."""
+        """The time at which the last action ends."""
         return max(self.end.values())
 
     @cached_property
@@ -40,14 +42,15 @@ class ScheduleTimeline:
     @property
     def bubble_over_ideal(self) -> float:
         """
-        Idle time of the busiest rank over its work: (p - 1) / m for 1F1B; 0 without work.
+        The idle time of the busiest rank divided by its work: (p - 1) / m for 1F1B; 0
+        without work.
         """
         work = max(self.busy)
         return self.makespan / work - 1 if work else 0.0
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of all ranks' time in which they are idle; 0 if there is no time."""
+        """The fraction of all ranks' time in which they are idle; 0 if there is no time."""
         time = self.schedule.ranks * self.makespan
         return 1 - sum(self.busy) / time if time else 0.0
 
@@ -55,7 +58,10 @@ class ScheduleTimeline:
 def phase_durations(
     forward: float = 1, backward_input: float = 1, backward_weight: float = 1
 ) -> Durations:
-    """The same durations for all stages; a whole backward takes the sum of its parts."""
+    """
+    Returns durations that are the same for all stages; a whole backward takes the sum of
+    its parts.
+    """
     durations = {
         Phase.FORWARD: forward,
         Phase.BACKWARD: backward_input + backward_weight,
@@ -72,9 +78,10 @@ def simulate_schedule(
     edges: StageEdges | None = None,
 ) -> ScheduleTimeline:
     """
-    Runs the schedule: an action starts when its rank is free and its dependencies have
-    ended, those on other ranks `communication` earlier; sends do not occupy a rank. Raises
-    DistIRError for lists that `check_schedule` rejects and for negative durations.
+    Runs the schedule and returns when each action starts and ends. An action starts when
+    its rank is free and its dependencies have ended, those on other ranks at least
+    `communication` earlier; sends do not occupy a rank. Raises DistIRError for lists that
+    `check_schedule` rejects and for negative durations.
     """
     check_complete(schedule)
     needs = dependencies(schedule, edges)

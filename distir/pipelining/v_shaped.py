@@ -2,8 +2,9 @@
 The schedules whose stages lie on the ranks in the shape of a V: with P ranks, rank r has
 stage r and stage 2 P - 1 - r, so that the loss is on the rank that the input comes from.
 
-Both are made for at least as many micro-batches as fill the pipeline, and those that are
-not there are left out: no action of a micro-batch waits for another micro-batch's.
+Both schedules are generated for at least as many micro-batches as fill the pipeline, and
+the surplus ones are then left out, which is possible as no action of a micro-batch waits
+for another micro-batch's.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
-    ZB-V (Qi et al. 2024, section 6). With F, I and W equally long the P - 1 idle steps of
-    the start are all that remain of the bubble, and each rank keeps 2 P micro-batches of
-    single stages: as much as the first rank of 1F1B.
+    ZB-V (Qi et al. 2024, section 6). With F, I and W equally long, the bubble is only the P
+    - 1 idle steps at the start, and each rank keeps 2 P micro-batches of single stages: as
+    much as the first rank of 1F1B.
     """
     filled = max(micro_batches, 2 * ranks - 1)
 
@@ -78,9 +79,9 @@ def _schedule(
 
 class _RankActions:
     """
-    The actions of a rank, written as repeated steps. A step is a phase and the number of
-    the rank's stage, and takes that stage's next micro-batch; `W` alone takes the weight
-    gradients that wait longest, of either stage.
+    The actions of a rank, written as repeated steps. A step is a phase and the index of one
+    of the rank's stages, and takes that stage's next micro-batch; `W` alone takes the
+    weight gradients that have waited longest, of either stage.
     """
 
     def __init__(self, stages: tuple[int, int]) -> None:

@@ -1,23 +1,23 @@
 """
-Which layout, which stage, which plan: the decisions of DistIR.
+The decisions of DistIR: which layouts, which pipeline stages, which plan.
 
-- `axes`: layouts one mesh axis after another, as `distribute` chooses them, with costs that
+- `axes`: chooses layouts one mesh axis after another, as `distribute` does, with costs that
   need no cluster;
-- `layouts`: the search behind `search-sharding`, and what it chose as annotations of the IR;
+- `layouts`: the search behind `search-sharding`, which weighs several mesh axes together;
 - `stages`: the search behind `search-stages`;
-- `grid`: the configurations of `search-grid`, evaluated on all cores;
-- `auto`: the controller behind `auto-parallel`, which asks the others;
-- `strategies`, `graph`, `bodies`, `likeness`, `function_plan`, `annotate`: what `axes` and `layouts`
-  share: what ops can do, the graph of that, for each function, which ops decide alike, what was
-  decided, and how it is written to the IR;
-- `costs`: what that costs: `unit_costs` without a cluster, `simulated_costs` and
-  `micro_batch_costs` on one;
+- `grid`: evaluates the plans of `search-grid` on all cores;
+- `auto`: the search behind `auto-parallel`, which combines the others;
+- `strategies`, `graph`, `bodies`, `likeness`, `function_plan`, `annotate`: what `axes` and
+  `layouts` share: the strategies of an op, the graph of strategies of each function, which
+  ops share a decision, the decisions, and how these are written to the IR;
+- `costs`: the interface of cost models; `unit_costs` needs no cluster, `simulated_costs`
+  and `micro_batch_costs` are seconds on one;
 - `overlap`: which communication runs while devices compute;
-- `distribution`: what `distribute` does, `zero` what it stores split;
+- `distribution`: the pipeline of steps behind `distribute`; `zero`: what it stores split;
 - `annotations`, `requests`, `meshes`: what users and passes ask for;
-- `plan`, `result`, `programs`: what searches choose from, what comes of it, for which
-  programs; `plan_search`, `found_plan`: what all searches have in common, and the plan that one
-  found, in a file and followed again.
+- `plan`, `result`, `programs`: the plans that searches choose from, what a plan achieves,
+  and the programs that are searched for; `plan_search`: what all searches have in common;
+  `found_plan`: a plan that a search found, saved to a file and followed again.
 
 The mathematics is in `distir.solver`.
 """

@@ -34,10 +34,12 @@ from distir.sharding.decompose import decompose, equal_before
 
 def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
     """
-    Gives every op and argument that the entry reaches the layouts of its plan. Functions
-    whose calls differ in them are cloned; ops whose decomposition was chosen are
-    decomposed; values that are kept in another layout than they are computed in are
-    constrained to it.
+    Gives every op and argument that the entry reaches the layouts of its plan, as
+    attributes.
+
+    A function whose calls have different plans is cloned; an op whose decomposition was
+    chosen is replaced by it; a value that the plan keeps in another layout than the one in
+    which it is computed is constrained to that layout.
     """
     writer = _Writer()
     for own in list(with_callees(separated(module, plan))):
@@ -46,17 +48,18 @@ def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
 
 def separated(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    The same plan, where each function has one: those that are planned in several ways are
-    cloned, and calls go to the clones.
+    Returns the same plan with one plan per function: a function that has several plans is
+    cloned, and its calls go to the clones.
     """
     return _Copies(module).of(plan, is_entry=True)
 
 
 def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
-    The same plan of one function, after its ops whose strategies have parts were replaced
-    by these. What another op computes already in the same layouts is not computed again.
-    Raises DistIRError for an op that has no decomposition.
+    Replaces the ops of one function whose strategies have parts by their decompositions,
+    and returns the plan with the strategies of the new ops. A part that an earlier op
+    computes already, in the same layouts, is not computed again. Raises DistIRError for an
+    op that has no decomposition.
     """
     if not any(strategy.parts for strategy in plan.ops.values()):
         return plan
@@ -80,7 +83,10 @@ def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
 
 
 def parts_of(op: Operation) -> list[Operation]:
-    """The new, detached ops of an op's decomposition. Raises DistIRError if it has none."""
+    """
+    Returns the ops of an op's decomposition, new and detached. Raises DistIRError if the op
+    has none.
+    """
     parts = decompose(op)
     if parts is None:
         raise DistIRError(
@@ -91,7 +97,9 @@ def parts_of(op: Operation) -> list[Operation]:
 
 
 class _Copies:
-    """Finds which plans are equal, and makes a function for each of the others."""
+    """
+    Gives every plan a function of its own: equal plans share one, the others get clones.
+    """
 
     def __init__(self, module: ModuleOp):
         self.module = module
@@ -102,7 +110,9 @@ class _Copies:
     def of(
         self, plan: FunctionPlan[Layout], *, is_entry: bool = False
     ) -> FunctionPlan[Layout]:
-        """The plan on a function of its own, one for all plans that do the same."""
+        """
+        Returns the plan on a function of its own; plans that do the same get the same one.
+        """
         if plan not in self._of_plan:
             calls = {call: self.of(callee) for call, callee in plan.calls.items()}
             key = (
@@ -152,7 +162,10 @@ def _call(op: Operation) -> CallOp:
 
 
 def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
-    """All that makes plans of one function differ, but for what it calls."""
+    """
+    Yields all that distinguishes plans of one function, except for the functions that they
+    call.
+    """
     yield tuple(plan.arguments)
     yield tuple(plan.results)
     yield tuple((s.operands, s.results, s.parts) for s in plan.ops.values())
@@ -160,13 +173,16 @@ def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
 
 
 class _Writer:
-    """Writes the plans of functions; layouts that ops share are made into attributes once."""
+    """
+    Writes the plans of functions into the IR; layouts that several ops share become one
+    attribute object.
+    """
 
     def __init__(self) -> None:
         self._attributes: dict[tuple[Layout, ...], ArrayAttr[LayoutAttr]] = {}
 
     def write(self, plan: FunctionPlan[Layout]) -> None:
-        """Onto the ops and arguments of the plan's function."""
+        """Writes a plan onto the ops and arguments of its function."""
         attributes = argument_attributes(plan.function)
         for entry, layout in zip(attributes, plan.arguments, strict=True):
             entry[LAYOUT] = LayoutAttr(layout)
@@ -195,7 +211,10 @@ class _Writer:
                 op.attributes[name] = self._attributes[key]
 
     def _keep(self, value: OpResult, layout: Layout) -> None:
-        """Brings a value to a layout where it is computed, for all that use it."""
+        """
+        Inserts a change of layout after the op that computes a value, for all uses of the
+        value.
+        """
         constrain = ConstrainOp(value, layout)
         self._request(constrain, [layout], [layout])
         if SCOPE in value.op.attributes:

@@ -22,7 +22,10 @@ NOTES = "dist.notes"
 
 
 def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
-    """The one mesh of the module that has this axis. Raises DistIRError."""
+    """
+    Returns the only mesh of the module that has this axis. Raises DistIRError if no mesh
+    has it, or several have.
+    """
     known = meshes(module)
     found = [mesh for mesh in known.values() if axis in mesh.sizes]
     if len(found) == 1:
@@ -33,13 +36,15 @@ def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
 
 
 def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
-    """The layout that an argument's attributes request."""
+    """Returns the layout that an argument's attributes request, if any."""
     attr = attributes.get(LAYOUT)
     return attr.data if isinstance(attr, LayoutAttr) else None
 
 
 def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
-    """The axes on which a user says what they do to an argument with these attributes."""
+    """
+    Returns the axes whose effect on an argument with these attributes the user has fixed.
+    """
     attr = attributes.get(FIXED)
     if not isinstance(attr, ArrayAttr):
         return ()
@@ -47,7 +52,9 @@ def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
 
 
 def origin_of(attributes: Mapping[str, Attribute], axis: str) -> str:
-    """Who fixed what an axis does to an argument with these attributes, for messages."""
+    """
+    Says who fixed the effect of an axis on an argument with these attributes, for messages.
+    """
     attr = attributes.get(FIXED_BY)
     origin = attr.data.get(axis) if isinstance(attr, DictionaryAttr) else None
     if isinstance(origin, StringAttr):

@@ -1,4 +1,4 @@
-"""Which arguments hold the batch, and its split over a mesh axis."""
+"""Finds the arguments that hold the batch, and splits it over a mesh axis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from distir.program import (
 def split_batch(module: ModuleOp, axis: str) -> None:
     """
     Annotates the inputs and labels of a sequential program that hold the batch with a split
-    of it over a mesh axis, as `data-parallel` says. Raises DistIRError.
+    of it over a mesh axis, as the pass `data-parallel` documents. Raises DistIRError.
     """
     mesh = axis_mesh(module, axis)
     function = entry_function(module)

@@ -1,4 +1,7 @@
-"""The choices in the functions of a program: what they are nodes of, and what was decided."""
+"""
+The choices in the functions of a program, as nodes of a graph, and the plan that a solution
+means.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,20 @@ from distir.planning.strategies import Place, Strategy
 
 W = TypeVar("W")
 V = TypeVar("V")
-"""Alternatives of the nodes of ops, and of those of values."""
+"""The kinds of alternatives: W of the nodes of ops, V of those of values."""
 
 
 @dataclass(eq=False)
 class Body(Generic[W, V]):
     """
-    The choices in a function, for the calls of it that share them.
+    The choices in a function, for all calls of it that share them.
 
-    - `count`: how often these run;
-    - `ops`, `calls`, `arguments`: of its ops, calls (those of the callee) and arguments;
-    - `ports`: where values are for those that use them;
-    - `kept`: of values that are brought to one layout for all that use them;
-    - `results`: what it returns; for the entry nothing.
+    - `count`: how many such calls run;
+    - `ops`, `calls`, `arguments`: the nodes of its ops and arguments, and the body of each
+      callee;
+    - `ports`: where each value comes from, for its uses;
+    - `kept`: the ports of values that are brought to one layout for all their uses;
+    - `results`: the ports of what it returns; empty for the entry.
     """
 
     function: FuncOp
@@ -43,7 +47,7 @@ class Body(Generic[W, V]):
     kept: dict[OpResult, Node[V]] = field(default_factory=dict[OpResult, Node[V]])
     results: list[Port[W | V]] = field(default_factory=list[Port[W | V]])
     sinks: dict[int, Node[V]] = field(default_factory=dict[int, Node[V]])
-    """Of results of the entry that update nothing, by index."""
+    """The nodes of results of the entry that update no argument, by index."""
 
     def add_ops(
         self,
@@ -54,9 +58,10 @@ class Body(Generic[W, V]):
         of_op: Callable[[Operation], tuple[Node[W], int]],
     ) -> None:
         """
-        Adds the choices of the function's ops and calls to a graph, those that are alike
-        (`op_kinds`) once: `of_call` makes the body that so many calls share, of which it is
-        told how many kinds come before; `of_op` makes a node, which an op takes so often each
+        Adds the choices of the function's ops and calls to a graph; ops and calls that are
+        alike (`op_kinds`) share them. `of_call(call, count, place)` builds the body that
+        `count` calls share; `place` counts the bodies that calls of this function had
+        before it. `of_op` makes the node of an op and says how often the op takes it each
         time that the function runs.
         """
         kinds, sizes = op_kinds(self.function, calls, alike), Counter(calls.values())
@@ -82,8 +87,8 @@ def plan_of(
     results: Sequence[Place],
 ) -> FunctionPlan[Place]:
     """
-    The plan in which ops do what was chosen for their nodes and values are where it was chosen;
-    `results` are those of the entry.
+    Returns the plan in which every op follows the strategy chosen for its node and every
+    value has the place chosen for it; `results` are the places of the entry's results.
     """
     plans: dict[Body[W, V], FunctionPlan[Place]] = {}
 

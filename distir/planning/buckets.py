@@ -1,4 +1,6 @@
-"""How much communication travels in one message: what the cost model says of latency."""
+"""
+How much communication travels in one message, from what the cost model says of latency.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,20 @@ from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.bucketing import bucket_collectives
 
 _SHARE = 0.05
-"""How much of a message's time may be latency."""
+"""The largest fraction of a message's time that latency may be."""
 
 _LEAST, _MOST = 1 << 20, 1 << 40
-"""The bytes between which sizes are looked for; latency means nothing for the last."""
+"""
+The range of bytes in which sizes of messages are looked for; at the upper end latency never
+matters.
+"""
 
 
 def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> None:
     """
-    Forms the buckets of a distributed program, in place: of at most that many megabytes
-    (1e6 bytes) on a device, or as large that latency is at most a twentieth of the time of a
-    message on the program's cluster. Raises DistIRError.
+    Forms the buckets of a distributed program, in place. A bucket holds at most `megabytes`
+    (1e6 bytes) on a device; without that, it is so large that latency is at most a
+    twentieth of the message's time on the program's cluster. Raises DistIRError.
     """
     if megabytes is not None:
         if not megabytes > 0:
@@ -49,13 +54,15 @@ def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> N
 
 class MessageSizes:
     """
-    The bytes of messages for which latency does not matter, by what they do and the links
-    that they cross: those of `hardware`, whose devices are in these `meshes`, by their symbols.
-    `DEFAULT` where there is no hardware, or less than meshes have devices.
+    The sizes in bytes above which latency does not matter, by what a message does and which
+    links it crosses.
+
+    `hardware` is the cluster, `meshes` are the meshes on it by their symbols. The size is
+    `DEFAULT` where there is no cluster, or one with fewer devices than the meshes.
     """
 
     DEFAULT = 25e6
-    """That of PyTorch's DistributedDataParallel."""
+    """The bucket size of PyTorch's DistributedDataParallel, in bytes."""
 
     def __init__(self, hardware: Hardware | None, known: Mapping[str, Mesh]):
         self.hardware = hardware
@@ -63,7 +70,9 @@ class MessageSizes:
         self.known: dict[tuple[Attribute | str | bool | None, ...], float] = {}
 
     def limit(self, first: CollectiveOp) -> float:
-        """The bytes that a message should have which begins with that collective."""
+        """
+        Returns the bytes that a message should have which begins with that collective.
+        """
         if first.message not in self.known:
             self.known[first.message] = self._limit(first)
         return self.known[first.message]

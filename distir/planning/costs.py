@@ -1,4 +1,4 @@
-"""What strategies and changes of layout cost, as searches ask for it."""
+"""The interface of cost models: what strategies and changes of layout cost."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from distir.sharding.rule import Rule, factor_shards
 
 class CostModel(ABC):
     """
-    What ops and changes of layout cost each device of a mesh, in a `unit` of its own, and what
-    memory they take, in bytes. `scale` times a cost is a number that solvers cannot take
-    for a rounding error.
+    What ops and changes of layout cost each device of a mesh, in the model's own `unit`,
+    and what memory they take, in bytes. A cost times `scale` is large enough that a solver
+    cannot take it for a rounding error.
 
-    A subclass says what an op costs (`op`), and one collective (`step`); which collectives a
-    change of layout takes, and what values occupy, is the same for all.
+    A subclass says what an op costs (`op`) and what one collective costs (`step`); which
+    collectives a change of layout takes, and how many bytes values occupy, is the same for
+    all models.
     """
 
     unit: ClassVar[str] = "s"
@@ -40,26 +41,27 @@ class CostModel(ABC):
         self._plans: dict[
             tuple[Layout, Layout, int | tuple[int, ...]], Sequence[ReshardStep] | None
         ] = {}
-        # One after the other, changes to one layout are asked for.
+        # Changes to one target layout are asked for one after the other.
         self._planner: Planner | None = None
-        # Types are known by their ids, as it takes long to hash them, and so have to stay.
+        # Types are identified by their ids, as hashing them is slow, so they must stay
+        # alive.
         self._seen: list[Attribute] = []
 
     @abstractmethod
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
-        """The cost of an op that follows this strategy."""
+        """Returns the cost of an op that follows this strategy."""
 
     @abstractmethod
     def step(
         self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
     ) -> float:
-        """The cost of one collective on a value of that (sequential) type."""
+        """Returns the cost of one collective on a value of that (sequential) type."""
 
     def reshard(self, type_: Attribute, before: Layout, after: Layout) -> float:
         """
-        The cost of bringing a value of that (sequential) type from one layout to
-        another, by the steps that `lower-reshard` takes; infinite where no
-        communication does that.
+        Returns the cost of bringing a value of that (sequential) type from one layout to
+        another, by the steps that `lower-reshard` takes; infinite if no communication does
+        that.
         """
         if before == after or not isinstance(type_, TensorType):
             return 0.0
@@ -70,7 +72,7 @@ class CostModel(ABC):
         return self._reshards[key]
 
     def bytes(self, type_: Attribute, layout: Layout) -> int:
-        """The bytes that a value of that (sequential) type takes on each device."""
+        """Returns the bytes that a value of that (sequential) type takes on each device."""
         key = (id(type_), layout)
         if key not in self._bytes:
             self._seen.append(type_)
@@ -90,18 +92,24 @@ class CostModel(ABC):
 
     def held(self, type_: Attribute, layout: Layout) -> float:
         """
-        Bytes that a value of that (sequential) type takes of a device's memory while it
-        lives: those of each micro-batch that is under way, or its share of a device if the
-        devices of a pipeline divide values between them.
+        Returns the bytes of a device's memory that a value of that (sequential) type takes
+        while it lives. Under micro-batches these are the bytes of all micro-batches under
+        way, or the device's share where the devices of a pipeline divide values between
+        them.
         """
         return self.bytes(type_, layout)
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
-        """Until an argument that comes like that is there as ops take it."""
+        """
+        Returns the cost of preparing an argument that comes in a layout, before ops can
+        take it.
+        """
         return 0.0
 
     def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
-        """Bytes that an op needs besides its operands and results while it runs."""
+        """
+        Returns the bytes that an op needs besides its operands and results while it runs.
+        """
         return 0
 
     def is_view(self, op: Operation) -> bool:
@@ -109,7 +117,7 @@ class CostModel(ABC):
         return op.name in VIEWS
 
     def _parts(self, rule: Rule, operands: Sequence[Layout]) -> dict[int, int]:
-        """Into how many parts each of the factors of an op is split."""
+        """Returns into how many parts each factor of an op is split."""
         axes: dict[int, set[str]] = {}
         for layout, dims in zip(operands, rule.operands, strict=True):
             for d, dim in enumerate(dims):
@@ -134,9 +142,9 @@ class CostModel(ABC):
         self, shape: tuple[int, ...], before: Layout, after: Layout
     ) -> Sequence[ReshardStep] | None:
         """
-        The steps of a change of layout; None if there are none. Without run lengths they
-        are the same for all shapes that can have the layouts, as all sizes are fractions of
-        the whole.
+        Returns the steps of a change of layout, or None if there are none. Without run
+        lengths they are the same for all shapes that can have the layouts, as all sizes are
+        fractions of the whole.
         """
         shards = (s for layout in (before, after) for dim in layout.dims for s in dim)
         runs = any(s.run is not None for s in shards)

@@ -1,4 +1,6 @@
-"""From a sequential program to one that is distributed as a user asks."""
+"""
+Distributes a sequential program as a user asks: the steps behind the pass `distribute`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,16 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
+from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.batches import split_batch
 from distir.planning.buckets import bucket_collectives_of
+from distir.planning.context import split_context
 from distir.planning.expectations import check_expectations
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
+from distir.planning.padding import pad_dimensions
 from distir.planning.requests import keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
@@ -26,19 +31,24 @@ from distir.transforms.checkpointing import checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
+from distir.transforms.ring_attention import ring_attention
 from distir.transforms.sequence_parallel import split_sequences
 
 _NAME = "distribute"
+
+CONTEXTS = ("gather", "ring")
+"""How the keys and values of a sequence in parts come to all of its queries."""
 
 
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `t` x `p` devices of a cluster: the options of the
-    pass `distribute`, whose documentation says what each of them asks for.
+    How to distribute a program over `d` x `c` x `t` x `p` devices of a cluster: the options of
+    the pass `distribute`, whose documentation explains each of them.
     """
 
     d: int = 1
+    c: int = 1
     t: int = 1
     cluster: str = ""
     shard: tuple[str, ...] = ()
@@ -46,13 +56,31 @@ class DistributionOptions(PipelineOptions):
     zero: int = 0
     checkpoint: str = "none"
     sequence_parallel: bool = False
+    context: str = "gather"
+    context_order: str = "contiguous"
     overlap: bool = False
     overlapped: tuple[str, ...] = ()
     buckets: bool = True
     profile: tuple[str, ...] = ()
 
+    @property
+    def devices(self) -> int:
+        """How many devices that needs."""
+        return self.d * self.c * self.t * self.p
+
     def check(self, module: ModuleOp) -> None:
-        """Refuses options that do not go together, or not with a program. Raises DistIRError."""
+        """
+        Refuses options that do not go together, or not with the program. Raises
+        DistIRError.
+        """
+        one_of("way to bring keys to queries", self.context, CONTEXTS, _NAME)
+        plain = self.context == "gather" and self.context_order == "contiguous"
+        if self.c == 1 and not plain:
+            raise DistIRError(
+                f"distribute: context={self.context} and context_order={self.context_order} "
+                f"say how sequences are split over the context-parallel devices, but c is 1; "
+                f"choose a larger -c"
+            )
         if self.sequence_parallel and self.t == 1:
             raise DistIRError(
                 "distribute: sequence parallelism splits sequences over the "
@@ -89,36 +117,44 @@ class DistributionOptions(PipelineOptions):
 
 def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Chooses the layouts of a sequential program on a mesh that it adds, and leaves them as
+    Adds a mesh to a sequential program, chooses the layouts on it and leaves them as
     annotations: the first part of `distribute`. Raises DistIRError.
     """
     check_sequential(module, _NAME)
     options.check(module)
     _add_mesh(module, options)
     mesh = only_mesh(module)
-    request_shards(module, mesh, options.shard, ("d", "t"))
+    if options.t > 1:
+        pad_dimensions(module, mesh, "t", options.shard)
+    request_shards(module, mesh, options.shard, ("d", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
     if options.d > 1:
         split_batch(module, "d")
+    if options.c > 1:
+        split_context(module, "c", options.context_order)
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
         split_parameters(module, "t")
     if options.zero:
-        store_split(module, options.zero, "d")
+        early = options.overlap and "params" in (options.overlapped or KINDS)
+        store_split(module, options.zero, "d", gather_first=early)
     propagate_sharding(module, mesh)
 
 
 def distribute(module: ModuleOp, options: DistributionOptions) -> None:
-    """Distributes a sequential program, and verifies what comes of it. Raises DistIRError."""
+    """
+    Distributes a sequential program in place and verifies the result. Raises DistIRError.
+    """
     choose_layouts(module, options)
     partition(module)
     if options.is_pipelined:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
+    pass_keys_on_as_asked(module, options)
     verify_distribution(module)
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
@@ -130,13 +166,32 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         verify_distribution(module)
 
 
+def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
+    """Makes rings of attention whose keys are gathered over axis "c", where it is asked for."""
+    if options.c == 1 or options.context != "ring":
+        return
+    rings = ring_attention(module, "c")
+    if not rings.made:
+        raise DistIRError(
+            "distribute: no attention of the program can be a ring, as all of it has a mask "
+            "or keys of another sequence; choose context=gather"
+        )
+    if rings.left:
+        add_notes(
+            module,
+            [f"distribute: keys are gathered for {what}" for what in rings.left],
+        )
+
+
 def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
     if any(isinstance(op, MeshOp) for op in module.body.block.ops):
         raise DistIRError(
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
     cluster = cluster_in(module, options.cluster, _NAME)
-    devices = [("d", options.d), ("t", options.t)]
+    devices = [("d", options.d), ("c", options.c), ("t", options.t)]
+    if options.c == 1:
+        del devices[1]
     if options.is_pipelined:
         check_size([*devices, ("p", options.p)], cluster, _NAME)
         devices = [(TIME_AXIS, options.k), *devices]

@@ -1,4 +1,4 @@
-"""How often modules communicate, as a user expects it of a distributed program."""
+"""How often modules may communicate in a distributed program, as a user expects it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def expect(
     backward: bool = False,
 ) -> None:
     """
-    Notes that the forward (or backward) of the module of the model with that path is to
-    have so many collectives of these kinds (`all_reduce`) over a mesh axis, and no others,
-    once the program is distributed. `by` says for messages who expects it.
+    Notes that the forward (or, with `backward`, the backward) of the module at path `scope`
+    is expected to have exactly these numbers of collectives by kind (`all_reduce`) over a
+    mesh axis, once the program is distributed. `by` says for messages who expects it.
     """
     known = module.attributes.get(EXPECTED)
     before = known.data if isinstance(known, ArrayAttr) else ()
@@ -62,9 +62,10 @@ def expect(
 
 def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
     """
-    Refuses a distributed program that does not communicate as is expected of it, for each of
-    its micro-batches; the expectations go. An axis that its meshes have not, or of size 1,
-    is not asked, nor is a backward that it has not. Raises DistIRError.
+    Refuses a distributed program that communicates otherwise than is expected of it, per
+    micro-batch, and removes the expectations. Expectations for an axis that the meshes do
+    not have, or of size 1, or for a backward in a program without one, are ignored. Raises
+    DistIRError.
     """
     expected = module.attributes.pop(EXPECTED, None)
     if not isinstance(expected, ArrayAttr):
@@ -101,7 +102,7 @@ def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
                 kind = op.name.removeprefix("collective.")
                 if kind in wanted or not isinstance(op, SliceOp):  # no communication
                     found.setdefault(kind, []).append(op)
-        # What runs once for all micro-batches counts as one of each.
+        # Collectives that run once for all micro-batches count once per micro-batch.
         numbers = {k: ceil(len(ops) / micro_batches) for k, ops in found.items()}
         wrong = [k for k, number in numbers.items() if number != wanted.get(k, 0)]
         if wrong:

@@ -1,4 +1,6 @@
-"""A plan that a search found, with all that is needed to distribute so again."""
+"""
+A plan that a search found, with all that is needed to distribute a program by it later.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.utils.exceptions import ParseError
 
-from distir import __version__
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.distribution import distribute
@@ -34,6 +35,7 @@ from distir.planning.requests import Requests, named_argument
 from distir.planning.result import Simulated, from_json
 from distir.program import argument_names, entry_function, walk_functions
 from distir.sharding.verification import verify_distribution
+from distir.version import __version__
 
 _FORMAT = "distir plan 1"
 
@@ -49,12 +51,12 @@ class FoundPlan:
     says of it. Users know this class as `distir.Plan`.
 
     - `result`: the plan, its time and memory, and its layouts if they were searched;
-    - `cluster`: what it is for, as text; `profiles`: the names of those that it was
-      simulated with;
-    - `arguments`: of the program that it was searched for; `program`: a digest of that
-      program's ops; `trains`: whether it is a training step;
-    - `requests`: the user's, which it keeps to;
-    - `reason`: writes what `explain` says.
+    - `cluster`: the cluster that it is for, as text; `profiles`: the names of the profiles
+      that it was simulated with;
+    - `arguments`: the arguments of the program that it was searched for; `program`: a
+      digest of that program's ops; `trains`: whether it is a training step;
+    - `requests`: the user's requests, which the plan keeps;
+    - `reason`: writes what `explain` returns.
     """
 
     result: Simulated
@@ -67,12 +69,12 @@ class FoundPlan:
     reason: Callable[[], str] = field(default=_nothing, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the reason, which may hold the whole search."""
+        """Returns what is pickled: all but the reason, which may hold the whole search."""
         return {**vars(self), "reason": _nothing}
 
     @staticmethod
     def of(search: PlanSearch, reason: Callable[[], str]) -> FoundPlan:
-        """The best plan of a search that has found one."""
+        """Returns the best plan of a search that has found one."""
         best = search.best
         assert best is not None
         programs = search.programs
@@ -95,12 +97,12 @@ class FoundPlan:
 
     @property
     def time_s(self) -> float:
-        """Seconds of a step, by the simulator."""
+        """Seconds of a step, as simulated."""
         return self.result.step_time_s
 
     @property
     def memory_bytes(self) -> int:
-        """The most bytes at a time, on the device that has the least left."""
+        """Peak memory in bytes, of the device that has the least left."""
         return self.result.peak_memory_bytes
 
     @property
@@ -110,7 +112,7 @@ class FoundPlan:
 
     @property
     def devices(self) -> int:
-        """How many devices it uses, one process on each."""
+        """The number of devices that it uses, with one process on each."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
             return plan.d * plan.t * plan.p
@@ -119,9 +121,9 @@ class FoundPlan:
 
     def explain(self) -> str:
         """
-        Why this plan: module by module how parameters are split and what takes the time, the
-        same for the fastest plan that divides the model in another way, and whether memory
-        binds.
+        Explains the plan: module by module how parameters are split and what takes the
+        time, the same for the fastest plan that divides the model in another way, and
+        whether memory binds.
         """
         return self.reason()
 
@@ -140,7 +142,7 @@ class FoundPlan:
     # Files
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan, as JSON. Raises DistIRError."""
+        """Writes the plan to a JSON file. Raises DistIRError if that fails."""
         layouts = self.result.layouts
         data = {
             "format": _FORMAT,
@@ -163,7 +165,9 @@ class FoundPlan:
 
     @staticmethod
     def load(path: str | Path) -> FoundPlan:
-        """The plan that `save` wrote to a file. Raises DistIRError."""
+        """
+        Reads the plan that `save` wrote to a file. Raises DistIRError for another file.
+        """
         try:
             data = json.loads(Path(path).read_text("utf-8"))
         except OSError as error:
@@ -186,14 +190,14 @@ class FoundPlan:
     # Distributing
 
     def cluster_op(self) -> ClusterOp:
-        """A new copy of the cluster, detached."""
+        """Returns a new, detached copy of the cluster."""
         return cluster_of_text(self.cluster)
 
     def distribute(self, module: ModuleOp, what: str = "the program") -> None:
         """
         Distributes the program that the plan was searched for, in place, and verifies the
-        result; nothing is searched. Raises DistIRError for any other program, which `what`
-        names.
+        result; nothing is searched. Raises DistIRError for any other program; `what` names
+        the program in the message.
         """
         check_same_arguments(module, self.arguments, what)
         if _digest(module) != self.program:
@@ -206,10 +210,10 @@ class FoundPlan:
 
     def distribute_step(self, module: ModuleOp) -> None:
         """
-        Distributes a step of the same model and batch that gives gradients instead of
-        updates, in place, and verifies the result. The optimizer outside is given parameters
-        and gradients in parts as small as the plan's states. Raises DistIRError for
-        another model or batch.
+        Distributes a step of the same model and batch that returns gradients instead of
+        updating parameters, in place, and verifies the result. The optimizer outside is
+        given parameters and gradients in parts as small as the plan's optimizer states.
+        Raises DistIRError for another model or batch.
         """
         if not self.trains:
             raise DistIRError(
@@ -276,7 +280,7 @@ def _no_plan(path: str | Path, why: str) -> DistIRError:
 
 
 def _of_known(requests: Requests, function: FuncOp) -> Requests:
-    """Those of the requests that speak of arguments which a program has."""
+    """Returns the requests that concern arguments which the program has."""
     names = argument_names(function)
 
     def is_known(pattern: str) -> bool:
@@ -290,7 +294,10 @@ def _of_known(requests: Requests, function: FuncOp) -> Requests:
 
 
 def _digest(module: ModuleOp) -> str:
-    """What tells a program's ops, with their types, from those of other programs."""
+    """
+    Returns a digest that distinguishes a program's ops and their types from those of other
+    programs.
+    """
     digest = hashlib.sha256()
     for _, op in walk_functions(module):
         types = ", ".join(str(result.type) for result in op.results)

@@ -16,13 +16,13 @@ from distir.sharding.placement import Placement
 @dataclass(eq=False)
 class FunctionPlan(Generic[Place]):
     """
-    The places of values in a function, for all calls of it that are treated alike: their
-    layouts, or what one mesh axis does to them.
+    The places of values in a function, for all calls of it that are treated alike. A place
+    is a layout, or what one mesh axis does to the value (a placement).
 
-    - `arguments`, `results`: how they come and leave;
-    - `ops`: of each op but calls and the return;
-    - `calls`: what is decided for the functions that it calls;
-    - `kept`: values that are brought to another place for all that use them.
+    - `arguments`, `results`: the places in which they come and leave;
+    - `ops`: the strategy of each op, without calls and the return;
+    - `calls`: the plan of the callee of each call;
+    - `kept`: the values that are brought to another place for all their uses.
     """
 
     function: FuncOp
@@ -42,7 +42,10 @@ class FunctionPlan(Generic[Place]):
 
 
 class Caller(Protocol):
-    """What is known of a function, with the same of the functions that it calls."""
+    """
+    Anything that holds, for one function, the same information on the functions that it
+    calls.
+    """
 
     @property
     def calls(self) -> Mapping[CallOp, Any]: ...
@@ -55,7 +58,7 @@ _Caller = TypeVar("_Caller", bound=Caller)
 
 
 def with_callees(entry: _Caller) -> Iterator[_Caller]:
-    """The entry and what it calls, each once, callers first."""
+    """Yields the entry and everything that it calls, each once, callers before callees."""
     found: dict[_Caller, None] = {entry: None}
     pending = [entry]
     while pending:

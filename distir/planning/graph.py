@@ -1,9 +1,9 @@
 """
 The graph of strategies of a program, as a problem for `distir.solver`.
 
-One node per op, per argument, and per value that several uses share; one edge per value that
-goes from where it is made to where it is used. Graphs differ in what a strategy says: what one
-mesh axis does to an op and in which ways values are there, or the layouts on all axes.
+It has one node per op, per argument, and per value that several uses share, and one edge
+per value that goes from where it is computed to where it is used. Graphs differ in what a
+strategy is: what one mesh axis does to an op, or the layouts on all axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distir.solver import Problem
 Floats = npt.NDArray[np.float64]
 
 S = TypeVar("S", covariant=True)
-"""An alternative of a node."""
+"""The kind of alternatives that a node has."""
 
 N = TypeVar("N", bound="Node[Any]")
 
@@ -28,9 +28,10 @@ N = TypeVar("N", bound="Node[Any]")
 @dataclass(eq=False)
 class Node(Generic[S]):
     """
-    One choice: what an op does, or how a value is there for those that use it.
+    One choice: the strategy of an op, or the places in which a value is available to its
+    uses.
 
-    - `strategies`: the alternatives; `costs`: of each of them, each time;
+    - `strategies`: the alternatives; `costs`: the cost of each of them, per execution;
     - `count`: how many ops or values of the program share the choice.
     """
 
@@ -41,21 +42,21 @@ class Node(Generic[S]):
 
 
 class Port(NamedTuple, Generic[S]):
-    """A value: a result of a node."""
+    """A value: one result of a node."""
 
     node: Node[S]
     result: int
 
 
 class Taker(Protocol):
-    """A use of a value, in a graph's own words: by a node."""
+    """A use of a value by a node; each kind of graph adds its own fields."""
 
     @property
     def node(self) -> Node[Any]: ...
 
 
 U = TypeVar("U", bound=Taker)
-"""How a value is used."""
+"""The kind of use that a value has."""
 
 
 class Edge(NamedTuple, Generic[S, U]):
@@ -69,9 +70,9 @@ class StrategyGraph(Generic[S, U]):
     """
     Nodes, and the values that go between them.
 
-    - `nodes`: each with its number; `edges`: how often each value goes that way;
-    - `cost`: of an edge, from each alternative of its source to each of its use;
-      None for one that costs nothing ever.
+    - `nodes`: each node with its number; `edges`: how often a value goes along each edge;
+    - `cost`: returns the costs of an edge, with a row for each alternative of its source
+      and a column for each of its target; None for an edge that never costs anything.
     """
 
     def __init__(self, cost: Callable[[Edge[S, U]], Floats | None]):
@@ -80,25 +81,33 @@ class StrategyGraph(Generic[S, U]):
         self.edges: dict[Edge[S, U], int] = {}
 
     def add(self, node: N, count: int) -> N:
-        """Adds a node, or further uses of it."""
+        """
+        Adds a node with a count, or adds to the count of a node that is there; returns it.
+        """
         self.nodes.setdefault(node, len(self.nodes))
         node.count += count
         return node
 
     def connect(self, source: Port[S], use: U, count: int) -> None:
-        """A value goes from a node to one that uses it."""
+        """Adds `count` uses of a value by a node."""
         edge = Edge(source, use)
         self.edges[edge] = self.edges.get(edge, 0) + count
 
     def chosen(self, choice: Iterable[int]) -> dict[Node[S], S]:
-        """What each node does, from the alternatives of the first nodes."""
+        """
+        Maps each node to its chosen alternative, given the numbers of the alternatives in
+        the order of the nodes.
+        """
         return {
             node: node.strategies[a]
             for node, a in zip(self.nodes, choice, strict=False)
         }
 
     def problem(self, without: Set[Edge[S, U]] = frozenset()) -> Problem:
-        """The problem to solve, its nodes in the order of `nodes`, without some edges."""
+        """
+        Returns the problem to solve, with its nodes in the order of `nodes`, leaving out
+        some edges.
+        """
         costs = [np.asarray(n.costs, np.float64) * n.count for n in self.nodes]
         edges: dict[tuple[int, int], Floats] = {}
         for edge, count in self.edges.items():

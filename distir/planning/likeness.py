@@ -1,10 +1,10 @@
 """
 Which ops of a function share their strategy.
 
-Calls of one function do the same work on other values, so they may share what they do:
-the first and the last each have their own, the ones between take turns with two, so that
-neighbours can differ. With them go the ops that belong to one call each, such as the
-updates of its parameters: those that are alike in everything but which call of a kind
+Calls of one function do the same work on other values, so they may share their decisions:
+the first and the last call each have their own, and the ones between alternate between two,
+so that neighbours can differ. The ops that belong to one call each, such as the updates of
+its parameters, are shared likewise: those that differ in nothing but which call of a kind
 their operands come from. Ops that touch no repeated call keep their own strategy.
 """
 
@@ -19,8 +19,9 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 def call_kinds(function: FuncOp, *, ends: int | None) -> dict[CallOp, Hashable]:
     """
-    The kind of each call of a function; calls of a kind share everything. The first and the
-    last `ends` calls of each callee are kinds of their own; all are, if that is None.
+    Returns the kind of each call of a function; calls of one kind share all decisions. The
+    first and the last `ends` calls of each callee are kinds of their own; with None, all
+    calls are.
     """
     calls: dict[str, list[CallOp]] = {}
     for op in function.body.block.ops:
@@ -43,8 +44,9 @@ def op_kinds(
     alike: Callable[[Operation], Hashable],
 ) -> dict[Operation, Hashable]:
     """
-    The kind of every op of a function; those of calls as given. `alike` says of two ops
-    that are no calls whether they could do the same, wherever their operands come from.
+    Returns the kind of every op of a function, given the kinds of its calls. `alike`
+    returns a key for an op that is no call: ops with equal keys could do the same, wherever
+    their operands come from.
     """
     sizes = Counter(calls.values())
     kinds: dict[Operation, Hashable] = {}
@@ -67,7 +69,7 @@ def op_kinds(
                 key.append(kind)
             elif isinstance(value, OpResult):
                 is_shared |= value.op in shared
-                # Constants have kinds of their own, and are alike nevertheless.
+                # Constants have kinds of their own, but are alike.
                 same = kinds[value.op] if value.op.operands else alike(value.op)
                 key.append((same, value.index))
         kinds[op] = op
@@ -80,7 +82,9 @@ def op_kinds(
 def _argument_kinds(
     function: FuncOp, calls: Mapping[CallOp, Hashable]
 ) -> dict[SSAValue, frozenset[tuple[Hashable, int]]]:
-    """The kinds of calls that take each argument, and as which operand."""
+    """
+    Returns, for each argument, the kinds of calls that take it, with the operand index.
+    """
     return {
         arg: frozenset(
             (calls[use.operation], use.index)

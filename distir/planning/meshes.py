@@ -15,13 +15,13 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import shape_of
 
 MESH = "mesh"
-"""What the mesh is called."""
+"""The symbol of the mesh that passes declare."""
 
 
 def check_sequential(module: ModuleOp, what: str) -> None:
     """
-    Refuses programs that are distributed already or have unknown sizes, for a pass `what`.
-    Raises DistIRError.
+    Refuses a program that is distributed already or has unknown sizes, in the name of pass
+    `what`. Raises DistIRError.
     """
     for function in functions(module).values():
         for type_ in function.function_type.inputs.data:
@@ -39,8 +39,8 @@ def check_sequential(module: ModuleOp, what: str) -> None:
 
 def cluster_in(module: ModuleOp, name: str, what: str) -> ClusterOp | None:
     """
-    The cluster of that name, or the only one if the name is empty; None for none. Raises
-    DistIRError, in the name of a pass `what`.
+    Returns the cluster of that name, or the only one if the name is empty; None if there is
+    none. Raises DistIRError, in the name of pass `what`.
     """
     clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
     if name:
@@ -60,7 +60,10 @@ def cluster_in(module: ModuleOp, name: str, what: str) -> ClusterOp | None:
 def check_size(
     degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None, what: str
 ) -> None:
-    """Refuses axes (with sizes) that a cluster has too few devices for. Raises DistIRError."""
+    """
+    Refuses axes, given with their sizes, for which a cluster has too few devices. Raises
+    DistIRError.
+    """
     for axis, size in degrees:
         if size < 1:
             raise DistIRError(f"{what}: the degree {axis}={size} must be positive")
@@ -79,7 +82,10 @@ def check_size(
 
 
 def _check_positions(axes: Sequence[tuple[str, int]], what: str) -> None:
-    """A mesh lists its devices; micro-batches count like devices."""
+    """
+    Refuses axes with too many positions, since a mesh lists its devices and micro-batches
+    count like devices. Raises DistIRError.
+    """
     positions = prod(size for _, size in axes)
     if positions > MOST_DEVICES:
         shown = " x ".join(f"{axis}={size}" for axis, size in axes)
@@ -97,12 +103,12 @@ def add_mesh(
 ) -> Mesh:
     """
     Declares a mesh with these axes (names with sizes) on the first devices of a cluster.
-    Raises DistIRError, in the name of a pass `what`.
+    Raises DistIRError, in the name of pass `what`.
     """
     check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
     _check_positions(axes, what)
-    # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
-    # over time stays: `pipeline` reads off it what runs once per micro-batch.
+    # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The
+    # micro-batch axis stays: `pipeline` learns from it what runs once per micro-batch.
     kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
     name = "cluster" if cluster is None else cluster.sym_name.data
     mesh = MeshOp(MESH, name, kept, range(prod(size for _, size in axes)))

@@ -1,4 +1,4 @@
-"""What ops and changes of layout cost where the batch is split over time."""
+"""A cost model for programs whose batch is split into micro-batches."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from distir.transforms.pipelines.over_time import (
 @dataclass(frozen=True)
 class Shares:
     """
-    What part of a program's values each device of a pipeline holds.
+    The fraction of a program's values that each device of a pipeline holds.
 
     - `of_all`: of parameters, gradients and states, which the ranks divide between them;
-    - `of_micro_batch`: of the values of one micro-batch: the ranks divide them, but keep
-      them for all micro-batches that are under way.
+    - `of_micro_batch`: of the values of one micro-batch, which the ranks divide too but
+      keep for all micro-batches that are under way.
 
-    A rank holds as much as the others only if the stages are balanced, which the search
-    of layouts cannot know; the simulator says what comes of it.
+    A rank holds as much as the others only if the stages are balanced, which the search of
+    layouts cannot know; the simulator has the last word.
     """
 
     of_all: float = 1.0
@@ -46,7 +46,9 @@ class Shares:
 
     @staticmethod
     def of(schedule: PipelineSchedule) -> Shares:
-        """The shares under a schedule, on the rank that keeps the most micro-batches."""
+        """
+        Returns the shares under a schedule, on the rank that keeps the most micro-batches.
+        """
         return Shares(
             1 / schedule.ranks, max(in_flight_per_rank(schedule)) / schedule.stages
         )
@@ -54,12 +56,13 @@ class Shares:
 
 class MicroBatchCosts(SimulatedCosts):
     """
-    `CostModel` on a mesh whose first axis is the axis over time.
+    The cost model of a mesh whose first axis is the micro-batch axis.
 
-    An op or a change of layout costs what it costs one micro-batch; how many of them there
-    are, the graph counts. What ends the micro-batches costs what `pipeline` makes of it:
-    terms of a sum are added one by one, parts are joined, both on each device for itself;
-    then the whole comes to its layout. Sends between stages cost nothing here.
+    An op or a change of layout costs what it costs for one micro-batch; the graph counts
+    how many of them there are. Combining the micro-batches costs what `pipeline` makes of
+    it: terms of a sum are added one by one, or parts are joined, both on each device by
+    itself; then the whole value is brought to its layout. Sends between stages are free
+    here.
     """
 
     def __init__(
@@ -75,13 +78,19 @@ class MicroBatchCosts(SimulatedCosts):
         self.shares = shares or Shares()
 
     def held(self, type_: Attribute, layout: Layout) -> float:
-        """Bytes of a device's memory, of all micro-batches under way."""
+        """
+        Returns the bytes of a device's memory that a value takes, for all micro-batches
+        under way.
+        """
         is_split = TIME_AXIS in layout.split_axes
         share = self.shares.of_micro_batch if is_split else self.shares.of_all
         return share * self.bytes(type_, layout)
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
-        """Seconds of dividing what comes with the whole batch into micro-batches."""
+        """
+        Returns the seconds of dividing an argument that holds the whole batch into
+        micro-batches.
+        """
         divides = TIME_AXIS in layout.split_axes and self.mesh.size(TIME_AXIS) > 1
         if not divides or not isinstance(type_, TensorType):
             return 0.0
@@ -111,7 +120,7 @@ class MicroBatchCosts(SimulatedCosts):
                     type_, start, after
                 )
             case "whole", "split":
-                # The dimension comes together on every device, which then takes its part.
+                # The dimension is gathered on every device, which then takes its part.
                 together = before.with_dim(then.dim, (), type_.get_num_dims())
                 part, end = self._part(type_, after), without_time(after)
                 return super()._reshard(type_, before, together) + super()._reshard(
@@ -123,7 +132,7 @@ class MicroBatchCosts(SimulatedCosts):
     def _part(
         self, type_: TensorType[Attribute], layout: Layout
     ) -> TensorType[Attribute]:
-        """The type of one micro-batch of a value, on all devices."""
+        """Returns the type of one micro-batch of a value, on all devices."""
         part = micro_batch_type(with_layout(type_, layout), self.mesh, self.mesh.name)
         assert isinstance(part, TensorType)
         return TensorType(type_.element_type, part.get_shape())
@@ -131,7 +140,10 @@ class MicroBatchCosts(SimulatedCosts):
     def _joining(
         self, name: str, type_: TensorType[Attribute], layout: Layout
     ) -> float:
-        """Seconds of adding up two values like that, or of joining all parts of one."""
+        """
+        Returns the seconds of adding up values of that type, or of joining all parts of
+        one.
+        """
         count, attributes = (2, {}) if name == "Add" else (1, {"axis": 0})
         values = Block(arg_types=[type_] * count).args
         op = operator(name).build_op(list(values), [type_], attributes)
@@ -140,7 +152,7 @@ class MicroBatchCosts(SimulatedCosts):
 
 
 def _size(mesh: Mesh) -> int:
-    """Devices of a mesh."""
+    """Returns the number of devices of a mesh."""
     return len(mesh.devices) // mesh.size(TIME_AXIS)
 
 
@@ -151,8 +163,9 @@ def costs_on(
     profiles: Sequence[Profile] = (),
 ) -> SimulatedCosts:
     """
-    What is simulated on a mesh of a cluster: for micro-batches, in a pipeline whose devices
-    hold `shares`, if the mesh's first axis is the axis over time. Raises DistIRError.
+    Returns the simulated costs on a mesh of a cluster. If the mesh's first axis is the
+    micro-batch axis, they are those of micro-batches, in a pipeline whose devices hold
+    `shares`. Raises DistIRError.
     """
     if mesh.has_time:
         return MicroBatchCosts(mesh, cluster, shares, profiles)

@@ -27,8 +27,8 @@ from distir.transforms.repeats.naming import specialise
 @dataclass(frozen=True)
 class ParameterUse:
     """
-    An argument of the entry function as an op sees it: `index` says which, `dims` which of
-    its dimensions each dimension of what the op is given is.
+    An operand of an op that is an argument of the entry function: `index` says which, and
+    for each dimension of the operand, `dims` says which dimension of the argument it is.
     """
 
     index: int
@@ -40,9 +40,10 @@ class ScopedOp:
     """
     One run of an op.
 
-    - `scope`: the path of the module that it is of, with numbers in place of every `*`;
-    - `op`: the op; `entered`: the op of the entry function that it is, or runs in;
-    - `uses`: by operand, the argument of the entry that it is;
+    - `scope`: the path of the module that it belongs to, with numbers in place of every
+      `*`;
+    - `op`: the op; `entered`: the op of the entry function that it is, or in which it runs;
+    - `uses`: by operand index, the argument of the entry that the operand is;
     - `path`: the calls that lead to it, from the entry function on.
     """
 
@@ -54,7 +55,10 @@ class ScopedOp:
 
 
 class ProgramModules:
-    """What modules a program has, and what belongs to them. Raises DistIRError."""
+    """
+    The modules of a program, and the ops and parameters that belong to them. Raises
+    DistIRError.
+    """
 
     def __init__(self, module: ModuleOp):
         self.entry = entry_function(module)
@@ -79,7 +83,7 @@ class ProgramModules:
         self.scopes.pop("", None)
 
     def _on_inputs(self) -> set[Operation]:
-        """The ops of the entry function that work on inputs, or on what follows from these."""
+        """The ops of the entry function that depend on inputs."""
         values: set[SSAValue] = {
             arg
             for arg, role in zip(self.entry.body.block.args, self.roles, strict=True)
@@ -99,7 +103,10 @@ class ProgramModules:
         call_scope: str,
         known: dict[SSAValue, ParameterUse],
     ) -> Iterator[ScopedOp]:
-        """An op behind some calls, and what it calls; `known` are the values that arguments are."""
+        """
+        Yields the runs of an op, reached through the calls of `path`, and of what it calls;
+        `known` maps values to the arguments of the entry that they are.
+        """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
         uses = {i: known[v] for i, v in enumerate(op.operands) if v in known}
@@ -118,8 +125,8 @@ class ProgramModules:
 
     def find(self, pattern: str | re.Pattern[str], inside: Sequence[str]) -> list[str]:
         """
-        The modules with that path in one of these modules ("" is the model), in the order
-        of the program; a regular expression matches whole paths.
+        Returns the modules that have a path inside one of the given modules ("" is the
+        model), in program order; a regular expression must match the whole path.
         """
         found: dict[str, None] = {}
         for root in inside:
@@ -137,14 +144,16 @@ class ProgramModules:
         return list(found)
 
     def nearest(self, pattern: str, inside: Sequence[str]) -> list[str]:
-        """Paths in these modules that are written like one that none has."""
+        """Returns paths in these modules that are spelled like one that no module has."""
         start = f"{inside[0]}." if inside and inside[0] else ""
         known = {s[len(start) :] for s in self.scopes if s.startswith(start)}
         general = {re.sub(r"(?<![^.])\d+(?![^.])", "*", scope) for scope in known}
         return get_close_matches(pattern, sorted(general | known), 4, 0.5)
 
     def within(self, scope: str) -> list[ScopedOp]:
-        """The runs of ops of a module and of those in it, in the order of the program."""
+        """
+        Returns the runs of the ops of a module and of the modules in it, in program order.
+        """
         return [
             scoped
             for scoped in self.ops
@@ -153,8 +162,9 @@ class ProgramModules:
 
     def parameters(self, scope: str) -> dict[int, str]:
         """
-        The parameters that a module uses, by their index among the arguments, with their
-        names in it: what follows its path, or the last part of a name from elsewhere.
+        Returns the parameters that a module uses, by argument index, with their names in
+        the module: what follows its path, or the last part of the name for a parameter from
+        elsewhere.
         """
         found: dict[int, str] = {}
         for scoped in self.within(scope):
@@ -168,7 +178,10 @@ class ProgramModules:
         return found
 
     def parameters_called(self, pattern: str, scope: str) -> list[int]:
-        """The parameters of a module whose name in it is this pattern."""
+        """
+        Returns the argument indices of a module's parameters whose name in the module
+        matches a pattern.
+        """
         own = self.parameters(scope)
         return [i for i, name in own.items() if _matches(pattern, name)]
 
@@ -176,7 +189,10 @@ class ProgramModules:
 def _same_argument(
     op: Operation, uses: Mapping[int, ParameterUse]
 ) -> ParameterUse | None:
-    """The argument that an op's result is, with its dimensions in another order or type."""
+    """
+    If an op's result is an argument with its dimensions permuted or its type changed,
+    returns that argument.
+    """
     if 0 not in uses or len(op.operands) != 1:
         return None
     use = uses[0]

@@ -1,4 +1,4 @@
-"""Which communication overlaps computation: what the simulator finds the fastest."""
+"""Chooses which communication overlaps computation, by simulating the alternatives."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def overlap_communication(
 ) -> Simulation:
     """
     Lets communication of these kinds in a distributed program run while devices compute,
-    where that is faster and fits into memory, and notes what was gained; gives the
-    simulation of what it becomes, by these profiles. Parameters are gathered `ahead` uses
-    early; `before` is the simulation of the program as it is, if that is known. A program
-    that has buckets has others afterwards. Raises DistIRError.
+    where that is faster and fits into memory, notes the gain and returns the simulation of
+    the result, with these profiles. Parameters are gathered `ahead` uses early; `before` is
+    the simulation of the program as it is, if known. A program that has buckets gets new
+    ones. Raises DistIRError.
     """
     if ahead < 1:
         raise DistIRError(
@@ -77,7 +77,10 @@ def overlap_communication(
 
 
 def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
-    """Kinds of communication to let overlap, and whether to gather outside of functions."""
+    """
+    Returns the combinations to try: kinds of communication to overlap, and whether to
+    gather outside of functions.
+    """
     asked = frozenset(kinds)
     found = [(asked, True)] if "params" in asked else []
     found += [(asked, False)]
@@ -86,7 +89,10 @@ def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
 
 
 def _take_apart(module: ModuleOp) -> bool:
-    """Makes a message of each collective, in place; whether there were buckets."""
+    """
+    Replaces each bucket by one message per collective, in place; returns whether there were
+    buckets.
+    """
     joined = [op for op in module.walk() if isinstance(op, CollectiveOp)]
     joined = [op for op in joined if op.is_joined]
     for op in joined:
@@ -98,8 +104,8 @@ def _overlapped(
     module: ModuleOp, ahead: int, kinds: Collection[str], *, hoist: bool
 ) -> ModuleOp | None:
     """
-    A copy of a program in which communication overlaps computation; None if gatherings are
-    to be hoisted, and there are none.
+    Returns a copy of a program in which communication overlaps computation; None if gathers
+    are to be hoisted out of functions and there are none.
     """
     copy = module.clone()
     write_kinds(copy)
@@ -112,6 +118,8 @@ def _overlapped(
 
 
 def _rank(result: Simulation, limit: int) -> tuple[bool, float, int]:
-    """What makes a program better: it fits, is faster, needs less memory."""
+    """
+    Sort key by which a better program comes first: it fits, is faster, needs less memory.
+    """
     peak = max(result.peak_memory_bytes)
     return (not result.fits and peak > limit, result.step_time_s, peak)

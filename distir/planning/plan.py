@@ -16,14 +16,18 @@ from distir.planning.distribution import DistributionOptions
 from distir.transforms.checkpointing import POLICIES
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
-"""Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
+"""Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
 
 OVERLAP = {"off": False, "on": True}
-"""Whether communication overlaps computation, as options name it."""
+"""
+The values of the option `overlap`, by name: whether communication overlaps computation.
+"""
 
 
 def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
-    """The values of `overlap` that options name. Raises DistIRError."""
+    """
+    Returns the values that the names given for `overlap` stand for. Raises DistIRError.
+    """
     unknown = [name for name in names if name not in OVERLAP]
     if unknown:
         raise DistIRError(
@@ -33,22 +37,22 @@ def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
 
 
 Axes = tuple[tuple[str, int], ...]
-"""The axes of a mesh by name, outermost first, with their sizes."""
+"""The axes of a mesh, outermost first, as names with sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """
-    What a search over configurations may choose from: options that passes and commands share.
-    Where one is empty, the search has a choice of its own.
+    What a search over plans may choose from: options that passes and commands share. Where
+    one is empty, the search has a default of its own.
 
     - `profile`: what devices reach in practice, as in `simulate`;
-    - `world_size`: devices to use, d x t x p; all of the cluster by default;
-    - `micro_batches`: numbers of micro-batches; `schedules`: of pipelines;
+    - `world_size`: devices to use, d x t x p; by default all of the cluster;
+    - `micro_batches`: numbers of micro-batches; `schedules`: pipeline schedules;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
-    - `buckets`: whether neighbouring tensors travel in one message, in all plans;
-    - `jobs`: processes; 0 for one on each core.
+    - `buckets`: whether all plans send neighbouring tensors in one message;
+    - `jobs`: number of processes; 0 for one per core.
     """
 
     profile: tuple[str, ...] = ()
@@ -62,7 +66,7 @@ class SearchOptions:
     jobs: int = 0
 
     def check(self) -> None:
-        """Refuses names of schedules and policies that there are not. Raises DistIRError."""
+        """Refuses names of schedules and policies that do not exist. Raises DistIRError."""
         for name in self.schedules:
             one_of("pipeline schedule", name, SCHEDULES)
         for name in self.checkpoint:
@@ -77,13 +81,13 @@ class SearchOptions:
 @dataclass(frozen=True)
 class Plan(ABC):
     """
-    One way to distribute a program: what `GridPlan` and `LayoutPlan`, which say how tensors
-    are split over the devices of a pipeline's rank, have in common. Plans are sorted by all
-    that they say.
+    One way to distribute a program. This is the common part of `GridPlan` and `LayoutPlan`,
+    which say how tensors are split over the devices of a pipeline rank. Plans are ordered
+    by all their fields.
 
     - `batch`: the size of the batch; `checkpoint`: the policy of `activation-checkpoint`;
-    - `p`, `k`: ranks of the pipeline and micro-batches; `schedule`: of the pipeline, empty
-      for the default one; `stages`: may be `search`;
+    - `p`, `k`: numbers of pipeline ranks and micro-batches; `schedule`: the pipeline
+      schedule, empty for the default one; `stages`: may be `search`;
     - `overlap`: whether communication overlaps computation; `buckets`: whether neighbouring
       tensors travel in one message.
     """
@@ -100,12 +104,16 @@ class Plan(ABC):
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether there is a schedule: several ranks or several micro-batches."""
+        """
+        Whether the plan has a schedule, that is, several ranks or several micro-batches.
+        """
         return self.p > 1 or self.k > 1
 
     @property
     def pipeline(self) -> PipelineOptions:
-        """The pipeline, or the accumulation of gradients, if there is one."""
+        """
+        The options of the pipeline, or of the accumulation of gradients, if there is one.
+        """
         stages = (self.stages,) if self.stages else ()
         return PipelineOptions(
             p=self.p, k=self.k, schedule=self.schedule, stages=stages
@@ -114,16 +122,16 @@ class Plan(ABC):
     @property
     @abstractmethod
     def division(self) -> tuple[object, ...]:
-        """How the program is divided among the devices."""
+        """How the program is divided among the devices, as a key."""
 
     @property
     @abstractmethod
     def _order(self) -> tuple[Any, ...]:
-        """What plans are sorted by."""
+        """The key by which plans are ordered."""
 
     @property
     def shared(self) -> tuple[object, ...]:
-        """What two plans have in common whose layouts are chosen together."""
+        """The key that plans have in common whose layouts are chosen together."""
         return (self.batch, self.division, self.checkpoint, self.is_pipelined)
 
     def __lt__(self, other: Plan) -> bool:
@@ -141,7 +149,7 @@ class Plan(ABC):
         )
 
     def _options(self) -> str:
-        """The options that are not as usual, as text."""
+        """The options that differ from their defaults, as text."""
         text = ""
         if self.checkpoint != "none":
             text += f" checkpoint={self.checkpoint}"
@@ -156,8 +164,8 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    A point of DistIR's grid: options of `distribute`. `d`, `t`: degrees of data and tensor
-    parallelism; `zero`: the ZeRO stage.
+    A point of DistIR's grid: options of `distribute`. `d` and `t` are the degrees of data
+    and tensor parallelism, `zero` is the ZeRO stage.
     """
 
     d: int = 1
@@ -169,13 +177,21 @@ class GridPlan(Plan):
         return self.d, self.t, self.p, self.zero
 
     @property
+    def shared(self) -> tuple[object, ...]:
+        # Parameters that are updated in parts stay so until the next step's forward.
+        return *super().shared, self.overlap and self.zero in (1, 2)
+
+    @property
     def _order(self) -> tuple[Any, ...]:
         return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
     ) -> DistributionOptions:
-        """How a program is distributed so, with arguments split, and kept whole, like that."""
+        """
+        Returns the options of `distribute` for this plan, with the given arguments split
+        (`shard`) and kept whole.
+        """
         return DistributionOptions(
             **vars(self.pipeline),
             d=self.d,
@@ -189,7 +205,9 @@ class GridPlan(Plan):
         )
 
     def searched(self, axes: Axes) -> LayoutPlan:
-        """The same pipeline, with layouts that are searched on a mesh of these axes."""
+        """
+        Returns the same pipeline with layouts that are searched on a mesh of these axes.
+        """
         options = {k: v for k, v in vars(self).items() if k not in ("d", "t", "zero")}
         return LayoutPlan(**options, axes=axes)
 
@@ -200,7 +218,10 @@ class GridPlan(Plan):
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutPlan(Plan):
-    """Layouts are searched (`search-sharding`) on a mesh of these `axes` for each rank."""
+    """
+    A plan whose layouts are searched (`search-sharding`) on a mesh of these `axes` for each
+    pipeline rank.
+    """
 
     axes: Axes
 
@@ -257,8 +278,9 @@ class Space:
         degrees: Sequence[tuple[int, int, int]] = (),
     ) -> Space:
         """
-        The grid of a search; without options no ZeRO, no checkpointing and no overlap.
-        `devices` are used if the options do not say how many. Raises DistIRError.
+        Returns the grid of a search; without options it has no ZeRO, no checkpointing and
+        no overlap. `devices` is the number of devices if the options do not give one.
+        Raises DistIRError.
         """
         return Space(
             batches,
@@ -275,8 +297,8 @@ class Space:
 
     def plans(self) -> list[GridPlan]:
         """
-        All of them, those that share work next to each other. Those whose devices would
-        get no sample per micro-batch are left out. Raises DistIRError if none is left.
+        Returns all plans, those that share work next to each other, without those whose
+        devices would get no sample per micro-batch. Raises DistIRError if none is left.
         """
         if not self.trains and (any(self.zero) or set(self.checkpoint) != {"none"}):
             raise DistIRError(
@@ -299,7 +321,7 @@ class Space:
         return found
 
     def known(self) -> list[GridPlan]:
-        """All of them, in the order of `plans`; none if the grid is empty."""
+        """Returns all plans in the order of `plans`; none if the grid is empty."""
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[GridPlan]:
@@ -319,7 +341,7 @@ class Space:
                                 )  # fmt: skip
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
-        """Numbers of micro-batches and schedules on p ranks."""
+        """Yields the numbers of micro-batches with schedules on p ranks."""
         if p == 1:
             yield 1, ""
             if self.trains:
@@ -331,13 +353,13 @@ class Space:
 
 
 def _factorisations(devices: int) -> Iterator[tuple[int, int, int]]:
-    """All (d, t, p) whose product is the number of devices."""
+    """Yields all (d, t, p) whose product is the number of devices."""
     for d in _divisors(devices):
         for t in _divisors(devices // d):
             yield d, t, devices // (d * t)
 
 
 def _divisors(number: int) -> list[int]:
-    """All divisors of a number, ascending."""
+    """Returns all divisors of a number in ascending order."""
     small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})

@@ -1,4 +1,4 @@
-"""What a search for a plan has found, whichever search it was."""
+"""What searches for a plan have in common."""
 
 from __future__ import annotations
 
@@ -10,19 +10,38 @@ from distir.planning.result import Result, Simulated
 
 class PlanSearch:
     """
-    A search of plans for the best one: `programs`, for each size of the batch, are what is
-    distributed, `results` what was judged so far. `finished` says whether it ended by
-    itself, `interrupted` whether the user ended it.
+    A search for the best plan: `programs` are distributed, one for each size of the batch;
+    `results` are the plans judged so far, `measured` the seconds of a step of those that
+    were run. `finished` says whether the search ended by itself, `interrupted` whether the
+    user ended it.
     """
 
     def __init__(self, programs: Programs):
         self.programs = programs
         self.results: dict[Plan, Result] = {}
+        self.measured: dict[Plan, float] = {}
         self.finished = False
         self.interrupted = False
 
     @property
     def best(self) -> Simulated | None:
-        """The fastest plan that fits, if one is known."""
+        """
+        The plan with the highest throughput that fits, if one is known: among those that
+        were run, if any was, else by simulation.
+        """
         found = ranked(self.results.values())
+        if self.measured:
+            found = [result for result in found if result.plan in self.measured]
+            found.sort(key=lambda r: -r.plan.batch / self.measured[r.plan])
         return found[0] if found else None
+
+    def measured_note(self) -> str | None:
+        """Returns a note on what was chosen by running plans; None if none was run."""
+        best = self.best
+        if best is None or best.plan not in self.measured:
+            return None
+        return (
+            f"the search chose {best.plan}, the fastest of {len(self.measured)} plans that "
+            f"were run: {self.measured[best.plan]:.4g} s a step, "
+            f"{best.step_time_s:.4g} s by the simulator"
+        )

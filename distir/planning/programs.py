@@ -38,12 +38,12 @@ def trains(module: ModuleOp) -> bool:
 @dataclass(frozen=True)
 class Programs:
     """
-    One model for several sizes of the batch, as text: what worker processes are given.
+    One model for several sizes of the batch, as text that worker processes can be given.
 
-    They are separate programs, for a program may hold numbers that follow from its batch
-    (the divisor of a mean, in the gradient), so that none can be derived from another.
-    `profiles` say what the cluster's devices reach in practice, `requests` what every plan
-    must keep to.
+    The sizes are separate programs, for a program may hold numbers that follow from its
+    batch (the divisor of a mean, in the gradient), so that none can be derived from
+    another. `profiles` say what the cluster's devices reach in practice, `requests` what
+    every plan must keep to.
     """
 
     texts: Mapping[int, str]
@@ -58,8 +58,8 @@ class Programs:
         requests: Requests | None = None,
     ) -> Programs:
         """
-        Programs for one cluster, which replaces their own, and with the profiles that
-        `simulate` takes. Raises DistIRError.
+        Returns the programs with one cluster, which replaces their own, and with the
+        profiles that `simulate` takes. Raises DistIRError.
         """
         # Imported here, as the simulator takes long to import.
         from distir.interpreters.simulator.costs.hardware import Hardware
@@ -81,14 +81,14 @@ class Programs:
         return Programs(texts, tuple(known), requests or Requests())
 
     def __call__(self, batch: int) -> ModuleOp:
-        """The program for that batch, with its cluster."""
+        """Parses the program for a size of the batch, with its cluster."""
         return ProgramParser(new_context(), self.texts[batch]).parse_module()
 
 
 def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
     """
-    Puts a cluster in front of a program, in place of those that it has; its meshes are
-    then of that cluster.
+    Puts a cluster in front of a program in place of those that it has; its meshes then
+    refer to that cluster.
     """
     for op in list(module.body.block.ops):
         if isinstance(op, ClusterOp) and op is not cluster:
@@ -102,8 +102,8 @@ def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
 
 def cluster_of_text(text: str) -> ClusterOp:
     """
-    The cluster that a text holds and nothing else, detached. Raises ParseError, or ValueError
-    for another op.
+    Parses a text that holds one cluster, and returns it detached. Raises ParseError, or
+    ValueError for another op.
     """
     op = ProgramParser(new_context(), text).parse_module().body.block.first_op
     if not isinstance(op, ClusterOp):

@@ -43,8 +43,9 @@ class Requests:
     What every plan of a search must keep to.
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
-    - `whole`: names (with `*`) of arguments that must not be split;
-    - `seconds`: of solving for layouts, for each plan; None for what the search thinks fit;
+    - `whole`: names (which may hold `*`) of arguments that must not be split;
+    - `seconds`: limit of solving for the layouts of a plan; None for the search's own
+      choice;
     - `limit`: seconds after which the search of a plan's layouts ends with the best so far.
     """
 
@@ -55,13 +56,14 @@ class Requests:
 
     @property
     def axes(self) -> frozenset[str]:
-        """The axes that `shard` names. Raises DistIRError."""
+        """Returns the axes that `shard` names. Raises DistIRError."""
         return frozenset(_read_split(text).shard.axis for text in self.shard)
 
     def check(self, module: ModuleOp, axes: Collection[str]) -> None:
         """
-        Refuses requests that no plan can keep: of arguments that a program does not have,
-        of axes that no mesh has, and of arguments both split and whole.
+        Refuses requests that no plan can keep: for arguments that the program does not
+        have, for axes that no mesh has, and for arguments both split and whole. Raises
+        DistIRError.
         """
         function = entry_function(module)
         names = argument_names(function)
@@ -86,9 +88,9 @@ def request(
     origin: str,
 ) -> None:
     """
-    Asks that these axes do to an argument of a function what they do in the layout `asked`,
-    and nothing else; what other axes do stays free. `origin` says for messages who asks.
-    Raises DistIRError if one of the axes was asked, or planned, to do something else.
+    Requests that these axes do to an argument of a function what they do in the layout
+    `asked`, and nothing else; other axes stay free. `origin` says for messages who asks.
+    Raises DistIRError if one of the axes was requested, or planned, to do something else.
     """
     attributes = argument_attributes(function)
     entry, name = attributes[index], argument_names(function)[index]
@@ -115,7 +117,9 @@ def request(
 
 
 def _splits(layout: Layout, axis: str, rank: int) -> list[tuple[int, Shard]]:
-    """The dimension that an axis splits, and how; nothing if it splits none."""
+    """
+    Returns the dimension that an axis splits, with the shard; nothing if it splits none.
+    """
     dims = enumerate(layout.full_dims(rank))
     return [(dim, shard) for dim, own in dims for shard in own if shard.axis == axis]
 
@@ -129,9 +133,10 @@ def _does(splits: Sequence[tuple[int, Shard]]) -> str:
 
 def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
     """
-    Brings what was asked for of arguments before there was a mesh onto that mesh: axes that
-    it has not, because they are of size 1, drop out, and those of a dimension get its order.
-    Raises DistIRError for a split that the sizes of the mesh do not allow.
+    Adapts the requests for arguments that were made before there was a mesh to that mesh:
+    axes that it does not have, because they are of size 1, are dropped, and the axes of a
+    dimension get the mesh's order. Raises DistIRError for a split that the sizes of the
+    mesh do not allow.
     """
     function = entry_function(module)
     attributes, names = argument_attributes(function), argument_names(function)
@@ -168,8 +173,8 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
 
 def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layout:
     """
-    The layout of an argument that is several tensors of one size in one, so that what
-    splits it splits each of them alike: a device has its columns of all.
+    Returns the layout of an argument that holds several tensors of one size, such that each
+    of them is split in the same way: a device gets its columns of all of them.
     """
     if repacked is None or not layout.dims or len(set(repacked.sizes)) > 1:
         return layout
@@ -190,9 +195,9 @@ def request_shards(
     degrees: Collection[str] = (),
 ) -> None:
     """
-    Asks for splits of arguments: `NAME:DIM=AXIS[:RUN]`, where NAME is an argument's source
-    name and may hold `*`. Of `degrees`, axes that a user may ask to be of size 1, those
-    that the mesh has not drop out. What was asked for before is settled on the mesh. Raises
+    Requests splits of arguments: `NAME:DIM=AXIS[:RUN]`, where NAME is an argument's source
+    name and may hold `*`. `degrees` are axes that a user may give size 1; those that the
+    mesh does not have are dropped. Earlier requests are adapted to the mesh. Raises
     DistIRError.
     """
     settle_requests(module, mesh)
@@ -215,8 +220,8 @@ def requested_splits(
     function: FuncOp, requests: Sequence[str]
 ) -> Iterator[tuple[int, int, Shard]]:
     """
-    The arguments that `NAME:DIM=AXIS[:RUN]` mean, each with its dimension and how that is
-    split. Raises DistIRError.
+    Yields the arguments that each `NAME:DIM=AXIS[:RUN]` means, with the dimension and its
+    shard. Raises DistIRError.
     """
     names = argument_names(function)
     for text in requests:
@@ -231,12 +236,12 @@ def requested_splits(
 
 
 def named_argument(request: str) -> str:
-    """The name or pattern in `NAME:DIM=AXIS[:RUN]`. Raises DistIRError."""
+    """Returns the name or pattern in `NAME:DIM=AXIS[:RUN]`. Raises DistIRError."""
     return _read_split(request).name
 
 
 class _Split(NamedTuple):
-    """What `NAME:DIM=AXIS[:RUN]` says."""
+    """The fields of `NAME:DIM=AXIS[:RUN]`."""
 
     name: str
     dim: int
@@ -255,7 +260,10 @@ def _read_split(text: str) -> _Split:
 
 
 def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
-    """The names and sizes of `NAME=SIZE`, as pass `what` is given them. Raises DistIRError."""
+    """
+    Parses `NAME=SIZE` texts, as pass `what` is given them, into names and sizes. Raises
+    DistIRError.
+    """
     found: list[tuple[str, int]] = []
     for text in texts:
         match = _AXIS.fullmatch(text)
@@ -270,8 +278,8 @@ def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
 
 def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
     """
-    Asks that no axis of devices splits arguments with these source names (with `*`). Raises
-    DistIRError.
+    Requests that no axis of devices splits the arguments with these source names (which may
+    hold `*`). Raises DistIRError.
     """
     function = entry_function(module)
     names = argument_names(function)
@@ -282,7 +290,9 @@ def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
 
 
 def check_whole(module: ModuleOp, patterns: Sequence[str]) -> None:
-    """Refuses a distributed program that splits one of these arguments."""
+    """
+    Refuses a distributed program that splits one of these arguments. Raises DistIRError.
+    """
     function = entry_function(module)
     names, types = argument_names(function), function.function_type.inputs.data
     for i in _arguments(names, patterns):
@@ -294,7 +304,10 @@ def check_whole(module: ModuleOp, patterns: Sequence[str]) -> None:
 
 
 def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
-    """The arguments with these names. Raises DistIRError for a name that none has."""
+    """
+    Returns the indices of the arguments with these names. Raises DistIRError for a name
+    that no argument has.
+    """
     found: dict[int, None] = {}
     for pattern in patterns:
         chosen = [i for i, name in enumerate(names) if fnmatchcase(name, pattern)]

@@ -1,4 +1,4 @@
-"""What plans are worth, by the simulator."""
+"""The results of plans, as simulated."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from distir.planning.plan import GridPlan, LayoutPlan, Plan
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """A plan and what came of it: `Simulated` or `Impossible`."""
+    """A plan and its outcome: `Simulated` or `Impossible`."""
 
     plan: Plan
 
     @property
     @abstractmethod
     def fits(self) -> bool:
-        """Whether the program can be distributed so, within the memory of all devices."""
+        """
+        Whether the program can be distributed by this plan within the memory of all
+        devices.
+        """
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON data, all in one object, with the same keys for all results."""
+        """
+        Returns the result as one flat JSON object, with the same keys for all results.
+        """
         known = {**vars(self.plan), **vars(self)}
         if isinstance(self.plan, LayoutPlan):
             known["axes"] = ",".join(f"{n}={size}" for n, size in self.plan.axes)
@@ -33,7 +38,7 @@ class Result(ABC):
 
 @dataclass(frozen=True)
 class Impossible(Result):
-    """A plan that the program cannot be distributed by, and why."""
+    """A plan by which the program cannot be distributed, and why."""
 
     error: str
 
@@ -46,9 +51,9 @@ class Impossible(Result):
 class Simulated(Result):
     """
     A plan and its simulation. `peak_memory_bytes` and `memory_bytes` are of the device that
-    has the least left. `bound_s`: of searched layouts, no others on that mesh take less (0:
-    unknown; communication that overlaps, or travels in one message, may); `layouts`: which
-    they are, so that they need not be searched again.
+    has the least left. `bound_s`: if the layouts were searched, no others on that mesh take
+    fewer seconds (0: unknown; overlap and buckets may go below it). `layouts`: the searched
+    layouts, so that they need not be searched again.
     """
 
     step_time_s: float
@@ -64,9 +69,9 @@ class Simulated(Result):
 
     def has_layouts_of(self, plan: Plan) -> bool:
         """
-        Whether the searched layouts are those of another plan too: if they differ in nothing
-        but overlap; or in what does not change the problem, the ranks of a pipeline,
-        schedule and stages, if memory did not decide.
+        Whether the searched layouts are those of another plan too: if the plans differ in
+        nothing but overlap, or, provided that memory did not decide, in what does not
+        change the problem: pipeline ranks, schedule and stages.
         """
         if self.layouts is None:
             return False
@@ -90,11 +95,14 @@ _JSON: Mapping[str, str | int | float] = {
     "error": "",
     "bound_s": 0.0,
 }
-"""The keys of a result as JSON data, with the values where a result has none."""
+"""The keys of a result as JSON data, with the values that stand for missing ones."""
 
 
 def from_json(data: Mapping[str, Any]) -> Result:
-    """The result that `to_json` gave. Raises KeyError, ValueError or TypeError for others."""
+    """
+    Restores the result from what `to_json` gave. Raises KeyError, ValueError or TypeError
+    for other data.
+    """
     found: dict[str, Any] = {}
     for name, default in _JSON.items():
         value, kind = data[name], type(default)
@@ -110,7 +118,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
 
 
 def simulated(results: Iterable[Result]) -> list[Simulated]:
-    """The results of the plans that are possible."""
+    """Returns the results of the plans that are possible."""
     return [result for result in results if isinstance(result, Simulated)]
 
 

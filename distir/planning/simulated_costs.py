@@ -1,4 +1,4 @@
-"""What ops and changes of layout cost, by the simulator's own functions."""
+"""A cost model that asks the simulator's own cost functions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from distir.transforms.resharding import op_of_step
 
 class SimulatedCosts(CostModel):
     """
-    `CostModel` of a mesh on a cluster: the seconds of the slowest device, from the functions
-    that the simulator asks and the collectives that `lower-reshard` makes. `profiles` say
-    what devices reach in practice.
+    The cost model of a mesh on a cluster: the seconds of the slowest device, from the cost
+    functions of the simulator and the collectives that `lower-reshard` makes. `profiles`
+    say what devices reach in practice.
     """
 
     def __init__(
@@ -59,15 +59,17 @@ class SimulatedCosts(CostModel):
         self._steps: dict[tuple[str, tuple[str, ...], int, int], float] = {}
 
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
-        """Seconds of an op of the sequential program on each device."""
+        """Returns the seconds of an op of the sequential program on each device."""
         return max(c.seconds for c in self._costs(op, rule, strategy))
 
     def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
-        """Bytes that an op needs besides its operands and results while it runs."""
+        """
+        Returns the bytes that an op needs besides its operands and results while it runs.
+        """
         return max(c.workspace for c in self._costs(op, rule, strategy))
 
     def _costs(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> list[Cost]:
-        """The cost of an op on each kind of device."""
+        """Returns the cost of an op on each kind of device."""
         work = Work(rule, self._parts(rule, strategy.operands) if rule.flops else {})
         sizes = (
             self._sizes(op.operands, strategy.operands),
@@ -78,7 +80,7 @@ class SimulatedCosts(CostModel):
     def step(
         self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
     ) -> float:
-        """Seconds of the op that `lower-reshard` makes of it."""
+        """Returns the seconds of the collective that `lower-reshard` makes of a step."""
         sizes = self.bytes(type_, before), self.bytes(type_, step.layout)
         key = (step.kind, step.axes, *sizes)
         if key not in self._steps:

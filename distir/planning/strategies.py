@@ -1,11 +1,11 @@
 """
-What an op can do on a mesh: every legal assignment of the mesh's axes.
+The strategies of an op on a mesh: every legal assignment of the mesh's axes.
 
 A mesh axis splits one factor of the op's rule, or lets the partial sums of some operands
 pass through where the op is linear in them, or does nothing. A strategy combines one such
-option per axis. Where one splits a factor that the op cannot split itself, the op is
-decomposed: a product on split operands, its partial results brought together, then the
-addition of a bias; the steps of a cross-entropy.
+option per axis. Where an axis splits a factor that the op cannot split itself, the op is
+decomposed: for example into a product of split operands, the reduction of its partial
+results, and the addition of a bias; or into the steps of a cross-entropy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ Run = tuple[int, int]
 
 class Option(NamedTuple):
     """
-    What one axis does: split `factor` (in runs of `run`), let the operands of the rule's
-    `linear`-th way pass with values that are partial with `monoid`, or nothing.
+    What one axis does: split `factor` (in runs of `run`); or let the operands that the
+    entry `linear` of `Rule.linear` names pass with values that are partial with `monoid`;
+    or nothing.
     """
 
     factor: int | None = None
@@ -50,14 +51,14 @@ NOTHING = Option()
 
 
 Place = TypeVar("Place", Layout, Placement)
-"""Where a value is: on all axes of a mesh, or on one of them."""
+"""Where a value is: its layout on all axes of a mesh, or its placement on one of them."""
 
 
 class Strategy(NamedTuple, Generic[Place]):
     """
-    The places in which an op takes its operands and gives its results; `options` says
-    what each axis does, in the mesh's order, `parts` what the ops of its decomposition do
-    (none: the op stays itself).
+    The places in which an op takes its operands and gives its results. `options` says what
+    each axis does, in the mesh's order; `parts` are the strategies of the ops of its
+    decomposition (none: the op stays itself).
     """
 
     options: tuple[Option, ...]
@@ -67,7 +68,7 @@ class Strategy(NamedTuple, Generic[Place]):
 
     @staticmethod
     def whole(op: Operation, mesh: Mesh) -> LayoutStrategy:
-        """Nothing is split."""
+        """Returns the strategy that splits nothing."""
         layout = Layout(mesh.name)
         return Strategy((), (layout,) * len(op.operands), (layout,) * len(op.results))
 
@@ -76,8 +77,8 @@ class Strategy(NamedTuple, Generic[Place]):
         layouts: Iterable[PartLayouts], axes: Sequence[str]
     ) -> tuple[LayoutStrategy, ...]:
         """
-        The strategies of the ops of a decomposition that work in these layouts; `axes` are
-        those of which their options speak.
+        Returns the strategies of the ops of a decomposition that work in these layouts;
+        `axes` are those that the options describe.
         """
         return tuple(
             Strategy(_options(own.assignment, axes), own.operands, own.results)
@@ -85,7 +86,9 @@ class Strategy(NamedTuple, Generic[Place]):
         )
 
     def assignment(self, mesh: Mesh) -> dict[int, tuple[Shard, ...]]:
-        """How each factor of the op's rule is split, by the first of the mesh's axes."""
+        """
+        Returns how each factor of the op's rule is split, by the first of the mesh's axes.
+        """
         found: dict[int, tuple[Shard, ...]] = {}
         for (axis, _), option in zip(mesh.axes, self.options, strict=False):
             if option.factor is not None:
@@ -98,13 +101,13 @@ LayoutStrategy: TypeAlias = Strategy[Layout]
 """What an op does on all axes of a mesh."""
 
 AxisStrategy: TypeAlias = Strategy[Placement]
-"""What one axis does to an op."""
+"""What one mesh axis does to an op."""
 
 
 def _options(
     assignment: Mapping[int, tuple[Shard, ...]], axes: Sequence[str]
 ) -> tuple[Option, ...]:
-    """What each axis does where the factors of a rule are split like that."""
+    """Returns what each axis does where the factors of a rule have this assignment."""
     found = {
         shard.axis: Option(factor, shard.run)
         for factor, shards in assignment.items()
@@ -116,7 +119,7 @@ def _options(
 def options(
     op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[Run]
 ) -> list[Option]:
-    """What an axis can do to an op; `runs` are the run lengths worth trying."""
+    """Returns what an axis can do to an op; `runs` are the run lengths worth trying."""
     size = mesh.size(axis)
     found = [NOTHING]
     tried: list[tuple[int, int | None]] = [(f, None) for f in range(len(rule.factors))]
@@ -136,8 +139,8 @@ def strategies(
     op: Operation, rule: Rule, mesh: Mesh, per_axis: Sequence[Sequence[Option]]
 ) -> list[LayoutStrategy]:
     """
-    The legal combinations of one option for each of the mesh's first axes (each with other
-    layouts), the one that splits nothing first.
+    Returns the legal combinations of one option for each of the mesh's first axes, without
+    those that have the layouts of another; the one that splits nothing comes first.
     """
     axes = [axis for axis, _ in mesh.axes]
     found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], LayoutStrategy] = {}
@@ -208,9 +211,9 @@ def _decomposed(
     op: Operation, mesh: Mesh, given: tuple[Option, ...], operands: tuple[Layout, ...]
 ) -> Iterator[LayoutStrategy]:
     """
-    The parts, with what they leave partial brought together before it is used. Where the
-    last one adds something to what the first one leaves partial, that may also be reduced
-    and scattered.
+    Yields the strategies that decompose the op, with partial results reduced before they
+    are used. Where the last part adds something to what the first one leaves partial, that
+    may also be reduced and scattered.
     """
     ops = decompose(op)
     if ops is None:
@@ -228,7 +231,7 @@ def _decomposed(
     whole = Layout(mesh.name)
     for reduced in _scattered(partial, shape_of(first.results[0].type), mesh):
         addend = _addend(last, reduced, mesh)
-        # What prepares the addend does so on the whole of it.
+        # Ops between, which prepare the addend, work on all of it.
         if addend is None or (middle and addend != whole):
             continue
         between = [Strategy.whole(o, mesh) for o in middle]
@@ -237,7 +240,7 @@ def _decomposed(
 
 
 def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[Layout]:
-    """The layouts that a reduce-scatter brings a partial value to."""
+    """Yields the layouts that a reduce-scatter can bring a partial value to."""
     reduced = partial.without_partial(partial.partial_axes)
     if len(partial.partial_axes) != 1:
         return
@@ -250,7 +253,10 @@ def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[La
 
 
 def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
-    """How the addend comes to an addition whose first operand and result are like that."""
+    """
+    Returns the layout of the other addend in an addition whose first operand and result
+    have this layout.
+    """
     rule = rule_for(add)
     assignment: dict[int, tuple[Shard, ...]] = {
         dim[0]: reduced.dim(d) for d, dim in enumerate(rule.operands[0]) if dim

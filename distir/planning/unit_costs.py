@@ -1,8 +1,8 @@
 """
-What ops and changes of layout cost where no cluster is known.
+A cost model for meshes without a cluster.
 
-Floating-point operations on one device count, and bytes at a low price. Whoever asks for a
-4-way split wants the work split 4 ways where that is possible, and then as little
+It counts floating-point operations on one device, and bytes at a low price. Whoever asks
+for a 4-way split wants the work split 4 ways where that is possible, and then as little
 communication as possible.
 """
 
@@ -22,10 +22,13 @@ from distir.sharding.reshard import ReshardStep, StepKind, bytes_moved
 from distir.sharding.rule import Rule
 
 PREFERENCE = 1e-6
-"""By what fraction of itself a cost is changed so that of equal plans one is meant."""
+"""The relative change of a cost that breaks ties between equal plans."""
 
 GATHER_PENALTY = 1.25
-"""How much dearer than its bytes it is to gather: among equals, values stay whole."""
+"""
+By which factor gathering costs more than its bytes, so that among equal plans values stay
+whole.
+"""
 
 _STEPS: dict[tuple[str, str], StepKind] = {
     ("whole", "split"): "slice",
@@ -39,19 +42,22 @@ _STEPS: dict[tuple[str, str], StepKind] = {
 
 class UnitCosts(CostModel):
     """
-    `CostModel` of a mesh without a cluster: floating-point operations per device, plus a low
-    price per byte sent, plus a much lower one per byte touched. Taking a part of what is
-    whole costs next to nothing.
+    The cost model of a mesh without a cluster: floating-point operations per device, plus a
+    low price per byte sent, plus a much lower one per byte touched. Cutting a part out of a
+    whole value costs next to nothing.
 
-    Where one mesh axis is planned after the other, `work`, `preferred` and `move` are asked
-    for what an axis does to an op and to a value.
+    Where one mesh axis is planned after the other, `work`, `preferred` and `move` say what
+    an axis does to an op and to a value.
     """
 
     unit = "operations"
     scale = 1.0
 
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
-        """Operations of an op on each device, and its price per byte touched."""
+        """
+        Returns the operations of an op on each device, with the price of the bytes that it
+        touches.
+        """
         operands, results = strategy.operands, strategy.results
         touched = sum(self._sizes(op.operands, operands))
         touched += sum(self._sizes(op.results, results))
@@ -66,19 +72,22 @@ class UnitCosts(CostModel):
     def step(
         self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
     ) -> float:
-        """The price of the bytes that a collective sends."""
+        """Returns the price of the bytes that a collective sends."""
         sizes = self.bytes(type_, before), self.bytes(type_, step.layout)
         parts = prod(self.mesh.size(axis) for axis in step.axes)
         return self._sent(step.kind, *sizes, parts)
 
     def work(self, flops: float, touched: float) -> float:
-        """The cost of so many operations and bytes read and written on one device."""
+        """
+        Returns the cost of so many operations, and bytes read and written, on one device.
+        """
         return flops + PRICE_PER_BYTE_TOUCHED * touched
 
     def preferred(self, work: float, *, late: bool, runs: bool) -> float:
         """
-        That work, a little less where an op lets partial values pass (sums are reduced
-        late), a little more where it works on runs (contiguous splits are simpler).
+        Returns the cost of work with its tie-breakers: a little less where an op lets
+        partial values pass (sums are reduced late), a little more where it works on runs
+        (contiguous splits are simpler).
         """
         if late:
             return work * (1 - PREFERENCE)
@@ -86,9 +95,9 @@ class UnitCosts(CostModel):
 
     def move(self, have: Placement, want: Placement, size: float, parts: int) -> float:
         """
-        The cost of bringing a value of `size` bytes (on one device, whole on this axis
-        of `parts` devices) from one placement to another; infinite where no
-        communication does that.
+        Returns the cost of bringing a value from one placement to another on an axis of
+        `parts` devices; `size` is its bytes on one device where it is whole on this axis.
+        Infinite if no communication does that.
         """
         if have == want:
             return 0.0
@@ -101,17 +110,21 @@ class UnitCosts(CostModel):
 
     def gradient(self, flops: float, parts: int) -> float:
         """
-        The cost of the gradient of a contraction of so many operations with a parameter
-        that every device keeps whole and cuts its part out of: in the backward each
-        computes the gradient of the whole.
+        Returns the cost of the gradient of a contraction of so many operations with a
+        parameter that every device keeps whole and cuts its part out of: in the backward
+        each device computes the whole gradient.
         """
         return flops * (1 - 1 / parts)
 
     def _sent(self, kind: StepKind, before: float, after: float, parts: int) -> float:
-        """The price of a collective among `parts` devices; sizes as of `bytes_moved`."""
+        """
+        Returns the price of a collective among `parts` devices; sizes are those of
+        `bytes_moved`.
+        """
         match kind:
             case "slice":
-                # What is split from the start takes less memory.
+                # Of equal plans, prefer values that are split from the start: they take
+                # less memory.
                 return PREFERENCE * self._sent("all_gather", after, before, parts)
             case "all_gather" | "all_to_all":
                 penalty = GATHER_PENALTY

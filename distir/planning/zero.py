@@ -1,4 +1,4 @@
-"""Optimizer states, gradients and parameters that are stored split over the data axis."""
+"""ZeRO: stores optimizer states, gradients and parameters split over the data axis."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from distir.dialects.dist import (
     LayoutAttr,
     Shard,
 )
+from distir.dialects.train_ops.flattening import UnflattenOp
+from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.dialects.train_ops.splits import Split
 from distir.errors import DistIRError
 from distir.planning.annotations import (
     add_notes,
@@ -36,25 +39,37 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
-from distir.sharding.layout import fits
+from distir.repacking import repacked_of
+from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
+from distir.transforms.flattening import UpdateFlattener, flat_form, update_of
 
 _NAMED = 4
 """How many of the tensors that stay whole a note names."""
 
 
 def _storage(
-    shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, outside: bool
+    shape: tuple[int, ...],
+    layout: Layout,
+    mesh: Mesh,
+    axis: str,
+    outside: bool,
+    cut_runs: bool,
+    merged: int | None = None,
 ) -> Layout:
     """
-    The layout with the first dimension split that the axis divides evenly: the parts that
-    other axes leave of it, so that a device reduces, scatters and gathers its own part
-    alone. Dimensions that these split in runs come last, whose runs are then split anew. Of
-    several matrices (experts) those come first that no other axis splits: work may then be
-    split along them, too.
-    For an optimizer `outside` axes are in the mesh's order, as DTensor has them, and
-    dimensions whose runs the axis would divide are none.
+    Returns the layout with one more dimension split over an axis: the first one that the
+    axis divides evenly.
+
+    What it divides are the parts that other axes leave, so that each device reduces,
+    scatters and gathers its own part alone. Dimensions that other axes split in runs come
+    last, and only with `cut_runs`, as their runs are then split further, for which all
+    parts have to move. Of stacks of matrices (experts), dimensions that no other axis
+    splits come first, as work may then be split along them, too. For an optimizer
+    `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
+    dimensions whose runs the axis would divide are not split, nor is the dimension along
+    which several of its parameters are `merged`.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -62,6 +77,10 @@ def _storage(
         key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
     )
     for dim in dims:
+        if _has_runs(layout, dim) and not cut_runs:
+            continue
+        if outside and dim == merged:
+            continue
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
         if not inside:
@@ -69,7 +88,7 @@ def _storage(
         if fits(shape, split, mesh) and not (
             outside and divides_runs(shape[dim], layout.dim(dim), mesh, axis)
         ):
-            return split
+            return canonical(shape, split, mesh)
     return layout
 
 
@@ -78,7 +97,10 @@ def _has_runs(layout: Layout, dim: int) -> bool:
 
 
 def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
-    """The notes for tensors that an axis does not divide: of many the first ones alone."""
+    """
+    Returns the notes for tensors that an axis does not divide; if there are many, they name
+    the first ones only.
+    """
     what = f"axis {axis!r} of size {mesh.size(axis)} divides none of"
     if len(names) <= _NAMED:
         return [f"zero: {name} stays whole: {what} its dimensions" for name in names]
@@ -86,8 +108,22 @@ def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
     return [f"zero: {shown} stay whole: {what} their dimensions"]
 
 
+def _flattened_note(names: Sequence[str], axis: str, mesh: Mesh) -> str:
+    """Returns the note for what is flattened."""
+    shown = ", ".join(names[:_NAMED])
+    if len(names) > _NAMED:
+        shown += f" and {len(names) - _NAMED} more"
+    return (
+        f"zero: {shown}: stored flat, with zeros behind, as axis {axis!r} of size "
+        f"{mesh.size(axis)} divides none of the dimensions"
+    )
+
+
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
-    """Whether splitting what these shards leave of a dimension over an axis cuts runs."""
+    """
+    Whether splitting over an axis the part that these shards leave of a dimension cuts
+    runs.
+    """
     for shard in shards:
         size //= mesh.size(shard.axis)
         if shard.run is not None and size // shard.run % mesh.size(axis):
@@ -105,90 +141,234 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
-    """All that uses a parameter takes the same copy of it, whole on an axis."""
+    """
+    Lets all uses of a parameter but its update share one copy of it that is whole on an
+    axis.
+    """
     if parameter.first_use is None:
         return
     gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
-    parameter.replace_all_uses_with(gathered.result)
-    gathered.operands[0] = parameter
+    for use in list(parameter.uses):
+        if not isinstance(use.operation, UpdateOp) and use.operation is not gathered:
+            use.operation.operands[use.index] = gathered.result
     block = parameter.owner
     assert isinstance(block, Block) and block.first_op is not None
     block.insert_op_before(gathered, block.first_op)
 
 
 def store_split(
-    module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
+    module: ModuleOp,
+    stage: int,
+    axis: str,
+    only: Sequence[str] = ("*",),
+    *,
+    gather_first: bool = False,
 ) -> None:
     """
-    Annotates what a training step keeps to be stored split over a mesh axis, as `zero` says.
-    A step that gives gradients has them and the parameters split.
-    Raises DistIRError.
+    Annotates what a training step keeps to be stored split over a mesh axis, as the pass
+    `zero` documents. In a step that returns gradients, the gradients and parameters are
+    split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
+    brought together once, in front of the forward of the next step instead of behind their
+    update. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    mesh = axis_mesh(module, axis)
-    function = entry_function(module)
-    updates = linked_arguments(function)
-    roles, names = argument_roles(function), argument_names(function)
-    types = function.function_type.inputs.data
-    # An optimizer outside of the program updates what it is given: parameters and
-    # gradients are split for it in every stage, and so that DTensor can say how.
-    outside = bool(parameters_of_gradients(function))
-    stored = ("parameter", "state") if stage == 3 or outside else ("state",)
-    if not any(roles[i] in stored and shape_of(types[i]) for i in updates.values()):
-        raise DistIRError(
-            f"zero: the program updates no {' or '.join(stored)}, which is what stage "
-            f"{stage} splits; differentiate it with an optimizer that has it first"
+    _Storage(module, stage, axis, only, gather_first).split()
+
+
+class _Storage:
+    """What a training step keeps, and how a stage of ZeRO splits it over a mesh axis."""
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        stage: int,
+        axis: str,
+        only: Sequence[str],
+        gather_first: bool,
+    ):
+        self.module = module
+        self.stage = stage
+        self.axis = axis
+        self.mesh = axis_mesh(module, axis)
+        self.function = entry_function(module)
+        self.updates = linked_arguments(self.function)
+        self.roles = argument_roles(self.function)
+        self.names = argument_names(self.function)
+        self.types = self.function.function_type.inputs.data
+        # An optimizer outside the program updates what it is given: for it, parameters and
+        # gradients are split in every stage, in a way that DTensor can express.
+        self.outside = bool(parameters_of_gradients(self.function))
+        self.gathers_once = stage < 3 and (self.outside or gather_first)
+        everything = stage == 3 or self.gathers_once
+        self.stored = ("parameter", "state") if everything else ("state",)
+        self.attributes = argument_attributes(self.function)
+        self.chosen = self._chosen(only)
+        self.whole: list[int] = []
+        """The arguments, by index, that the axis divides in no dimension."""
+        self.kept: list[str] = []
+        """Notes on what users want whole."""
+        self.is_split = False
+        self.flattener = UpdateFlattener(self.function)
+
+    def _chosen(self, only: Sequence[str]) -> list[int]:
+        """Returns the arguments of the parameters that ZeRO applies to."""
+        roles, names = self.roles, self.names
+        if not any(
+            roles[i] in self.stored and shape_of(self.types[i])
+            for i in self.updates.values()
+        ):
+            raise DistIRError(
+                f"zero: the program updates no {' or '.join(self.stored)}, which is what "
+                f"stage {self.stage} splits; differentiate it with an optimizer that has "
+                f"it first"
+            )
+        _check_only(
+            [names[i] for i in self.updates.values() if roles[i] == "parameter"], only
         )
-    attributes = argument_attributes(function)
-    known = [names[i] for i in updates.values() if roles[i] == "parameter"]
-    _check_only(known, only)
-    parameter = parameters_of_states(function)
-    chosen = [
-        i
-        for i in updates.values()
-        if any(fnmatchcase(names[parameter.get(i, i)], p) for p in only)
-    ]
-    whole: list[str] = []
-    kept: list[str] = []
-    split = 0
-    for i in chosen:
-        shape = shape_of(types[i])
-        if roles[i] not in stored or not shape:
-            continue
-        before = requested_layout(attributes[i]) or Layout(mesh.name)
-        if axis in fixed_axes(attributes[i]):
-            if axis in before.split_axes:
-                split += 1
+        parameter = parameters_of_states(self.function)
+        return [
+            i
+            for i in self.updates.values()
+            if any(fnmatchcase(names[parameter.get(i, i)], p) for p in only)
+        ]
+
+    def split(self) -> None:
+        """Annotates the program. Raises DistIRError."""
+        stored = [
+            i
+            for i in self.chosen
+            if self.roles[i] in self.stored and shape_of(self.types[i])
+        ]
+        for i in stored:
+            self._split(i, cut_runs=self.outside or len(shape_of(self.types[i])) == 1)
+        if not self.outside:
+            self._flatten()
+            for i in list(self.whole):
+                self.whole.remove(i)
+                self._split(i, cut_runs=True)
+        if not self.is_split:
+            self._refuse()
+        set_argument_attributes(self.function, self.attributes)
+        self.flattener.finish()
+        whole = [self.names[i] for i in self.whole]
+        add_notes(self.module, _left_whole(whole, self.axis, self.mesh) + self.kept)
+        if self.stage >= 2:
+            self._reshard_early()
+
+    def _split(self, i: int, cut_runs: bool) -> None:
+        """
+        Splits an argument in one of its dimensions, if the axis divides one; with
+        `cut_runs` also one that is split in runs already.
+        """
+        before = requested_layout(self.attributes[i]) or Layout(self.mesh.name)
+        if self.axis in fixed_axes(self.attributes[i]):
+            if self.axis in before.split_axes:
+                self.is_split = True
             else:
-                by = origin_of(attributes[i], axis)
-                kept.append(
-                    f"zero: {names[i]} stays whole over axis {axis!r}, as {by} asks"
+                by = origin_of(self.attributes[i], self.axis)
+                self.kept.append(
+                    f"zero: {self.names[i]} stays whole over axis {self.axis!r}, as {by} "
+                    f"asks"
                 )
-            continue
-        layout = _storage(shape, before, mesh, axis, outside)
+            return
+        shape = shape_of(self.types[i])
+        repacked = repacked_of(self.attributes[i])
+        merged = None if repacked is None else repacked.dim
+        layout = _storage(
+            shape, before, self.mesh, self.axis, self.outside, cut_runs, merged
+        )
         if layout == before:
-            whole.append(names[i])
-            continue
-        attributes[i][LAYOUT] = LayoutAttr(layout)
-        if outside and stage < 3:
-            _gather_once(function.body.block.args[i], axis, mesh)
-        split += 1
-    if not split and kept:
-        raise DistIRError(
-            f"zero: nothing is left to split over axis {axis!r}: {'; '.join(kept[:4])}; "
-            f"ask for stage 0, or for less to be whole"
-        )
-    if not split:
-        raise DistIRError(
-            f"zero: axis {axis!r} of size {mesh.size(axis)} divides no "
-            f"dimension of {', '.join(whole)}; choose "
-            f"another degree of data parallelism"
-        )
-    set_argument_attributes(function, attributes)
-    add_notes(module, _left_whole(whole, axis, mesh) + kept)
-    if stage >= 2:
-        for result, argument in updates.items():
-            owner = return_op(function).operands[result].owner
-            if argument in chosen and isinstance(owner, Operation):
+            self.whole.append(i)
+            return
+        self.attributes[i][LAYOUT] = LayoutAttr(layout)
+        if self.gathers_once and self.roles[i] == "parameter":
+            _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
+        self.is_split = True
+
+    def _flatten(self) -> None:
+        """Flattens what is left whole, together with the updates that are elementwise."""
+        found: dict[UpdateOp, list[int]] = {}
+        for result, argument in self.updates.items():
+            op = update_of(self.function, result)
+            if op is not None and self.roles[argument] in self.stored:
+                found.setdefault(op, []).append(argument)
+        names: list[str] = []
+        for op, stored in found.items():
+            if not set(stored) <= set(self.whole) or not self._are_alike(op, stored):
+                continue
+            (before,) = self._requests(stored) or {Layout(self.mesh.name)}
+            shape = shape_of(self.types[stored[0]])
+            axes, splits = _blocks(shape, before, self.mesh)
+            form = flat_form(shape, splits, self.mesh.size(self.axis))
+            dims = tuple((Shard(axis),) for axis in (self.axis, *axes))
+            self.flattener.flatten(op, form, stored)
+            for i in stored:
+                self.attributes[i][LAYOUT] = LayoutAttr(Layout(self.mesh.name, dims))
+                self.whole.remove(i)
+            names += [self.names[i] for i in stored]
+            self.is_split = True
+        if names:
+            self.kept.append(_flattened_note(names, self.axis, self.mesh))
+
+    def _are_alike(self, op: UpdateOp, stored: Sequence[int]) -> bool:
+        """
+        Whether arguments can be flattened in the same way: other axes do the same to them,
+        and nothing but the update uses those that are states.
+        """
+        uses = [
+            use.operation
+            for i in stored
+            if self.roles[i] == "state"
+            for use in self.function.args[i].uses
+        ]
+        return len(self._requests(stored)) < 2 and all(user is op for user in uses)
+
+    def _requests(self, stored: Sequence[int]) -> set[Layout]:
+        """Returns the different layouts that are requested for these arguments."""
+        found = (requested_layout(self.attributes[i]) for i in stored)
+        return {layout for layout in found if layout is not None}
+
+    def _reshard_early(self) -> None:
+        """Requests that gradients are reduced and scattered where they are computed."""
+        for result, argument in self.updates.items():
+            owner = return_op(self.function).operands[result].owner
+            if (
+                argument in self.chosen
+                and isinstance(owner, Operation)
+                and not isinstance(owner, UnflattenOp)
+            ):
                 owner.attributes[RESHARD_EARLY] = UnitAttr()
+        for op in self.flattener.done:
+            op.attributes[RESHARD_EARLY] = UnitAttr()
+
+    def _refuse(self) -> None:
+        """Raises DistIRError, as there is nothing left to split."""
+        axis, mesh = self.axis, self.mesh
+        if self.kept:
+            raise DistIRError(
+                f"zero: nothing is left to split over axis {axis!r}: "
+                f"{'; '.join(self.kept[:4])}; ask for stage 0, or for less to be whole"
+            )
+        whole = [self.names[i] for i in self.whole]
+        raise DistIRError(
+            f"zero: axis {axis!r} of size {mesh.size(axis)} divides no dimension of "
+            f"{', '.join(whole)}; choose another degree of data parallelism"
+        )
+
+
+def _blocks(
+    shape: Sequence[int], layout: Layout, mesh: Mesh
+) -> tuple[list[str], list[Split]]:
+    """
+    Returns the axes of a layout, and what each of them splits of a tensor of that shape.
+    """
+    axes: list[str] = []
+    splits: list[Split] = []
+    for dim, size in enumerate(shape):
+        for axis, run in layout.dim(dim):
+            parts = mesh.size(axis)
+            size //= parts
+            axes.append(axis)
+            splits.append(Split(dim, parts, run or size))
+    return axes, splits

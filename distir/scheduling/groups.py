@@ -1,4 +1,4 @@
-"""Groups of ops that a schedule has found, and what makes them fit to be rewritten."""
+"""Groups of ops that a schedule has found, and the checks before they are rewritten."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distir.scheduling.rewrites.separate import OpGroup
 
 
 def result_of(group: OpGroup) -> SSAValue:
-    """The value that a group computes."""
+    """Returns the value that a group computes."""
     return group.ops[-1].results[0]
 
 
 def check_groups(groups: Sequence[OpGroup], where: str) -> None:
     """
-    Refuses groups that have ops in common, and such of whose values others than their
-    results are used outside. `where` is who asks. Raises DistIRError.
+    Refuses groups that have ops in common, and groups of which values other than their
+    results are used outside. `where` names the caller in messages. Raises DistIRError.
     """
     taken: dict[tuple[object, ...], OpGroup] = {}
     for group in groups:

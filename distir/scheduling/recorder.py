@@ -1,4 +1,7 @@
-"""What scripts are written with: it records ops of the `schedule` dialect, nothing else."""
+"""
+The objects with which scripts are written: they record ops of the `schedule` dialect, and
+do nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnitAttr,
     f32,
-    f64,
     i64,
 )
 from xdsl.dialects.transform import (
@@ -33,34 +35,45 @@ from xdsl.rewriter import InsertPoint
 
 from distir.dialects.schedule import (
     BY,
+    AutocastOp,
     DecomposeOp,
     ExpectOp,
     FindOp,
     FirstOp,
     FuseOp,
+    KernelOp,
     KnobOp,
     MatchOp,
     MergeOp,
     ParametersOp,
     RecomputeOp,
     ReplaceOp,
+    RequireOp,
     ShardOp,
     SplitLinearOp,
     StageOp,
     WholeOp,
 )
 from distir.errors import DistIRError
+from distir.scheduling.kernel import Kernel
+from distir.scheduling.knobs import (
+    Knob,
+    KnobChoice,
+    cases,
+    knob_attribute,
+    knobs_of,
+)
 from distir.scheduling.tracing import traced
 
 SEQUENCE = "schedule"
-"""What the schedule of a script is called."""
+"""The symbol of the schedule that a script records."""
 
 
 @dataclass(frozen=True)
 class Columns:
     """
-    How a linear layer is split: its outputs over a mesh axis, and its bias with them. What
-    follows works on parts: `Columns("t")`.
+    Splits a linear layer by columns: its outputs over a mesh axis, and its bias with them.
+    What follows works on parts: `Columns("t")`.
     """
 
     axis: str
@@ -69,60 +82,46 @@ class Columns:
 @dataclass(frozen=True)
 class Rows:
     """
-    How a linear layer is split: its inputs over a mesh axis. Each device has terms of a sum,
-    which an all-reduce adds up; its bias stays whole: `Rows("t")`.
+    Splits a linear layer by rows: its inputs over a mesh axis. Each device has terms of a
+    sum, which an all-reduce adds up; the bias stays whole: `Rows("t")`.
     """
 
     axis: str
 
 
-@dataclass(frozen=True)
-class Knob:
-    """A value that is chosen when the schedule is applied; see `Schedule.knob`."""
-
-    handle: SSAValue
-
-
 class Recording:
-    """The schedule as it is recorded so far."""
+    """The schedule as it has been recorded so far."""
 
     def __init__(self, name: str):
         self._block = Block(arg_types=[AnyOpType()])
         self.model: SSAValue = self._block.args[0]
         self.model.name_hint = "model"
         self._builder = Builder(InsertPoint.at_end(self._block))
+        self.knobs: dict[str, Knob] = {}
         types = [AnyOpType()], list[Attribute]()
         self.sequence = NamedSequenceOp(name, types, Region(self._block))
 
     def add(self, op: Operation) -> Operation:
-        """Adds an op, with the line of the script that asks for it."""
+        """Adds an op, with the line of the script that asks for it, and returns it."""
         op.attributes[BY] = StringAttr(_caller())
         return self._builder.insert(op)
 
     def end(self) -> NamedSequenceOp:
-        """The whole schedule."""
+        """Ends the recording and returns the whole schedule."""
         self._builder.insert(YieldOp())
         return self.sequence
 
 
 def _caller() -> str:
-    """The file and line of the script that is being run."""
+    """Returns the file and line of the running script."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
 
-def _attribute(
-    value: float | int | str,
-) -> IntegerAttr | FloatAttr | StringAttr:
-    if isinstance(value, str):
-        return StringAttr(value)
-    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
-
-
 class Parameters:
-    """Parameters of modules, as `Modules.param` gives them."""
+    """Parameters of modules, as `Modules.param` returns them."""
 
     def __init__(self, recording: Recording, handle: SSAValue):
         self._recording = recording
@@ -130,8 +129,8 @@ class Parameters:
 
     def split(self, dim: int, axis: str, run: int | None = None) -> Parameters:
         """
-        Asks that mesh axis `axis` splits dimension `dim`, in runs of `run` elements if that
-        is given: `s["wte"].param("weight").split(0, "t")`.
+        Requests that mesh axis `axis` splits dimension `dim`, in runs of `run` elements if
+        given: `s["wte"].param("weight").split(0, "t")`.
         """
         attributes: dict[str, Attribute] = {
             "dim": IntegerAttr(dim, i64),
@@ -146,8 +145,8 @@ class Parameters:
 
     def whole(self, axis: str) -> Parameters:
         """
-        Asks that mesh axis `axis` does not split them; others still may, such as ZeRO's:
-        `s["head"].param().whole("t")`.
+        Requests that mesh axis `axis` does not split them; other axes still may, such as
+        ZeRO's: `s["head"].param().whole("t")`.
         """
         self._recording.add(
             WholeOp.create(
@@ -159,8 +158,9 @@ class Parameters:
 
 class Modules:
     """
-    Modules of the model. `modules["attention.*"]` are those in them with that path: parts
-    between dots, `*` for any text in a part, `**` for any number of parts.
+    Modules of the model. `modules["attention.*"]` are the modules in them with that path:
+    parts are separated by dots, `*` stands for any text in a part, `**` for any number of
+    parts.
     """
 
     def __init__(self, recording: Recording, handle: SSAValue):
@@ -172,8 +172,8 @@ class Modules:
 
     def match(self, pattern: str, count: int | None = None) -> Modules:
         """
-        The modules in these with that path, of which there must be `count`, if that is
-        given: `s.match("encoder.layer.*", count=24)`.
+        Returns the modules in these with that path; if `count` is given, there must be as
+        many: `s.match("encoder.layer.*", count=24)`.
         """
         attributes = {} if count is None else {"count": IntegerAttr(count, i64)}
         op = MatchOp.create(
@@ -186,14 +186,14 @@ class Modules:
 
     def first(self, amount: Knob | int | float) -> Modules:
         """
-        The first of them: so many, or that part of them (a float, rounded down):
-        `s["h.*"].first(0.5)`.
+        Returns the first of them: this many, or this fraction of them (a float, rounded
+        down): `s["h.*"].first(0.5)`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
         if isinstance(amount, Knob):
             operands.append(amount.handle)
         else:
-            attributes["amount"] = _attribute(amount)
+            attributes["amount"] = knob_attribute(amount)
         op = FirstOp.create(
             operands=operands, result_types=[AnyOpType()], attributes=attributes
         )
@@ -211,11 +211,11 @@ class Modules:
         *,
         optional: bool = False,
     ) -> Modules | FoundGroups:
-        """
-        The groups of ops in these modules that compute what a function does, which is traced
-        without shapes: `layers.find(lambda x, b: F.gelu(x + b))`. There must be one, unless
-        that is `optional`. Of a regular expression, the modules with such a path:
-        `s.find(re.compile(r".*\\.(query|key)"))`.
+        r"""
+        Returns the groups of ops in these modules that compute what a function does, which
+        is traced without shapes: `layers.find(lambda x, b: F.gelu(x + b))`. There must be
+        at least one, unless `optional`. For a regular expression, returns the modules with
+        such a path: `s.find(re.compile(r".*\.(query|key)"))`.
         """
         if isinstance(pattern, re.Pattern):
             op = MatchOp.create(
@@ -239,14 +239,16 @@ class Modules:
 
     def decompose(self) -> Modules:
         """
-        Puts the ops that they stand for in the place of ops that have a decomposition, such
-        as a product with a bias: `s["pooler.dense"].decompose()`.
+        Replaces ops that have a decomposition, such as a product with a bias, by it:
+        `s["pooler.dense"].decompose()`.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
         return self
 
     def param(self, pattern: str = "**") -> Parameters:
-        """The parameters with that name in their module: `s["wte"].param("weight")`."""
+        """
+        Returns the parameters with that name in their module: `s["wte"].param("weight")`.
+        """
         op = ParametersOp.create(
             operands=[self._handle],
             result_types=[AnyValueType()],
@@ -255,7 +257,10 @@ class Modules:
         return Parameters(self._recording, self._recording.add(op).results[0])
 
     def split(self, how: Columns | Rows) -> Modules:
-        """Asks that these linear layers are split: `s["h.*.mlp.c_fc"].split(Columns("t"))`."""
+        """
+        Requests that these linear layers are split:
+        `s["h.*.mlp.c_fc"].split(Columns("t"))`.
+        """
         by = "columns" if isinstance(how, Columns) else "rows"
         attributes = {"by": StringAttr(by), "axis": StringAttr(how.axis)}
         self._recording.add(
@@ -265,7 +270,7 @@ class Modules:
 
     def plan(self, plan: Mapping[str, Columns | Rows]) -> Modules:
         """
-        Asks how linear layers in these modules are split, by their paths:
+        Requests how linear layers in these modules are split, by their paths:
         `layer.plan({"mlp.up": Columns("t"), "mlp.down": Rows("t")})`.
         """
         for pattern, how in plan.items():
@@ -274,8 +279,8 @@ class Modules:
 
     def merge(self, *layers: str, name: str) -> Modules:
         """
-        Makes one linear layer, called `name`, of several in each of them that read the same
-        value; weights and checkpoints from before still fit:
+        In each of these modules, merges several linear layers that read the same value into
+        one, called `name`; existing weights and checkpoints still fit:
         `s["h.*.attention.self"].merge("query", "key", "value", name="qkv")`.
         """
         attributes: dict[str, Attribute] = {
@@ -288,7 +293,7 @@ class Modules:
         return self
 
     def stage(self) -> Modules:
-        """Asks that a stage of a pipeline begins with each of them: `s["h.6"].stage()`."""
+        """Requests that a pipeline stage begins with each of them: `s["h.6"].stage()`."""
         self._recording.add(StageOp.create(operands=[self._handle]))
         return self
 
@@ -296,9 +301,9 @@ class Modules:
         self, axis: str, *, backward: bool = False, **collectives: int
     ) -> Modules:
         """
-        Expects that the forward of each of them (or its backward) has so many collectives of
-        these kinds over a mesh axis, and none of others, when the program is distributed:
-        `s["h.*"].expect("t", all_reduce=2)`.
+        Expects that the forward of each of them (or its backward) has exactly these numbers
+        of collectives by kind over a mesh axis, and no others, when the program is
+        distributed: `s["h.*"].expect("t", all_reduce=2)`.
         """
         counts = {kind: IntegerAttr(count, i64) for kind, count in collectives.items()}
         attributes: dict[str, Attribute] = {
@@ -312,11 +317,23 @@ class Modules:
         )
         return self
 
+    def cast(self, dtype: Literal["bf16", "f16"]) -> Modules:
+        """
+        Lets them compute in 16 bits as PyTorch's autocast does, with parameters and norms in
+        f32: `s["transformer.h.*"].cast("bf16")`. What speaks of groups comes before it.
+        """
+        self._recording.add(
+            AutocastOp.create(
+                operands=[self._handle], attributes={"dtype": StringAttr(dtype)}
+            )
+        )
+        return self
+
     def recompute(
         self, policy: Literal["full", "whole", "selective", "none"] | Knob
     ) -> Modules:
         """
-        Asks that the backward computes them again instead of keeping what they computed, by
+        Requests that the backward recomputes them instead of keeping what they computed, by
         a policy of `activation-checkpoint`: `s["h.*"].first(0.5).recompute("full")`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
@@ -332,8 +349,8 @@ class Modules:
 
 class FoundGroups:
     """
-    FoundGroups of ops of modules that compute what a pattern does, as `Modules.find` gives them.
-    What rewrites them consumes them: they cannot be used again.
+    Groups of ops that compute what a pattern does, as `Modules.find` returns them. Methods
+    that rewrite them consume them: they cannot be used again.
     """
 
     def __init__(self, recording: Recording, handle: SSAValue):
@@ -342,37 +359,42 @@ class FoundGroups:
 
     def fuse(self, name: str, backend: Literal["eager", "inductor"] = "eager") -> None:
         """
-        Runs each of them as one function called `name`; PyTorch's compiler makes a kernel of
-        it, if the backend is "inductor":
-        `s["h.*"].find(lambda x, b: F.gelu(x + b)).fuse("bias_gelu")`.
+        Runs each group as one function called `name`; with the backend "inductor",
+        PyTorch's compiler makes a kernel of it: `s["h.*"].find(lambda x, b: F.gelu(x +
+        b)).fuse("bias_gelu")`.
         """
         attributes = {"symbol": StringAttr(name), "backend": StringAttr(backend)}
         self._recording.add(
             FuseOp.create(operands=[self._handle], attributes=attributes)
         )
 
-    def replace(self, operator: Onnx) -> None:
+    def replace(self, other: Onnx | Kernel) -> None:
         """
-        Puts an operator of ONNX in the place of each, which is refused unless it computes
-        the same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`.
+        Replaces each group by an operator of ONNX, which is refused unless it computes the
+        same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`; or by a
+        function of yours, which `distir schedule --verify` compares with the group:
+        `.replace(Kernel("swish", "my_kernels:swish"))`.
         """
-        attributes: dict[str, Attribute] = {"op": StringAttr(operator.name)}
-        if operator.attributes:
-            attributes["with"] = DictionaryAttr(dict(operator.attributes))
-        self._recording.add(
-            ReplaceOp.create(operands=[self._handle], attributes=attributes)
-        )
+        attributes: dict[str, Attribute]
+        if isinstance(other, Kernel):
+            kind, attributes = KernelOp, dict(other.attributes)
+        else:
+            kind, attributes = ReplaceOp, {}
+            attributes["op"] = StringAttr(other.name)
+            if other.attributes:
+                attributes["with"] = DictionaryAttr(dict(other.attributes))
+        self._recording.add(kind.create(operands=[self._handle], attributes=attributes))
 
     def decompose(self) -> None:
         """
-        Puts the ops that they stand for in the place of ops that have a decomposition:
-        `s.find(lambda x, w, b: F.linear(x, w, b)).decompose()`.
+        Replaces ops in the groups that have a decomposition by it: `s.find(lambda x, w, b:
+        F.linear(x, w, b)).decompose()`.
         """
         self._recording.add(DecomposeOp.create(operands=[self._handle]))
 
     def recompute(self) -> None:
         """
-        Asks that the backward computes again what they compute on the way to their results:
+        Requests that the backward recomputes the intermediate values of the groups:
         `s["h.*"].find(lambda x, y: F.softmax(x + y, -1)).recompute()`.
         """
         attributes = {"policy": StringAttr("full")}
@@ -383,30 +405,31 @@ class FoundGroups:
 
 @dataclass(frozen=True)
 class Onnx:
-    """An operator of ONNX with attributes; `onnx` makes one."""
+    """An operator of ONNX with attributes; the function `onnx` makes one."""
 
     name: str
     attributes: Mapping[str, Attribute]
 
 
 def onnx(name: str, **attributes: int | float | str) -> Onnx:
-    """An operator of ONNX, to replace groups with: `onnx("Gelu", approximate="tanh")`."""
+    """
+    Returns an operator of ONNX to replace groups with: `onnx("Gelu", approximate="tanh")`.
+    """
     own = {key: _onnx_attribute(value) for key, value in attributes.items()}
     return Onnx(name, own)
 
 
 def _onnx_attribute(value: int | float | str) -> Attribute:
-    return FloatAttr(value, f32) if isinstance(value, float) else _attribute(value)
+    return FloatAttr(value, f32) if isinstance(value, float) else knob_attribute(value)
 
 
 class Schedule(Modules):
     """
-    How a program is to run, in a script: a file with a function `schedule`, which is given
-    one of these.
+    How a program is to run, as a script says: a file with a function `schedule`, which is
+    passed an object of this class.
 
     ```python
     from distir.scheduling import Columns, Rows, Schedule
-
 
     def schedule(s: Schedule) -> None:
         layers = s["encoder.layer.*"]
@@ -414,27 +437,62 @@ class Schedule(Modules):
         layers.first(s.knob("ratio", [1.0, 0.5, 0.0])).recompute("full")
     ```
 
-    It stands for the whole model. All that its methods do is to record an op.
+    The object stands for the whole model. Its methods only record ops.
     """
 
     def __init__(self, name: str = SEQUENCE):
         recording = Recording(name)
         super().__init__(recording, recording.model)
 
-    def knob(self, name: str, values: Sequence[float | int | str]) -> Knob:
+    def knob(
+        self,
+        name: str,
+        values: Sequence[KnobChoice] | Callable[..., Sequence[KnobChoice]],
+        *,
+        option: Literal["batch", "d", "t", "p", "k", "zero"] | None = None,
+    ) -> Knob:
         """
-        A value that is chosen when the schedule is applied (`--set NAME=VALUE`), one of
-        `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`.
+        Returns a value that is chosen when the schedule is applied (`--set NAME=VALUE`) or
+        tuned (`--tune`), one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`. A function
+        returns the values that go with those of earlier knobs, which its parameters name:
+        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option`
+        the knob is also that option of `distribute`, or the size of the batch, when it is
+        tuned.
         """
+        known, attributes = self._recording.knobs, dict[str, Attribute]()
+        earlier: list[Knob] = []
+        if callable(values):
+            earlier = knobs_of(values, known, _caller())
+            made = [ArrayAttr(map(knob_attribute, v)) for v in cases(values, earlier)]
+            attributes["values"] = ArrayAttr(made)
+        else:
+            attributes["values"] = ArrayAttr(map(knob_attribute, values))
+        if option is not None:
+            attributes["option"] = StringAttr(option)
         op = KnobOp.create(
+            operands=[knob.handle for knob in earlier],
             result_types=[AnyParamType()],
             properties={"knob": StringAttr(name)},
-            attributes={"values": ArrayAttr([_attribute(v) for v in values])},
+            attributes=attributes,
         )
         result = self._recording.add(op).results[0]
         result.name_hint = name if name.isidentifier() else None
-        return Knob(result)
+        return known.setdefault(name, Knob(name, result))
+
+    def require(self, predicate: Callable[..., bool]) -> None:
+        """
+        Excludes combinations of knobs, which the parameters of the predicate name, for
+        which it is false: `s.require(lambda batch, ratio: batch * (1 - ratio) < 100)`.
+        """
+        knobs = knobs_of(predicate, self._recording.knobs, _caller())
+        holds = [IntegerAttr(int(bool(v)), 1) for v in cases(predicate, knobs)]
+        self._recording.add(
+            RequireOp.create(
+                operands=[knob.handle for knob in knobs],
+                attributes={"holds": ArrayAttr(holds)},
+            )
+        )
 
     def recorded(self) -> NamedSequenceOp:
-        """The schedule in its IR form; nothing can be added to it any more."""
+        """Returns the schedule in its IR form; nothing can be added to it afterwards."""
         return self._recording.end()

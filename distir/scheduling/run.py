@@ -1,15 +1,15 @@
-"""Carries a schedule out on a program."""
+"""Applies a schedule to a program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.transform import NamedSequenceOp, YieldOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import layout_of
-from distir.dialects.schedule import BY
+from distir.dialects.schedule import BY, KnobValue
 from distir.errors import DistIRError, listed
 from distir.gradients.call_pairs import FORWARD
 from distir.planning.modules import ProgramModules
@@ -21,24 +21,23 @@ from distir.program import (
     text_attribute,
 )
 from distir.registries import Registry
+from distir.scheduling.knobs import KnobChoice, knob_value
 from distir.scheduling.rewrites.separate import OpGroup
-
-Value = int | float | str
-"""What a knob may be."""
 
 _WHAT = "apply-schedule"
 
 
 class ScheduleRun:
     """
-    A schedule that is being carried out.
+    A schedule that is being applied.
 
-    - `module`: the program; `modules`: what modules it has, as long as nothing changes that;
-    - `chosen`: the values of knobs by their names.
+    - `module`: the program; `modules`: its modules, as long as no op changes them;
+    - `chosen`: the values of knobs by their names, as text; `values`: those of the knobs
+      met so far, by their handles.
 
-    What handles stand for is kept by the values that they are: the paths of modules
-    (`modules_of`), the indices of arguments (`parameters_of`), or a knob's value
-    (`value_of`).
+    What a handle stands for is stored by its SSA value: the paths of modules
+    (`modules_of`), the indices of arguments (`parameters_of`), groups of ops (`groups_of`),
+    or a knob's value (`value_of`).
     """
 
     def __init__(self, module: ModuleOp, chosen: dict[str, str]):
@@ -46,19 +45,22 @@ class ScheduleRun:
         self.modules = ProgramModules(module)
         self.chosen = chosen
         self.knobs: set[str] = set()
+        self.values: dict[SSAValue, KnobValue] = {}
         self._modules: dict[SSAValue, list[str]] = {}
         self._parameters: dict[SSAValue, list[str]] = {}
-        self._values: dict[SSAValue, Value] = {}
         self._groups: dict[SSAValue, list[OpGroup]] = {}
-        # Handles of groups that were rewritten, and who did.
+        # Handles of groups that were rewritten, with the op of the schedule that did it.
         self._consumed: dict[SSAValue, str] = {}
-        # What rewrites took out of the program, modules and parameters, and who did.
+        # Modules and parameters that rewrites removed, with the op of the schedule that did
+        # it.
         self._gone: dict[str, str] = {}
-        # Who rewrote the program last, and the op that is being carried out, for messages.
+        # The op that rewrote the program last, and the current one, for messages.
         self._last = self._now = ""
 
     def modules_of(self, handle: SSAValue) -> list[str]:
-        """The paths of the modules that a handle stands for; "" is the whole model."""
+        """
+        Returns the paths of the modules that a handle stands for; "" is the whole model.
+        """
         if handle not in self._modules:
             raise DistIRError(
                 f"{self._now}: this takes modules, not the groups of ops that `find` gives; "
@@ -67,13 +69,13 @@ class ScheduleRun:
         return self._modules[handle]
 
     def parameters_of(self, handle: SSAValue) -> list[int]:
-        """The indices of the entry's arguments that a handle stands for."""
+        """Returns the indices of the entry's arguments that a handle stands for."""
         places = {name: i for i, name in enumerate(self.modules.names)}
         return [places[name] for name in self._parameters[handle]]
 
-    def value_of(self, handle: SSAValue) -> Value:
-        """The value of a knob, or a constant."""
-        return self._values[handle]
+    def value_of(self, handle: SSAValue) -> KnobChoice:
+        """Returns the value of a knob."""
+        return knob_value(self.values[handle])
 
     def is_groups(self, handle: SSAValue) -> bool:
         """Whether a handle stands for groups of ops, not for modules."""
@@ -81,8 +83,8 @@ class ScheduleRun:
 
     def groups_of(self, handle: SSAValue) -> list[OpGroup]:
         """
-        The groups of ops that a handle stands for. Raises DistIRError for modules, and for
-        groups that are not in the program any more.
+        Returns the groups of ops that a handle stands for. Raises DistIRError for modules,
+        and for groups that are not in the program any more.
         """
         if handle not in self._groups:
             raise DistIRError(
@@ -101,27 +103,23 @@ class ScheduleRun:
         return groups
 
     def consume(self, handle: SSAValue, op: Operation) -> None:
-        """Says that an op of the schedule rewrites what a handle stands for."""
+        """Records that an op of the schedule rewrites what a handle stands for."""
         self._consumed[handle] = origin(op)
 
     def set_groups(self, handle: SSAValue, groups: Sequence[OpGroup]) -> None:
-        """Says which groups of ops a handle stands for."""
+        """Records which groups of ops a handle stands for."""
         self._groups[handle] = list(groups)
 
     def set_modules(self, handle: SSAValue, scopes: Sequence[str]) -> None:
-        """Says which modules a handle stands for."""
+        """Records which modules a handle stands for."""
         self._modules[handle] = list(scopes)
 
     def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
-        """Says which arguments of the entry a handle stands for."""
+        """Records which arguments of the entry a handle stands for."""
         self._parameters[handle] = [self.modules.names[i] for i in indices]
 
-    def set_value(self, handle: SSAValue, value: Value) -> None:
-        """Says which value a knob has."""
-        self._values[handle] = value
-
     def rewritten(self, op: Operation) -> None:
-        """Looks at the program again, which an op of the schedule has rewritten."""
+        """Analyses the program again, which an op of the schedule has rewritten."""
         self._last = origin(op)
         before = [*self.modules.scopes, *self.modules.names]
         self.modules = ProgramModules(self.module)
@@ -131,7 +129,7 @@ class ScheduleRun:
                 self._gone[name] = origin(op)
 
     def _check_handles(self, op: Operation) -> None:
-        """Refuses handles of what is not in the program any more."""
+        """Refuses handles of what is not in the program any more. Raises DistIRError."""
         self._now = origin(op)
         for handle in op.operands:
             if handle in self._consumed:
@@ -148,7 +146,7 @@ class ScheduleRun:
                 )
 
     def run(self, sequence: NamedSequenceOp) -> None:
-        """Carries out the ops of a sequence, in order. Raises DistIRError."""
+        """Applies the ops of a sequence, in order. Raises DistIRError."""
         args = sequence.body.block.args
         if len(args) != 1 or sequence.function_type.outputs.data:
             raise DistIRError(
@@ -179,14 +177,15 @@ ScheduleAction = Callable[[Operation, ScheduleRun], None]
 
 schedule_action: Registry[ScheduleAction] = Registry("distir.scheduling.actions")
 """
-What ops of schedules do, by their names. Under `@schedule_action("toy.paint")`, a function of
-the op and the `ScheduleRun`, which raises DistIRError that begins with `origin(op)`.
+Registers the actions of ops of schedules by the ops' names. Under
+`@schedule_action("toy.paint")` stands a function of the op and the `ScheduleRun`; the
+message of a DistIRError that it raises begins with `origin(op)`.
 """
 
 
 def origin(op: Operation) -> str:
     """
-    The file and line in which a user wrote an op of a schedule, for messages and
+    Returns the file and line in which a user wrote an op of a schedule, for messages and
     requests.
     """
     written = text_attribute(op.attributes, BY)
@@ -198,20 +197,11 @@ def origin(op: Operation) -> str:
     return f"@{name}, op {position} ({op.name})"
 
 
-def knob_value(attr: Attribute) -> Value:
-    """The number or text of an attribute. Raises DistIRError for another one."""
-    if isinstance(attr, IntegerAttr | FloatAttr):
-        return attr.value.data
-    if isinstance(attr, StringAttr):
-        return attr.data
-    raise DistIRError(f"{_WHAT}: {attr} is no value of a knob; give a number or a text")
-
-
 def apply_schedule(module: ModuleOp, entry: str, chosen: Sequence[str] = ()) -> None:
     """
-    Carries out the schedule of that name on the program that is in the same module, and
-    takes all schedules out. `chosen` are knobs, each `NAME=VALUE`. Raises DistIRError; the
-    program may then be half changed.
+    Applies the schedule of that name to the program in the same module, and removes all
+    schedules. `chosen` are knobs, each `NAME=VALUE`. Raises DistIRError; the program may
+    then be partly changed.
     """
     sequences = [op for op in module.body.block.ops if isinstance(op, NamedSequenceOp)]
     found = [op for op in sequences if op.sym_name.data == entry]

@@ -1,4 +1,4 @@
-"""Scripts as files: Python, or the IR form."""
+"""Reads scripts from files: Python, or the IR form."""
 
 from __future__ import annotations
 
@@ -16,20 +16,11 @@ from distir.text import ProgramParser, new_context
 
 def read_script(path: Path) -> list[NamedSequenceOp]:
     """
-    The schedules that a file holds: those of an `.mlir` file, or the one that the function
+    Returns the schedules in a file: those of an `.mlir` file, or the one that the function
     `schedule` of a Python file records. Raises DistIRError, ParseError or VerifyException.
     """
     if path.suffix == ".mlir":
-        parser = ProgramParser(new_context(), path.read_bytes().decode(), str(path))
-        ops = parser.parse_module().body.block.ops
-        found = [op for op in ops if isinstance(op, NamedSequenceOp)]
-        if not found:
-            raise DistIRError(
-                f"{path} holds no schedule; write a transform.named_sequence @{SEQUENCE}"
-            )
-        for op in found:
-            op.detach()
-        return found
+        return parse_script(path.read_bytes().decode(), str(path))
     if path.suffix != ".py":
         raise DistIRError(f"{path}: a schedule is a .py or an .mlir file")
     path.read_bytes()  # says what is wrong if it cannot be read
@@ -56,8 +47,24 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
     return [schedule.recorded()]
 
 
+def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
+    """
+    The schedules in the text of a module, which messages call by that name. Raises
+    DistIRError, ParseError or VerifyException.
+    """
+    ops = ProgramParser(new_context(), text, name).parse_module().body.block.ops
+    found = [op for op in ops if isinstance(op, NamedSequenceOp)]
+    if not found:
+        raise DistIRError(
+            f"{name} holds no schedule; write a transform.named_sequence @{SEQUENCE}"
+        )
+    for op in found:
+        op.detach()
+    return found
+
+
 def add_schedules(module: ModuleOp, schedules: list[NamedSequenceOp]) -> None:
-    """Puts schedules behind a program, in the place of those that it has."""
+    """Appends schedules to a program, replacing those that it has."""
     for op in list(module.body.block.ops):
         if isinstance(op, NamedSequenceOp):
             op.detach()

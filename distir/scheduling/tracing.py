@@ -1,4 +1,4 @@
-"""Patterns of ops from Python functions, which are traced without shapes."""
+"""Traces Python functions, without shapes, to patterns of ops."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _NAMES: Mapping[str, str] = {
     "truediv": "Div",
     "where": "Where",
 }
-"""Functions of PyTorch, and of `operator`, that are one operator of ONNX."""
+"""Functions of PyTorch and of `operator` that are one operator of ONNX."""
 
 
 class _Tracer:
-    """Writes the pattern of one function."""
+    """Builds the pattern of one function."""
 
     def __init__(self, count: int):
         self.block = Block(arg_types=[AnyValueType()] * count)
@@ -64,7 +64,10 @@ class _Tracer:
         having: Mapping[str, Attribute] | None = None,
         swaps: Sequence[int] = (),
     ) -> SSAValue:
-        """An op of the pattern; inputs that are numbers become constants."""
+        """
+        Adds an op to the pattern and returns its result; inputs that are numbers become
+        constants.
+        """
         attributes: dict[str, Attribute] = {}
         if having:
             attributes["with"] = DictionaryAttr(dict(having))
@@ -79,7 +82,7 @@ class _Tracer:
         return self._add(op)
 
     def value(self, value: Any) -> SSAValue:
-        """What the pattern has for an argument of a function."""
+        """Returns the pattern's value for an argument of a function."""
         if isinstance(value, SSAValue):
             return value
         if isinstance(value, bool | int | float):
@@ -132,26 +135,65 @@ def _layer_norm(
     )
 
 
+def _cross_entropy(
+    t: _Tracer,
+    scores: Any,
+    labels: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> SSAValue:
+    if label_smoothing or any(x is not None for x in (weight, size_average, reduce)):
+        raise DistIRError(
+            "a pattern's cross_entropy has no weight, label_smoothing, size_average or reduce"
+        )
+    having = {
+        "reduction": StringAttr(reduction),
+        "ignore_index": IntegerAttr(ignore_index, i64),
+    }
+    return t.node("SoftmaxCrossEntropyLoss", scores, labels, having=having)
+
+
+def _attention(
+    t: _Tracer,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> SSAValue:
+    inputs = [query, key, value] + ([] if attn_mask is None else [attn_mask])
+    having = {"is_causal": IntegerAttr(int(is_causal), i64)}
+    return t.node("Attention", *inputs, having=having)
+
+
 def _transpose(t: _Tracer, x: Any, first: int, second: int) -> SSAValue:
     return t.node("Transpose", x, swaps=(first, second))
 
 
 _FORMS: Mapping[str, _Form] = {
+    "cross_entropy": _cross_entropy,
     "gelu": _gelu,
     "silu": _silu,
     "softmax": _softmax,
     "dropout": _dropout,
     "linear": _linear,
     "layer_norm": _layer_norm,
+    "scaled_dot_product_attention": _attention,
     "transpose": _transpose,
 }
-"""Functions of PyTorch that are an operator with attributes, or several."""
+"""Functions of PyTorch that are an operator with attributes, or several operators."""
 
 
 def traced(function: Callable[..., Any]) -> Region:
     """
-    The pattern of a Python function of values, as `schedule.find` holds it: its arguments
-    stand for any values, what it computes is looked for. Raises DistIRError.
+    Returns the pattern of a Python function of values, as `schedule.find` holds it: its
+    arguments stand for any values, and what it computes is searched for. Raises
+    DistIRError.
     """
     try:
         from torch import fx
@@ -160,7 +202,7 @@ def traced(function: Callable[..., Any]) -> Region:
             "a pattern that is a Python function is traced with PyTorch, which is not "
             "installed; write the pattern as ops of `schedule.find`"
         ) from error
-    # What a function does that fx cannot follow, and its own mistakes, may raise anything.
+    # Functions that fx cannot follow, and functions with mistakes, may raise anything.
     try:
         graph = fx.symbolic_trace(function).graph
     except Exception as error:
@@ -187,12 +229,36 @@ def traced(function: Callable[..., Any]) -> Region:
     return Region(tracer.block)
 
 
+def op(name: str, *inputs: Any, **attributes: int | float | str) -> Any:
+    """
+    An operator of ONNX in a pattern, with attributes that it must have:
+    `s.find(lambda x, w: op("Gemm", x, w, transB=1))`.
+    """
+    from torch import fx
+
+    tracers = [value.tracer for value in inputs if isinstance(value, fx.Proxy)]
+    if not tracers:
+        raise DistIRError(f"op({name!r}, ...) is part of a pattern, of its values")
+    return tracers[0].create_proxy("call_function", op, (name, *inputs), attributes)
+
+
+def _onnx_attribute(value: int | float | str) -> Attribute:
+    if isinstance(value, str):
+        return StringAttr(value)
+    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f32)
+
+
 def _called(tracer: _Tracer, node: Any) -> SSAValue:
     """The ops of the pattern for a call in a traced function."""
+    if node.target is op:
+        name, *inputs = node.args
+        having = {key: _onnx_attribute(value) for key, value in node.kwargs.items()}
+        values = [_looked_up(tracer, value) for value in inputs]
+        return tracer.node(name, *values, having=having)
     name = node.target if isinstance(node.target, str) else node.target.__name__
     name = name.strip("_")
     written = ", ".join(sorted({*_NAMES, *_FORMS}))
-    # A step in place computes the same as one that is not, in a pattern.
+    # In a pattern, an in-place operation counts as the same one out of place.
     if node.op not in ("call_function", "call_method") or not (
         name in _NAMES or name in _FORMS
     ):

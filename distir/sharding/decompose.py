@@ -1,9 +1,9 @@
 """
-Ops as other ops that can be split where they cannot.
+Decompositions: ops written as other ops that can split what the op itself cannot.
 
-A Gemm with a bias that is partial over an axis would add the bias once per device: without
-it the partial results are reduced first, then the bias is added once. A cross-entropy
-needs all classes: in steps, each of which leaves partial numbers per label, it does not.
+If a Gemm with a bias were partial over an axis, every device would add the bias.
+Decomposed, the partial products are reduced first and the bias is added once. A
+cross-entropy needs all classes; decomposed, its steps each leave partial numbers per label.
 Rules name such factors (`Rule.decomposed`); decompositions are registered by op name:
 
 ```python
@@ -28,16 +28,16 @@ Decomposition = Callable[[Operation], list[Operation] | None]
 
 decomposition = Registry[Decomposition]("distir.sharding.rules")
 """
-Registers the decomposition of the ops with these names, beside their rules. It gives None
-for an op whose rule has no factors to decompose for.
+Registers the decomposition of the ops with these names, beside their rules. It returns None
+for an op whose rule has no factors that need a decomposition.
 """
 
 
 def decompose(op: Operation) -> list[Operation] | None:
     """
-    New, detached ops that compute the same as an op of the sequential form. They split
-    what its rule calls `decomposed`; the results of the last one replace the op's. None
-    for an op that nothing is gained for.
+    Returns new, detached ops that compute the same as an op of the sequential form and can
+    split the factors that its rule calls `decomposed`; the results of the last one replace
+    the op's. None for an op without such factors, or without a decomposition.
     """
     if not rule_for(op).decomposed:
         return None
@@ -46,7 +46,7 @@ def decompose(op: Operation) -> list[Operation] | None:
 
 
 def discard(parts: Sequence[Operation]) -> None:
-    """Erases the detached ops of a decomposition that was only looked at."""
+    """Erases the detached ops of a decomposition that was only inspected."""
     for part in reversed(parts):
         part.erase()
 
@@ -63,9 +63,9 @@ def layouts_of_parts(
     op: Operation, parts: Sequence[Operation], operands: Sequence[Layout], mesh: Mesh
 ) -> list[PartLayouts] | None:
     """
-    The layouts in a decomposition when the op's operands come in these; None where a part
-    cannot work on that. What one part leaves partial is brought together before the next
-    ones use it.
+    Returns the layouts in a decomposition when the op's operands come in these layouts;
+    None if a part cannot work on what it gets. What one part leaves partial is reduced
+    before the next ones use it.
     """
     known: dict[SSAValue, Layout] = dict(zip(op.operands, operands, strict=True))
     whole = Layout(mesh.name)
@@ -75,7 +75,7 @@ def layouts_of_parts(
         for i, (mine, value) in enumerate(
             zip(op.operands, part.operands, strict=False)
         ):
-            # By position: one value may be two operands, in different layouts.
+            # By position, as one value may be two operands with different layouts.
             given[i] = operands[i] if mine is value else given[i]
         inferred = inference_of(rule_for(part), given, mesh)
         if isinstance(inferred, str):
@@ -88,8 +88,8 @@ def layouts_of_parts(
 
 def equal_before(part: Operation) -> Operation | None:
     """
-    An op before this one in its block that computes the same of the same operands: the
-    gradient of a loss needs what the loss has computed.
+    Returns an earlier op of the same block that computes the same of the same operands, if
+    any. The gradient of a loss, for example, needs values that the loss has computed.
     """
     if not part.operands:
         return None

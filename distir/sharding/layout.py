@@ -24,8 +24,9 @@ from distir.sharding.mesh import Mesh
 
 def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | None:
     """
-    Why a tensor of that shape cannot have that layout; None if it can: axes of the mesh,
-    each used once, one entry per dimension, even splits, canonical run lengths.
+    Says why a tensor of that shape cannot have that layout; None if it can. A legal layout
+    uses axes of the mesh, each at most once, has one entry per dimension, splits evenly and
+    has canonical run lengths.
     """
     if layout.dims and len(layout.dims) != len(shape):
         return (
@@ -59,7 +60,10 @@ def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | No
 
 
 def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) -> None:
-    """Raises DistIRError for a layout that `what`, a tensor, cannot have."""
+    """
+    Raises DistIRError for a layout that a tensor of that shape cannot have; `what` names
+    the tensor.
+    """
     problem = layout_problem(shape, layout, mesh)
     if problem is not None:
         raise DistIRError(f"{what}: {problem}")
@@ -71,7 +75,7 @@ def fits(shape: Sequence[int], layout: Layout, mesh: Mesh) -> bool:
 
 
 def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
-    """The layout with contiguous run lengths left out."""
+    """Returns the layout without the run lengths that mean a contiguous split."""
     dims: list[tuple[Shard, ...]] = []
     for index, shards in enumerate(layout.dims):
         left = shape[index]
@@ -87,9 +91,9 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    The layout that places the same elements and has the axes of each dimension in the mesh's
-    order, as far as there is one: of `{t, d}` on 64 elements over axes d and t of 2,
-    `{d:16, t}`.
+    Returns the layout that places the same elements and has the axes of each dimension in
+    the mesh's order, as far as there is one: for `{t, d}` on 64 elements over axes d and t
+    of size 2, it is `{d:16, t}`.
     """
     order = [axis for axis, _ in mesh.axes]
     return _reordered(
@@ -106,9 +110,10 @@ def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 def nested(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """
-    The layout that places the same elements and splits the parts of one axis over the next,
-    where two axes take runs of one length in turn: of `{d:16, t}` on 64 elements over axes
-    d and t of 2, `{t, d}`. What is in parts over t is then split over d where it is.
+    Returns the layout that places the same elements and splits the parts of one axis over
+    the next one, where two axes take runs of one length in turn: for `{d:16, t}` on 64
+    elements over axes d and t of size 2, it is `{t, d}`. Communication along d then stays
+    within the parts over t.
     """
     return _reordered(
         shape,
@@ -127,8 +132,9 @@ def _reordered(
     swapped: Callable[[Shard, Shard], tuple[Shard, Shard]],
 ) -> Layout:
     """
-    The layout with neighbouring axes of a dimension swapped while they differ from what is
-    wanted; the functions are given them with all run lengths written out.
+    Returns the layout with neighbouring axes of a dimension swapped while `differs` says
+    that they are not in the wanted order; `swapped` swaps them. Both functions are given
+    shards with all run lengths written out.
     """
     if all(len(shards) < 2 for shards in layout.dims):
         return layout
@@ -149,8 +155,8 @@ def _reordered(
 
 def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:
     """
-    The shape of the part that each device holds. Raises DistIRError for a layout of another
-    number of dimensions.
+    Returns the shape of the part that each device holds. Raises DistIRError for a layout of
+    another number of dimensions.
     """
     if layout.dims and len(layout.dims) != len(shape):
         check_layout(shape, layout, mesh, f"a tensor of shape {list(shape)}")
@@ -161,7 +167,7 @@ def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, 
 
 
 def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
-    """The per-rank type of a distributed type; other types stay as they are."""
+    """Returns the per-rank type of a distributed type; other types stay as they are."""
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
         return type_
@@ -171,9 +177,9 @@ def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
 
 def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
     """
-    The run length of a dimension of that size that is split over several axes, seen as
-    one split over their joint group (first axis major); None for a contiguous split.
-    Raises ValueError when no single run length describes it.
+    Returns the run length of a dimension of that size that is split over several axes, seen
+    as one split over their joint group (first axis major); None for a contiguous split.
+    Raises ValueError if no single run length describes it.
     """
     parts = prod(mesh.size(s.axis) for s in shards)
     left, runs = size, list[int]()
@@ -196,12 +202,15 @@ def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
 def shard_indices(
     size: int, shards: Sequence[Shard], mesh: Mesh, coordinates: Mapping[str, int]
 ) -> npt.NDArray[np.int64]:
-    """Global indices of the elements of a dimension held at these coordinates, in order."""
+    """
+    Returns the global indices, in order, of the elements of a dimension held at these
+    coordinates.
+    """
     indices = np.arange(size, dtype=np.int64)
     for shard in shards:
         n = mesh.size(shard.axis)
         run = shard.run if shard.run is not None else len(indices) // n
-        # The count is said, because nothing can be told from no elements.
+        # The count is given explicitly, as it cannot be inferred for no elements.
         blocks = indices.reshape(len(indices) // max(n * run, 1), n, run)
         indices = blocks[:, coordinates[shard.axis], :].reshape(-1)
     return indices
@@ -214,8 +223,8 @@ def take_shard(
     coordinates: Mapping[str, int],
 ) -> npt.NDArray[Any]:
     """
-    The part of a global array that the device at these coordinates holds. For a layout
-    with partial axes, the device at coordinate 0 holds the value and the others the
+    Returns the part of a global array that the device at these coordinates holds. For a
+    layout with partial axes, the device at coordinate 0 holds the value and the others the
     neutral element of the reduction.
     """
     for dim, shards in enumerate(layout.dims):
@@ -235,8 +244,8 @@ def assemble(
     mesh: Mesh,
 ) -> npt.NDArray[Any]:
     """
-    The global array that the devices' parts (in the mesh's order) make up; partial
-    values are reduced. The inverse of `take_shard`.
+    Returns the global array that the devices' parts (in the mesh's order) make up; partial
+    values are reduced. This is the inverse of `take_shard`.
     """
     reductions = {"sum": np.add, "max": np.maximum, "min": np.minimum}
     out = np.empty(tuple(shape), dtype=shards[0].dtype)

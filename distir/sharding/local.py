@@ -33,9 +33,11 @@ from distir.sharding.rule import Assignment, Rule, infer, rule_for
 @dataclass(frozen=True)
 class LocalContext:
     """
+    What the local form of an op is given.
+
     - `op`: the distributed op, with global shapes and layouts in its types;
     - `operands`: its operands on this device; `result_types`: its local result types;
-    - `coordinates`: of this device on `mesh`;
+    - `coordinates`: the coordinates of this device on `mesh`;
     - `rule`, `assignment`: the op's rule and how its factors are split here.
     """
 
@@ -52,11 +54,11 @@ class LocalContext:
         return tuple(shard.axis for shard in self.assignment.get(factor, ()))
 
     def parts_of(self, factor: int) -> int:
-        """Into how many parts a factor is split."""
+        """Returns into how many parts a factor is split."""
         return prod(self.mesh.size(axis) for axis in self.axes_of(factor))
 
     def same_op(self, operands: Sequence[SSAValue] | None = None) -> Operation:
-        """The op itself, on local operands and result types."""
+        """Returns the op itself, on local operands and with local result types."""
         given = self.operands if operands is None else operands
         return made_with(self.op, given, self.result_types)
 
@@ -65,13 +67,14 @@ LocalFunction = Callable[[LocalContext], Sequence[Operation]]
 
 local_form = Registry[LocalFunction]("distir.sharding.rules")
 """
-Registers the local form of the ops with these names: from a `LocalContext` to the ops that
-compute one device's results, the last one of them. Without it, that is the op itself.
+Registers the local form of the ops with these names: a function from a `LocalContext` to
+the ops that compute one device's results, of which the last one has the results. An op
+without a local form stays itself on local types.
 """
 
 
 def mesh_of_op(op: Operation, meshes: Mapping[str, Mesh]) -> Mesh | None:
-    """The mesh that an op's values live on; None for a sequential op."""
+    """Returns the mesh that an op's values live on; None for a sequential op."""
     for value in (*op.results, *op.operands):
         layout = layout_of(value)
         if layout is not None:
@@ -88,8 +91,8 @@ def local_ops(
     coordinates: Mapping[str, int],
 ) -> Sequence[Operation]:
     """
-    The ops that compute a distributed op's results on the device at these coordinates;
-    the results of the last one are the op's. Ops are new and detached.
+    Returns the ops that compute a distributed op's results on the device at these
+    coordinates; the results of the last one are the op's. The ops are new and detached.
     """
     mesh = mesh_of_op(op, meshes)
     types = [local_type(r.type, meshes) for r in op.results]
@@ -114,10 +117,10 @@ def local_ops_along(
     axis: str,
 ) -> Sequence[Operation]:
     """
-    The ops that compute a distributed op's results when only one of the mesh's axes is
-    taken apart, the outermost of every split: from operands that are local along that
-    axis, results of these types. A `collective.coordinate` among them stands for the
-    place along the axis.
+    Returns the ops that compute a distributed op's results when only one of the mesh's
+    axes, the outermost of every split, is taken apart. The operands are local along that
+    axis, and the results have these types. A `collective.coordinate` among the ops stands
+    for the position along the axis.
     """
     form = local_form.get(op.name)
     if form is None:

@@ -15,8 +15,8 @@ from distir.errors import DistIRError
 
 TIME_AXIS = "k"
 """
-The axis over time: its coordinates are micro-batches, which a device works on one after
-the other. A program has it until `pipeline` folds it.
+The micro-batch axis: its coordinates are moments, in each of which a device works on one
+micro-batch. A program has this axis until `pipeline` folds it.
 """
 
 
@@ -30,45 +30,48 @@ class Mesh:
 
     @staticmethod
     def of(op: MeshOp) -> Mesh:
-        """The mesh that a `device.mesh` declares."""
+        """Returns the mesh that a `device.mesh` declares."""
         return Mesh(op.sym_name.data, op.axes.data, op.devices.data)
 
     @property
     def has_time(self) -> bool:
-        """Whether there is the axis over time; it is the first one then."""
+        """Whether the mesh has the micro-batch axis, which is then its first one."""
         return bool(self.axes) and self.axes[0][0] == TIME_AXIS
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """Axis sizes by name."""
+        """The sizes of the axes by name."""
         return dict(self.axes)
 
     def size(self, axis: str) -> int:
-        """The size of an axis. Raises DistIRError for an unknown one."""
+        """Returns the size of an axis. Raises DistIRError for an unknown one."""
         if axis not in self.sizes:
             raise DistIRError(self.lacks(axis))
         return self.sizes[axis]
 
     def lacks(self, axis: str) -> str:
-        """A message on an axis that the mesh does not have."""
+        """Returns the error message for an axis that the mesh does not have."""
         known = ", ".join(self.sizes) or "none"
         return f"mesh @{self.name} has no axis {axis!r} (axes: {known})"
 
     def has_root(self, root: Mesh, axes: Sequence[str]) -> bool:
         """
-        Whether a collective over these axes can have its root on another mesh: that is one
-        device, which belongs to this mesh, and the axes are all that this mesh has.
+        Whether a collective over these axes can have its root on another mesh: that mesh
+        must be a single device, which belongs to this mesh, and the axes must be all of
+        this mesh's.
         """
         idle = [a for a, n in self.axes if n > 1 and a not in axes]
         return len(root.devices) == 1 and root.devices[0] in self.devices and not idle
 
     def with_size(self, axis: str, size: int) -> Mesh:
-        """The mesh with another size of that axis, over as many devices as before."""
+        """
+        Returns the mesh with another size of that axis, over as many devices as before.
+        """
         axes = tuple((a, size if a == axis else n) for a, n in self.axes)
         return Mesh(self.name, axes, self.devices)
 
     def position_of_axis(self, axis: str) -> int:
-        """The index into `axes` of an axis."""
+        """Returns the index of an axis in `axes`."""
         return list(self.sizes).index(axis)
 
     @cached_property
@@ -79,11 +82,11 @@ class Mesh:
         return tuple(dict(zip(names, c, strict=True)) for c in product(*ranges))
 
     def coordinates_of(self, device: int) -> Mapping[str, int]:
-        """The coordinates of a device id."""
+        """Returns the coordinates of a device, given by its id."""
         return self.coordinates[self.devices.index(device)]
 
     def position(self, coordinates: Mapping[str, int]) -> int:
-        """The index into `devices` of these coordinates."""
+        """Returns the index in `devices` of the device at these coordinates."""
         position = 0
         for name, size in self.axes:
             position = position * size + coordinates[name]
@@ -91,7 +94,7 @@ class Mesh:
 
     def group(self, device: int, axes: Sequence[str]) -> tuple[int, ...]:
         """
-        The devices that differ from `device` only in their coordinates on `axes`,
+        Returns the devices that differ from `device` only in their coordinates on `axes`,
         ordered by these coordinates, the first axis major.
         """
         own = self.coordinates_of(device)
@@ -102,7 +105,7 @@ class Mesh:
         )
 
     def groups(self, axes: Sequence[str]) -> Iterator[tuple[int, ...]]:
-        """All groups along `axes`; they cover each device once."""
+        """Yields all groups along `axes`; together they cover each device once."""
         seen: set[int] = set()
         for device in self.devices:
             if device not in seen:
@@ -112,7 +115,10 @@ class Mesh:
 
 
 def only_mesh(module: ModuleOp) -> Mesh:
-    """The mesh of a module that has one. Raises DistIRError."""
+    """
+    Returns the mesh of a module that has exactly one. Raises DistIRError for any other
+    module.
+    """
     known = meshes(module)
     if len(known) != 1:
         raise DistIRError(
@@ -123,7 +129,7 @@ def only_mesh(module: ModuleOp) -> Mesh:
 
 
 def meshes(module: Operation) -> dict[str, Mesh]:
-    """Every mesh that a module declares, by name."""
+    """Returns every mesh that a module declares, by name."""
     if not isinstance(module, ModuleOp):
         raise DistIRError("expected a module")
     return {

@@ -9,9 +9,9 @@ from distir.dialects.dist import Layout, Shard
 
 class Placement(NamedTuple):
     """
-    What one mesh axis does to a value: nothing (`whole`), `split` a dimension with a
-    run length as in `Shard`, leave it `partial`, or, for a parameter that nothing has
-    used yet, still `free`.
+    What one mesh axis does to a value: nothing (`whole`), `split` a dimension with a run
+    length as in `Shard`, or leave it `partial`. `free` is the placement of a parameter
+    without a decision, before its first use.
     """
 
     kind: str
@@ -25,7 +25,7 @@ FREE = Placement("free")
 
 
 def placement_in(layout: Layout, axis: str) -> Placement:
-    """What `axis` does to a value with that layout."""
+    """Returns what `axis` does to a value with that layout."""
     for dim, shards in enumerate(layout.dims):
         for shard in shards:
             if shard.axis == axis:
@@ -37,7 +37,10 @@ def placement_in(layout: Layout, axis: str) -> Placement:
 
 
 def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) -> Layout:
-    """The layout with `axis` doing that, inside the axes already there."""
+    """
+    Returns the layout after `axis` has put the value into that placement, inside the axes
+    already there.
+    """
     if placement.kind == "split":
         shards = (*layout.dim(placement.dim), Shard(axis, placement.run))
         return layout.with_dim(placement.dim, shards, rank)

@@ -1,4 +1,4 @@
-"""What work and communication cost without a cluster, in floating-point operations."""
+"""The sizes by which work and communication are priced without a cluster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ PRICE_PER_BYTE_TOUCHED = 0.05
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     """
-    Bytes of a value on one device under a layout. Those of all micro-batches count: a
-    device touches and communicates them all. What belongs to no micro-batch counts once.
+    Returns the bytes of a value on one device under a layout. Those of all micro-batches
+    count, as a device touches and communicates them all; a value that all micro-batches
+    share counts once.
     """
     type_ = value.type
     if not isinstance(type_, TensorType):

@@ -2,9 +2,9 @@
 The cheapest way from one layout to another.
 
 `plan_reshard` searches chains of collectives, each over one mesh axis, for the one that
-moves the fewest bytes per device; neighbouring steps of one kind are then merged into
-one collective over several axes. `partition` expands `dist.reshard` with it, and a
-search that needs the price of a reshard asks the same function.
+moves the fewest bytes per device; neighbouring steps of one kind are then merged into one
+collective over several axes. `partition` expands `dist.reshard` with it, and searches price
+a reshard with the same function.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ReshardStep:
 
 def bytes_moved(kind: StepKind, before: float, after: float, parts: int) -> float:
     """
-    Bytes that each device sends in a collective among `parts` devices, with the local
-    sizes in bytes before and after it (bandwidth-optimal algorithms).
+    Returns the bytes that each device sends in a collective among `parts` devices, given
+    the local sizes in bytes before and after it (for bandwidth-optimal algorithms).
     """
     share = (parts - 1) / parts
     match kind:
@@ -62,18 +62,18 @@ def plan_reshard(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh
 ) -> list[ReshardStep]:
     """
-    The cheapest steps from `before` to `after` on one mesh: by bytes, then by number of
-    steps, among the chains that put an axis only where `after` has it (parking one on
-    another dimension can save bytes, but costs more collectives). Raises DistIRError when
-    there is no way (a whole value cannot become partial).
+    Returns the cheapest steps from `before` to `after` on one mesh: the fewest bytes, then
+    the fewest steps. Only chains count that put an axis where `after` has it (parking an
+    axis on another dimension can save bytes, but costs more collectives). Raises
+    DistIRError if there is no way (a whole value cannot become partial).
     """
     return Planner(after, shape, mesh).plan(before)
 
 
 class Planner:
     """
-    `plan_reshard` from many layouts to one: what can be done with a layout on the way there
-    is worked out once. Raises DistIRError for a layout that such a tensor cannot have.
+    Does what `plan_reshard` does from many layouts to one; the steps possible from a layout
+    are computed once. Raises DistIRError for a layout that such a tensor cannot have.
     """
 
     def __init__(self, after: Layout, shape: Sequence[int], mesh: Mesh):
@@ -85,7 +85,9 @@ class Planner:
         self._sizes: dict[Layout, int] = {}
 
     def plan(self, before: Layout) -> list[ReshardStep]:
-        """The cheapest steps from a layout. Raises DistIRError when there is no way."""
+        """
+        Returns the cheapest steps from a layout. Raises DistIRError if there is no way.
+        """
         steps = self.find(before)
         if steps is None:
             raise DistIRError(
@@ -95,7 +97,7 @@ class Planner:
         return steps
 
     def find(self, before: Layout) -> list[ReshardStep] | None:
-        """The cheapest steps from a layout; None when there is no way."""
+        """Returns the cheapest steps from a layout; None if there is no way."""
         order = count()
         queue: list[tuple[float, int, Layout, tuple[ReshardStep, ...]]] = [
             (0.0, next(order), before, ())
@@ -108,8 +110,8 @@ class Planner:
             if layout in done:
                 continue
             done.add(layout)
-            # A slice moves nothing, yet doing it late is worse than doing it early; the
-            # small price per step makes short chains win.
+            # A slice moves nothing, but should be done early; the small price per step
+            # makes short chains win.
             for moved, step in self._from(layout):
                 if step.layout not in done:
                     heapq.heappush(
@@ -119,7 +121,10 @@ class Planner:
         return None
 
     def _from(self, layout: Layout) -> list[tuple[float, ReshardStep]]:
-        """The steps that can be taken, each with the bytes that it moves."""
+        """
+        Returns the steps that can be taken from a layout, each with the bytes that it
+        moves.
+        """
         found = self._steps.get(layout)
         if found is None:
             size = self._size(layout)
@@ -145,7 +150,10 @@ class Planner:
 
 
 def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
-    """Single-axis steps; an axis is only ever added where the target wants it next."""
+    """
+    Yields the steps over a single axis; an axis is only added where the target wants it
+    next.
+    """
     wanted = _wanted(layout, target, rank)
     target_partial = dict(target.partial)
     for axis, monoid in layout.partial:
@@ -178,7 +186,10 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
 
 
 def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
-    """The next shard that each dimension of the target lacks, by its axis."""
+    """
+    Returns, by axis, the next shard that each dimension of the target lacks, with the
+    dimension.
+    """
     found: dict[str, tuple[int, Shard]] = {}
     for dim in range(rank):
         have, want = layout.dim(dim), target.dim(dim)
@@ -215,7 +226,7 @@ def _gathers_at_once(
     shape: Sequence[int],
     mesh: Mesh,
 ) -> bool:
-    """Whether one all-gather from `start` on can take the place of two."""
+    """Whether one all-gather from `start` on can replace two."""
     if second.kind != "all_gather" or first.dim != second.dim or first.dim is None:
         return False
     shards = start.dim(first.dim)
@@ -231,7 +242,10 @@ def _gathers_at_once(
 def reshard_bytes(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh, itemsize: float
 ) -> float:
-    """Bytes per device that the cheapest reshard moves; infinite if there is no way."""
+    """
+    Returns the bytes per device that the cheapest reshard moves; infinite if there is no
+    way.
+    """
     total = 0.0
     layout = before
     if layout_problem(shape, after, mesh) is not None:

@@ -41,15 +41,20 @@ from distir.sharding.mesh import Mesh
 Kind = Literal["parallel", "reduction", "replicate"]
 
 Dim = tuple[int, ...]
-"""The factors of one dimension, major to minor. Empty: cannot be split."""
+"""
+The factors of one dimension, major to minor. A dimension without factors cannot be split.
+"""
 
 
 @dataclass(frozen=True)
 class Factor:
     """
-    - `parallel`: appears in results; splitting it splits them.
-    - `reduction`: summed (or max, min) away; splitting it leaves results partial.
-    - `replicate`: must not be split.
+    A group of dimensions, or parts of dimensions, that a mesh axis splits together, with
+    its size and kind.
+
+    - `parallel`: it appears in results; splitting it splits them;
+    - `reduction`: it is summed (or max, min) away; splitting it leaves results partial;
+    - `replicate`: it must not be split.
     """
 
     size: int
@@ -60,8 +65,8 @@ class Factor:
 @dataclass(frozen=True)
 class Linear:
     """
-    Operands through which partial values pass: if exactly these operands are partial
-    over an axis (all with one of the monoids), so are the results.
+    A set of operands through which partial values pass: if exactly these operands are
+    partial over an axis (all with the same one of the monoids), so are the results.
     """
 
     operands: frozenset[int]
@@ -69,24 +74,26 @@ class Linear:
 
 
 Assignment = Mapping[int, tuple[Shard, ...]]
-"""Per factor the axes that split it; run lengths are relative to the factor."""
+"""For each factor the axes that split it; run lengths are relative to the factor."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """
-    - `operands`, `results`: per operand (in `op.operands` order) and result, per
-      dimension its factors. A dimension of size 1 that broadcasts has none.
-    - `linear`: how partial values may pass through.
+    The sharding rule of one op.
+
+    - `operands`, `results`: for each operand (in the order of `op.operands`) and result,
+      the factors of each dimension. A dimension of size 1 that broadcasts has none.
+    - `linear`: the sets of operands through which partial values may pass.
     - `decomposed`: factors that the op cannot split itself, only its decomposition can
       (`decompose`): the reduction of a Gemm with a bias, the classes of a cross-entropy.
-    - `partial_results`: for a parallel factor the results that it does not appear in
-      because they are reduced over it (a kernel that gives both the gradient of its
-      input, per row, and that of a weight, summed over the rows). Splitting the factor
-      leaves these results partial.
+    - `partial_results`: for a parallel factor, the results that it does not appear in
+      because they are reduced over it (a kernel that gives both the gradient of its input,
+      per row, and that of a weight, summed over the rows). Splitting the factor leaves
+      these results partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
-    - `unread`: operands that show how results are split, and whose values do not matter:
-      they may be split over axes besides that do something else to the op.
+    - `unread`: operands whose layout says how results are split, and whose values do not
+      matter: axes that do nothing else to the op may split them too.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -102,7 +109,9 @@ class Rule:
 
     @staticmethod
     def replicated(op: Operation) -> Rule:
-        """The rule that splits nothing: always correct, never parallel."""
+        """
+        Returns the rule that splits nothing, which is always correct and never parallel.
+        """
         return Rule(
             operands=tuple(((),) * rank_of(v.type) for v in op.operands),
             results=tuple(((),) * rank_of(v.type) for v in op.results),
@@ -110,28 +119,31 @@ class Rule:
 
     @cached_property
     def result_factors(self) -> frozenset[int]:
-        """Factors that appear in some result."""
+        """The factors that appear in some result."""
         return frozenset(f for dims in self.results for dim in dims for f in dim)
 
 
 def rank_of(type_: Attribute) -> int:
-    """The number of dimensions; 0 for anything that is not a ranked tensor."""
+    """Returns the number of dimensions; 0 for anything that is not a ranked tensor."""
     return type_.get_num_dims() if isinstance(type_, TensorType) else 0
 
 
 def shape_of(type_: Attribute) -> tuple[int, ...]:
-    """The (global) shape; () for anything that is not a ranked tensor."""
+    """Returns the (global) shape; () for anything that is not a ranked tensor."""
     return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 
 RuleFunction = Callable[[Operation], Rule]
 
 sharding_rule = Registry[RuleFunction]("distir.sharding.rules")
-"""Registers the sharding rule of the ops with these names: from an op to its `Rule`."""
+"""
+Registers the sharding rule of the ops with these names: a function from an op to its
+`Rule`.
+"""
 
 
 def rule_for(op: Operation) -> Rule:
-    """The rule of an op; ops without a registered rule are replicated."""
+    """Returns the rule of an op; ops without a registered rule are replicated."""
     function = sharding_rule.get(op.name)
     return Rule.replicated(op) if function is None else function(op)
 
@@ -140,7 +152,7 @@ def dim_shards(
     dim: Dim, rule: Rule, assignment: Assignment, mesh: Mesh
 ) -> tuple[Shard, ...]:
     """
-    The axes that split a dimension when its factors are split by `assignment`: in the
+    Returns the axes that split a dimension whose factors are split by `assignment`: in the
     mesh's order, as far as the order within each factor allows.
     """
     pending = [list(assignment.get(f, ())) for f in dim]
@@ -168,8 +180,8 @@ def factor_shards(
     shards: Sequence[Shard], dim: Dim, rule: Rule, mesh: Mesh
 ) -> dict[int, tuple[Shard, ...]] | None:
     """
-    The inverse of `dim_shards`: how the factors of a dimension are split when the
-    dimension is split by `shards`; None if no split of single factors does that.
+    Returns how the factors of a dimension are split when the dimension is split by `shards`
+    (the inverse of `dim_shards`); None if no split of single factors has that effect.
     """
     left = [rule.factors[f].size for f in dim]
     out: dict[int, list[Shard]] = {}
@@ -204,7 +216,7 @@ def layout_for(
     mesh: Mesh,
     partial: Sequence[tuple[str, str]] = (),
 ) -> Layout:
-    """The layout of an operand or result under an assignment."""
+    """Returns the layout of an operand or result under an assignment."""
     return Layout(
         mesh.name,
         tuple(dim_shards(dim, rule, assignment, mesh) for dim in dims),
@@ -214,7 +226,10 @@ def layout_for(
 
 @dataclass(frozen=True)
 class Inference:
-    """What operand layouts determine: the split of each factor and the results."""
+    """
+    What the layouts of an op's operands determine: the split of each factor, and the
+    layouts of the results.
+    """
 
     assignment: Assignment
     results: tuple[Layout, ...]
@@ -222,8 +237,8 @@ class Inference:
 
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     """
-    What `inference_of` gives for operands with these layouts. Raises ShardingError when the
-    rule does not allow them.
+    Returns what `inference_of` returns for operands with these layouts. Raises
+    ShardingError if the rule does not allow them.
     """
     found = inference_of(rule, operands, mesh)
     if isinstance(found, str):
@@ -233,9 +248,9 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
 
 def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference | str:
     """
-    The assignment and result layouts that operands with these layouts give without
-    any traffic. When the rule does not allow them, the reason, which names the operand
-    and the layout that was expected.
+    Returns the assignment and the result layouts that operands with these layouts give
+    without any communication. If the rule does not allow them, returns the reason, which
+    names the operand and the layout that was expected.
     """
     operands = layouts_read(rule, operands)
     assignment: dict[int, tuple[Shard, ...]] = {}
@@ -327,8 +342,8 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
 
 def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
     """
-    The operands' layouts as far as the op goes by them: of operands whose values it does not
-    read, the axes that do nothing to the others.
+    Returns the operands' layouts as far as the op depends on them: for operands whose
+    values it does not read, without the axes that do nothing to the others.
     """
     found = list(operands)
     for i in rule.unread:
@@ -344,7 +359,10 @@ def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
 
 
 def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str, str]]:
-    """The axes over which one result is partial although its factor is parallel."""
+    """
+    Returns the axes, with the monoid, over which one result is partial although the factor
+    that they split is parallel.
+    """
     return [
         (shard.axis, rule.factors[f].monoid)
         for f, reduced in rule.partial_results.items()
@@ -370,7 +388,10 @@ def _expectation(
 
 
 def _passed_monoid(rule: Rule, operands: Sequence[Layout], axis: str) -> str | None:
-    """The monoid with which the results are partial over `axis`; None if they cannot."""
+    """
+    Returns the monoid with which the results are partial over `axis`; None if partial
+    operands cannot pass.
+    """
     over = {
         i: dict(layout.partial)[axis]
         for i, layout in enumerate(operands)

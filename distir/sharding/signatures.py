@@ -1,4 +1,6 @@
-"""Which ops are alike for a choice of layouts."""
+"""
+Numbers for ops: equal numbers mean that a choice of layouts need not tell the ops apart.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from distir.sharding.rule import Rule, rule_for
 
 class Signatures:
     """
-    Gives ops the same number that have the same rule (of one kind, with equal properties
-    and types, on values from equal constants). Layers
-    repeat their ops and an optimizer treats all parameters of one shape alike, so that a
-    program has far fewer signatures than ops.
+    Gives the same number to ops that have the same rule: ops of one kind, with equal
+    properties and types, on values from equal constants. Layers repeat their ops and an
+    optimizer treats all parameters of one shape alike, so that a program has far fewer
+    signatures than ops.
 
-    Calls may change which function they call; other ops keep properties and types while
-    this is in use. `meaning` gives types that are to count as equal the same one.
+    While this is in use, calls may change which function they call; other ops must keep
+    their properties and types. `meaning` maps types that are to count as equal to the same
+    one.
     """
 
     def __init__(self, meaning: Callable[[Attribute], Attribute] | None = None) -> None:
@@ -29,19 +32,19 @@ class Signatures:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._rules: dict[int, Rule] = {}
         self._equal: dict[Attribute, int] = {}
-        # Hashing a type takes long, so this goes by identity.
-        # What has a number is kept, so that nothing else takes its place in memory.
+        # By identity, as hashing a type is slow. Attributes with a number are kept alive,
+        # so that their ids are not reused.
         self._attributes: dict[int, tuple[Attribute, int]] = {}
 
     def rule(self, op: Operation) -> Rule:
-        """The rule of an op; one object for all that are alike."""
+        """Returns the rule of an op; ops that are alike share one object."""
         kind = self.of(op)
         if kind not in self._rules:
             self._rules[kind] = rule_for(op)
         return self._rules[kind]
 
     def of(self, op: Operation) -> int:
-        """The number of an op."""
+        """Returns the number of an op."""
         found = self._kinds.get(op)
         if found is None:
             number = self._number
@@ -69,7 +72,10 @@ class Signatures:
         return found[1]
 
     def _constant(self, value: SSAValue) -> int | None:
-        """The kind of an op behind which a rule may look for a constant."""
+        """
+        Returns a number for the op that defines a value, if a rule may look there for a
+        constant.
+        """
         # Not `isinstance`, which is slow where the answer is no.
         if type(value) is not OpResult:
             return None

@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects import collective, dist
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.kernel import kernels
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.program import (
@@ -21,11 +22,13 @@ from distir.program import (
     entry_function,
     functions,
 )
+from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import inference_of
 from distir.sharding.signatures import Signatures
+from distir.source_forms import check_source_forms
 
 
 def _shown(type_: Attribute) -> str:
@@ -35,8 +38,8 @@ def _shown(type_: Attribute) -> str:
 
 class DistributionVerifier:
     """
-    The check of one program. What it found right, it can check once more for other sizes of
-    the mesh's axes (`verify_on`), without going through the program.
+    The check of one program. A program that was found right can be checked again for other
+    sizes of the mesh's axes (`is_right_on`), without going through it again.
     """
 
     def __init__(self, module: ModuleOp):
@@ -50,7 +53,7 @@ class DistributionVerifier:
         self._communication: set[int] = set()
         """Signatures of sends and collectives that were found right."""
         self._checked: dict[int, Operation] = {}
-        """Signatures of ops that were found right, so that all alike are."""
+        """Signatures of ops that were found right, so that ops like these are right too."""
 
     def verify(self) -> None:
         """
@@ -59,14 +62,17 @@ class DistributionVerifier:
         """
         check_dominance(self.module)
         check_links(self.entry)
+        check_source_forms(self.entry)
+        for kernel in kernels(self.module).values():
+            check_rule(kernel)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)
 
     def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
         """
-        Whether a program that was found right is so with other sizes of the axes of its
-        meshes: checks all that depends on these.
+        Whether a program that was found right remains so with other sizes of the axes of
+        its meshes; only what depends on these is checked.
         """
         self.meshes = known
         for type_ in self._right.values():
@@ -101,7 +107,7 @@ class DistributionVerifier:
                 raise DistIRError(f"@{name}: {describe(op)}: {error}") from error
 
     def type(self, type_: Attribute, what: str) -> None:
-        """Every tensor has a layout that its shape and the mesh allow."""
+        """Checks that the shape of every tensor and its mesh allow its layout."""
         if not isinstance(type_, TensorType):
             return
         layout = layout_of(type_)
@@ -209,7 +215,10 @@ class DistributionVerifier:
     def _collective(
         self, op: collective.CollectiveOp, source: Layout, target: Layout
     ) -> None:
-        """The mesh has the axes that a collective runs over, and its root, if it has one."""
+        """
+        Checks that the mesh has the axes that a collective runs over, and its root, if it
+        has one.
+        """
         wide = target.mesh
         if isinstance(op, collective.ReduceOp | collective.GatherOp):
             wide = source.mesh
@@ -232,7 +241,10 @@ class DistributionVerifier:
             self._checked[signature] = op
 
     def _problem(self, op: Operation) -> str | None:
-        """Why results do not have the layouts that the op's rule gives for its operands'."""
+        """
+        Says why the results do not have the layouts that the op's rule gives for its
+        operands' layouts; None if they do.
+        """
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
             return None

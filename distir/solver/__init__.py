@@ -1,6 +1,6 @@
 """
-Choosing one alternative per node of a graph at the least total cost: the mathematics behind
-`search-sharding` and `search-stages`. Knows nothing of IR, layouts or devices.
+Chooses one alternative per node of a graph at the least total cost: the mathematics behind
+`search-sharding` and `search-stages`. Nothing here knows of IR, layouts or devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run an integer program in CBC, through PuLP."""
+"""Runs an integer program in CBC, through PuLP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ def run_cbc(
     gap: float,
     start: Costs | None,
 ) -> ProgramSolution:
-    """CBC is a process of its own that ends with what it has when it is interrupted."""
+    """
+    Solves a program with further rows, within a time and to a relative gap, from a solution
+    to start with if given. CBC is a process of its own that returns what it has when it is
+    interrupted.
+    """
     try:
         import pulp
     except ImportError as error:
@@ -63,7 +67,7 @@ def run_cbc(
 
 
 def _bound(log: str) -> float:
-    """The last bound that CBC wrote."""
+    """Returns the last bound that CBC wrote to its log."""
     found = re.findall(
         r"(?:Lower bound:|best possible|Continuous objective value is)\s+(-?[\d.e+]+)",
         log,

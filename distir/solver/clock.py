@@ -1,4 +1,4 @@
-"""When to stop: at a time limit, or when the user interrupts."""
+"""Decides when to stop: at a time limit, or when the user interrupts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Any
 
 
 class TimeIsOver(Exception):
-    """The time was over, or the user interrupted, before there was anything to answer with."""
+    """Raised if the time was over, or the user interrupted, before there was any answer."""
 
 
 SEARCHING = 0.9
-"""Of a time limit for all that is done: what comes out has to be made after the search."""
+"""
+The fraction of a time limit that is spent searching; the rest is for making the result.
+"""
 
 
 class Clock:
     """
-    Counts from its making. As a context it also catches the first interruption (SIGINT): the
-    search sees `stopped` and answers with what it has; a second one ends the program as usual.
-    Only the main thread hears interruptions.
+    A clock that starts when it is made. As a context manager it also catches the first
+    interruption (SIGINT): the search sees `stopped` and answers with what it has; a second
+    one ends the program as usual. Only the main thread receives interruptions.
     """
 
     def __init__(self, limit: float | None = None):
@@ -33,7 +35,7 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return time.monotonic() - self.begin
 
     @property
@@ -50,14 +52,17 @@ class Clock:
         return self.interrupted or self.left <= 0
 
     def check(self) -> None:
-        """Raises TimeIsOver if it stopped, where a work that has begun is of no use."""
+        """
+        Raises TimeIsOver if the clock has stopped, for work that is of no use unless
+        finished.
+        """
         if self.stopped:
             raise TimeIsOver
 
     def part(self, share: float, seconds: float = math.inf) -> Clock:
         """
-        A clock that stops after a share of the time that is left or so many seconds, and
-        with this one.
+        Returns a clock that stops after a fraction of the time that is left or after so
+        many seconds, and with this one.
         """
         return _Part(self, min(self.left * share, seconds))
 
@@ -86,7 +91,7 @@ class _Part(Clock):
         return min(self.whole.left, super().left)
 
     def __enter__(self) -> Clock:
-        """Interruptions are for the whole."""
+        """Does nothing: the whole clock catches interruptions."""
         return self
 
     @property

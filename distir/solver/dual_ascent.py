@@ -1,14 +1,16 @@
 """
-Bounds and choices of a graph by dual ascent: sequential tree-reweighted message passing (TRW-S).
+Bounds and choices of a graph by dual ascent: sequential tree-reweighted message passing
+(TRW-S).
 
-An edge says to each of its ends what the alternatives of the other one cost at least, so that
-costs move between nodes and edges while the sum of every choice stays. Every node at its
-cheapest, and every edge, is then a bound, which rises with each pass over the nodes. Reading the
-nodes in order, each the best for those before it, gives choices. Both are close to the best
-after some dozens of passes, where a linear program of the same relaxation takes ten times as
-long. What costs more than the distance between the two is in no better choice.
+An edge tells each of its ends what the alternatives of the other one cost at least. So
+costs move between nodes and edges, while the sum for every choice stays the same. Every
+node at its cheapest plus every edge at its cheapest is then a bound, which rises with each
+pass over the nodes. Deciding the nodes in order, each as the best for those before it,
+gives choices. Both are close to the optimum after some dozens of passes, where a linear
+program of the same relaxation takes ten times as long. Alternatives that cost more than the
+distance between the two are in no better choice.
 
-Costs of nodes may change between runs: the messages that are there are a good start.
+Costs of nodes may change between runs: the messages of the last run are then a good start.
 """
 
 from __future__ import annotations
@@ -25,29 +27,37 @@ from distir.solver.graph import CostGraph
 from distir.solver.problem import Costs
 
 PASSES = 300
-"""Forwards and backwards, at most."""
+"""The most passes, forwards and backwards."""
 
 LOOKED_AT = 5
-"""After so many passes the bound is computed and a choice read."""
+"""The number of passes after which the bound is computed and a choice read."""
 
 STALLED = 0.1
-"""Of the gap: a look at which the bound rose by less is the last."""
+"""
+If the bound rises by less than this fraction of the gap between two looks, the run ends.
+"""
 
 LEAST_GAP = 1e-5
-"""To which the bound is raised where no gap is allowed; the rest is for others."""
+"""
+The relative gap to which the bound is raised if no gap is allowed; other methods close the
+rest.
+"""
 
 FORBIDDEN = 1e3
-"""How many times as dear as everything together a pair is that cannot be."""
+"""The cost of an impossible pair, as a multiple of the cost of everything together."""
 
 _Sender = tuple[int, float, list[tuple[int, Costs]]]
-"""A node, the part of its costs that each of its targets is told, and those with their edges."""
+"""
+A node, the fraction of its costs that each of its targets is told, and the targets with
+their edges.
+"""
 
 
 @dataclass
 class _Fold:
     """
-    A node that is folded away, the at most two neighbours that it has then, its costs, and the
-    matrices of its edges to them (rows are its alternatives).
+    A node that is folded away, the at most two neighbours that it has then, its costs, and
+    the matrices of its edges to them (rows are its alternatives).
     """
 
     node: int
@@ -58,10 +68,11 @@ class _Fold:
 
 class DualAscent:
     """
-    The relaxation of a graph without memory, whose nodes and edges stay as they are. Nodes with
-    at most two neighbours are folded first, which is exact; the others are the core.
+    The relaxation of a graph without memory limit, whose nodes and edges do not change.
+    Nodes with at most two neighbours are folded first, which is exact; the others are the
+    core.
 
-    - `costs`: of the graph's nodes; may be replaced between runs;
+    - `costs`: those of the graph's nodes; they may be replaced between runs;
     - `best`: the cheapest choice of the last run, and the bound.
     """
 
@@ -84,8 +95,9 @@ class DualAscent:
 
     def run(self, clock: Clock, gap: float = 0.0) -> SolverResult:
         """
-        A choice of all nodes and a bound, closer and closer until the bound hardly rises or the
-        gap or time is reached. The bound is infinite where nothing is possible.
+        Returns a choice of all nodes and a bound. They are improved until the bound hardly
+        rises, or the gap or the time is reached. The bound is infinite if no choice is
+        possible.
         """
         self._fold()
         forwards = self._senders(self.order, self.after)
@@ -106,7 +118,10 @@ class DualAscent:
         return self.best
 
     def remaining(self) -> CostGraph:
-        """The core without alternatives that are in no choice better than the best one."""
+        """
+        Returns the core without alternatives that are in no choice better than the best
+        one.
+        """
         nodes, edges = self._parts()
         slack = {i: costs - costs.min() for i, costs in nodes.items()}
         for (i, j), matrix in edges.items():
@@ -128,7 +143,7 @@ class DualAscent:
         return CostGraph(costs, near, constant=self.constant)
 
     def result(self, core: SolverResult) -> SolverResult:
-        """What was found for the core, with the nodes that were folded."""
+        """Extends a result for the core to the nodes that were folded."""
         if core.choice is None:
             return core
         every = dict(core.choice)
@@ -140,7 +155,7 @@ class DualAscent:
         return SolverResult(every, core.objective, core.bound)
 
     def _fold(self) -> None:
-        """The costs and edges of the core."""
+        """Returns the costs and edges of the core."""
         costs = dict(self.costs)
         near = {i: dict(around) for i, around in self.graph.near.items()}
         self.constant = self.graph.constant
@@ -163,7 +178,7 @@ class DualAscent:
             if k in near[j]:
                 table = table + near[j][k]
             near[j][k], near[k][j] = table, table.T
-        # What is forbidden is very dear, so that nothing infinite is subtracted.
+        # Forbidden pairs get a very high cost, so that no infinities are subtracted.
         self.dearest = self.dearest_edges
         self.dearest += sum(float(np.abs(c).max()) for c in self.costs.values())
         self.forbidden = most = FORBIDDEN * self.dearest + 1.0
@@ -174,7 +189,7 @@ class DualAscent:
         }
 
     def _pass(self, senders: Sequence[_Sender]) -> None:
-        """Each node tells those that come after it, in equal parts, what it knows."""
+        """Lets each node tell those that come after it, in equal parts, what it knows."""
         messages, least = self.messages, np.minimum.reduce
         for node, share, targets in senders:
             into = messages[node]
@@ -206,8 +221,8 @@ class DualAscent:
 
     def _parts(self) -> tuple[dict[int, Costs], dict[tuple[int, int], Costs]]:
         """
-        Costs of nodes and edges that add up to the same for every choice of the core, after
-        a pass backwards.
+        Returns costs of nodes and edges that add up to the same for every choice of the
+        core, after a pass backwards.
         """
         nodes: dict[int, Costs] = {}
         edges: dict[tuple[int, int], Costs] = {}
@@ -253,8 +268,8 @@ class DualAscent:
 
 def _fold_order(near: dict[int, set[int]]) -> list[tuple[int, tuple[int, ...]]]:
     """
-    Takes the nodes with at most two neighbours out of a graph, as long as there are some; each
-    with its neighbours then.
+    Returns the nodes that can be removed from a graph one after the other because they have
+    at most two neighbours then, with these neighbours.
     """
     order: list[tuple[int, tuple[int, ...]]] = []
     queue = sorted(near, key=lambda i: (-len(near[i]), -i))

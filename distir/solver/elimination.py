@@ -1,10 +1,10 @@
 """
-Exact variable elimination (bucket elimination): nodes are taken out one after the other, and
-what a node would answer to each choice of its neighbours becomes a table over them.
+Exact variable elimination (bucket elimination): nodes are eliminated one after the other,
+and the best answer of a node to each choice of its neighbours becomes a table over them.
 
-The tables grow with the number of neighbours at the time, so the order decides everything.
-`plan` looks for a good one and knows the tables' size before any is made; `eliminate` makes
-them. Memory limits are not looked at.
+The tables grow with the number of neighbours at the time, so that the order decides
+everything. `plan` looks for a good one and knows the tables' size before any is made;
+`eliminate` makes them. Memory limits are ignored.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ LITTLE_WORK = 2e8
 @dataclass(frozen=True)
 class EliminationOrder:
     """
-    - `order`: the nodes, in the order in which they are taken out.
-    - `entries`: of all tables together; `largest`: of the largest one.
-    - `work`: additions and comparisons, about.
+    An order of elimination, and what it takes.
+
+    - `order`: the nodes, in the order in which they are eliminated.
+    - `entries`: number of entries of all tables together; `largest`: of the largest one.
+    - `work`: approximate number of additions and comparisons.
     """
 
     order: tuple[int, ...]
@@ -43,9 +45,9 @@ def plan(
     graph: CostGraph, most: float = math.inf, kept: Sequence[int] = ()
 ) -> EliminationOrder:
     """
-    The better of two greedy orders: least table next, and, unless that is good enough, least
-    new table entries between neighbours (min-fill, weighted) next. Gives up on an order whose
-    work exceeds `most`. The nodes in `kept` are not taken out.
+    Returns the better of two greedy orders: least table next, and, unless that is good
+    enough, least new table entries between neighbours (weighted min-fill) next. An order
+    whose work exceeds `most` is given up. The nodes in `kept` are not eliminated.
     """
     order = _greedy(graph, _table_size, most, kept)
     if order.work <= LITTLE_WORK:
@@ -57,8 +59,8 @@ def eliminate(
     graph: CostGraph, plan: EliminationOrder, clock: Clock
 ) -> SolverResult | None:
     """
-    The best choice of the nodes that remain in a graph, which stays as it is. None when the
-    time was over.
+    Returns the best choice of the remaining nodes of a graph, which is not changed. None if
+    the time was over.
     """
     taken = take_out(graph, plan, (), clock)
     if taken is None:
@@ -74,8 +76,9 @@ def take_out(
     graph: CostGraph, plan: EliminationOrder, kept: Sequence[int], clock: Clock
 ) -> tuple[list[Substitution], Costs] | None:
     """
-    Take out all nodes but those in `kept`: how the others follow from them, for `replay`, and
-    what the best choice costs for each of theirs. None when the time was over.
+    Eliminates all nodes but those in `kept`. Returns how the others follow from them, for
+    `replay`, and the cost of the best choice for each choice of theirs. None if the time
+    was over.
     """
     rank = {node: r for r, node in enumerate((*plan.order, *kept))}
     # Each factor is kept with the first of its nodes to go; its axes are in that order.
@@ -118,8 +121,8 @@ def _minimise(
     sizes: Mapping[int, Costs],
 ) -> tuple[Costs, np.ndarray]:
     """
-    The least sum of the factors over the alternatives of their first node, for each choice
-    of the nodes in `scope`, and the first alternative that has it.
+    Returns the least sum of the factors over the alternatives of their first node, for each
+    choice of the nodes in `scope`, and the first alternative that attains it.
     """
     axis = {node: a for a, node in enumerate(scope)}
     shaped: list[Costs] = []
@@ -170,7 +173,10 @@ def _fill(node: int, near: dict[int, set[int]], sizes: Mapping[int, float]) -> f
 def _greedy(
     graph: CostGraph, score: Score, most: float, kept: Collection[int] = ()
 ) -> EliminationOrder:
-    """Always the node with the least score next; equal ones by the size of their table."""
+    """
+    Returns the order that always takes the node with the least score next; ties are broken
+    by the size of the table.
+    """
     near = {i: set(around) for i, around in graph.near.items()}
     sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}
     current: dict[int, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""What a solver says when there is no choice."""
+"""The error for a problem without a choice."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from distir.errors import DistIRError
 
 class InfeasibleError(DistIRError):
     """
-    No choice is possible, or none was found that fits in memory.
+    Raised if no choice is possible, or none was found that fits in memory.
 
     - `nodes`: those that are to blame; under a memory limit those that occupy the most at
-      the peak of the smallest choice found, most first.
-    - `peak`: the smallest peak found, in bytes; None when the limit is not to blame.
+      the peak of the smallest choice found, largest first.
+    - `peak`: the smallest peak found, in bytes; None if the limit is not to blame.
     - `least`: no choice has a smaller peak than this.
     - `proven`: whether there is no choice; otherwise none was found in the time.
     """

@@ -1,4 +1,7 @@
-"""A first choice, quickly: one node after the other, with what follows for the others."""
+"""
+Finds a first choice quickly: decides one node after the other, and what follows for the
+others.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs
 from distir.solver.reductions import NoAlternative, Reductions
 
-# How much what is occupied counts, against the costs: cost of the whole per capacity.
+# The weights of memory against cost: cost of everything per capacity.
 WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
 
 
 def first_choice(graph: CostGraph) -> dict[int, int] | None:
     """
-    A choice that fits, if one of a few attempts finds one: each looks at costs alone, or more
-    and more at what is occupied. What a decision forbids is forbidden at once.
+    Returns a choice that fits, if one of a few attempts finds one: the first looks at costs
+    alone, the next ones increasingly at memory. What a decision forbids is removed at once.
     """
     whole = max(abs(trivial_bound(graph)), 1.0)
     best: dict[int, int] | None = None
@@ -37,12 +40,14 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
 
 
 def _dive(graph: CostGraph, weight: float) -> bool:
-    """Decides all nodes; whether what is chosen keeps the limit. Raises NoAlternative."""
+    """
+    Decides all nodes; returns whether the choice keeps the limit. Raises NoAlternative.
+    """
     reductions = Reductions(graph)
     reductions.run()
     # Points that no longer matter are looked for only where that takes no time.
     follow = reductions.settle if len(graph.costs) <= 1000 else reductions.drain
-    # Those first that lose the most by their second best alternative.
+    # First those that lose most with their second-best alternative.
     regret = {i: _regret(_price(graph, i, weight)) for i in graph.costs}
     for node in sorted(regret, key=lambda i: -regret[i]):
         if node not in graph.costs:
@@ -56,7 +61,10 @@ def _dive(graph: CostGraph, weight: float) -> bool:
 
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:
-    """What alternatives cost: themselves, their edges at the best, what they occupy."""
+    """
+    Returns the price of each alternative: its own cost, its edges at their best, and the
+    memory that it occupies.
+    """
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():
         price += (matrix + graph.costs[j]).min(axis=1)
@@ -74,5 +82,5 @@ def _price(graph: CostGraph, node: int, weight: float) -> Costs:
 
 
 def _regret(price: Costs) -> float:
-    """The difference in cost between the second best alternative and the best."""
+    """Returns the difference in cost between the second-best alternative and the best."""
     return float(np.partition(price, 1)[1] - price.min()) if len(price) > 1 else 0.0

@@ -1,15 +1,14 @@
 """
-Where a program's graph may be cut into segments (Rhino sections 4.3.1 and 4.3.2).
+Finds where a program's graph may be cut into segments (Rhino sections 4.3.1 and 4.3.2).
 
-The *backbone* are the nodes on longest paths: with one unit of time for each node, their
-earliest time is their latest. The nodes that compute much and are on it are the *critical*
-ones. Those of them that come before or after every other node that computes much are
-*pivots*: what is before a pivot is decided, but for what skips it, independently of what is
-after.
+The *backbone* consists of the nodes on longest paths: with one unit of time for each node,
+their earliest time equals their latest. Nodes on it that compute much are *critical*.
+Critical nodes that come before or after every other node that computes much are *pivots*:
+what is before a pivot is decided, except for what skips it, independently of what is after.
 
-In a training step the pivots are in the forward part. A backward node belongs to the segment
-whose values it reads: so the two passes over a layer are one segment, and parameters,
-gradients and updates are weighed together.
+In a training step the pivots are in the forward part. A backward node belongs to the
+segment whose values it reads: so the two passes over a layer are one segment, and
+parameters, gradients and updates are weighed together.
 """
 
 from __future__ import annotations
@@ -23,9 +22,11 @@ from distir.solver.problem import Problem
 @dataclass(frozen=True)
 class Segments:
     """
-    - `groups`: the nodes of each segment, the one to decide first first;
+    The segments of a graph.
+
+    - `groups`: the nodes of each segment, in the order in which segments are decided;
     - `critical`: nodes that compute much and are on the backbone;
-    - `pivots`: the critical nodes that segments end in.
+    - `pivots`: the critical nodes in which segments end.
     """
 
     groups: Sequence[Sequence[int]]
@@ -34,8 +35,8 @@ class Segments:
 
     def covering(self, problem: Problem) -> Segments:
         """
-        These segments, and the nodes that a problem has besides: each in the first
-        segment that it has a neighbour in.
+        Returns these segments with the further nodes of a problem added: each to the first
+        segment in which it has a neighbour.
         """
         group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
         groups = [list(nodes) for nodes in self.groups]
@@ -57,15 +58,15 @@ class Segments:
 @dataclass(frozen=True)
 class Flow:
     """
-    The edges along which values go: `users[i]` are the nodes that take what node i
-    makes. `intensive`: the nodes that compute much.
+    The edges along which values flow: `users[i]` are the nodes that use what node i
+    computes. `intensive` are the nodes that compute much.
     """
 
     users: Sequence[Collection[int]]
     intensive: frozenset[int]
 
     def segments(self) -> Segments:
-        """The segments, from the last pivot to the first."""
+        """Returns the segments, from the last pivot to the first."""
         order = self._order()
         place = {node: p for p, node in enumerate(order)}
         # What leads back to an earlier node (a new parameter to the parameter) is left out.
@@ -87,7 +88,7 @@ class Flow:
         return Segments(groups[::-1], frozenset(critical), pivots)
 
     def _order(self) -> list[int]:
-        """Makers before users; where there is a circle, it is opened."""
+        """Returns an order with makers before users; cycles are cut."""
         waiting = [0] * len(self.users)
         for around in self.users:
             for j in around:
@@ -116,7 +117,10 @@ class Flow:
         makers: Sequence[Sequence[int]],
         critical: Collection[int],
     ) -> list[int]:
-        """The critical nodes, in this order, that lie on a way to or from all that compute much."""
+        """
+        Returns the critical nodes, in order, that lie on a path to or from every node that
+        computes much.
+        """
         bit = {node: 1 << n for n, node in enumerate(sorted(self.intensive))}
         reach = [0] * len(users)
         for steps, near in ((order, makers), (order[::-1], users)):
@@ -136,7 +140,7 @@ def _backbone(
     users: Sequence[Sequence[int]],
     makers: Sequence[Sequence[int]],
 ) -> set[int]:
-    """The nodes on longest paths."""
+    """Returns the nodes on longest paths."""
     before, after = [0] * len(order), [0] * len(order)
     for node in order:
         before[node] = max((before[j] + 1 for j in makers[node]), default=0)
@@ -153,9 +157,9 @@ def _levels(
     pivots: Sequence[int],
 ) -> list[int]:
     """
-    The segment of each node, counted from the front: segment n is between pivots n - 1, which
-    is part of it, and n. What a pivot needs, directly or not, is in front of the first such
-    one; other nodes are in the first segment that they read from.
+    Returns the segment of each node, counted from the front: segment n lies between pivots
+    n - 1, which belongs to it, and n. What a pivot needs, directly or not, is before the
+    first such pivot; other nodes are in the first segment that they read from.
     """
     number = {pivot: n for n, pivot in enumerate(pivots)}
     needed: list[int | None] = [None] * len(

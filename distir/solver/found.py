@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from distir.solver.graph import CostGraph
 
-# Costs that differ by less than this fraction are the same: sums of floats are rounded.
+# Costs that differ by less than this fraction count as equal, as sums of floats are
+# rounded.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class SolverResult:
     """
-    A choice of the nodes of a graph that fits in memory, or None; what it costs; and a bound
-    that no choice undercuts: infinite when there is none.
+    A choice of the nodes of a graph that fits in memory, or None; its cost; and a lower
+    bound of the cost of all choices, which is infinite if there is none.
     """
 
     choice: Mapping[int, int] | None
@@ -27,7 +28,7 @@ class SolverResult:
     def of(
         graph: CostGraph, choice: Mapping[int, int] | None, bound: float
     ) -> SolverResult:
-        """The result of a choice, whose cost is that in the graph, or of none."""
+        """Returns the result of a choice, with its cost in the graph, or of None."""
         objective = math.inf if choice is None else graph.cost(choice)
         return SolverResult(choice, objective, min(bound, objective))
 
@@ -37,19 +38,19 @@ class SolverResult:
         return self.choice is None and self.bound == math.inf
 
     def proven(self, gap: float) -> bool:
-        """Whether nothing is better by more than the gap, a fraction of the objective."""
+        """Whether no choice is better by more than the gap, a fraction of the objective."""
         if self.choice is None:
             return self.infeasible
         return self.objective - self.bound <= max(gap, ROUNDING) * abs(self.objective)
 
     def better(self, other: SolverResult) -> SolverResult:
-        """The cheaper choice and the higher bound of two."""
+        """Returns the cheaper choice and the higher bound of two results."""
         best = self if self.objective <= other.objective else other
         bound = max(self.bound, other.bound)
         return SolverResult(best.choice, best.objective, min(bound, best.objective))
 
 
 def trivial_bound(graph: CostGraph) -> float:
-    """Every node and edge at its cheapest."""
+    """Returns the sum of the cheapest entries of every node and edge."""
     nodes = sum(float(costs.min()) for costs in graph.costs.values())
     return graph.constant + nodes + sum(float(m.min()) for _, _, m in graph.edges())

@@ -1,9 +1,9 @@
 """
 The problem while it is being solved: a graph whose nodes disappear one after the other.
 
-Methods do not work on a `Problem` but on a `CostGraph`, in which nodes are restricted, merged and
-folded away. Each of these leaves a `Substitution` behind; replayed backwards, the steps turn a choice
-of the nodes that remain into a choice of all.
+Methods do not work on a `Problem` but on a `CostGraph`, in which nodes are restricted,
+merged and folded away. Each of these leaves a `Substitution` behind; replayed backwards,
+these turn a choice of the remaining nodes into a choice of all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distir.errors import DistIRError
 from distir.solver.problem import Costs, Memory, Problem
 
 ROUNDED = 1e-12
-"""By what fraction a sum of bytes may be off."""
+"""The relative rounding error of sums of bytes."""
 
 Table = npt.NDArray[np.int64]
 
@@ -26,8 +26,8 @@ Table = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Pieces:
     """
-    What a node occupies: `usage[p, a]` under alternative a, over the points
-    `first[p]` to `last[p] - 1`.
+    What a node occupies: `usage[p, a]` under alternative a, over the points `first[p]` to
+    `last[p] - 1`.
     """
 
     first: Table
@@ -35,11 +35,13 @@ class Pieces:
     usage: Costs
 
     def chosen(self, table: npt.NDArray[np.integer]) -> Pieces:
-        """The pieces of the node with these alternatives instead, in this order."""
+        """Returns the pieces of the node with these alternatives instead, in this order."""
         return Pieces(self.first, self.last, self.usage[:, table])
 
     def joined(self, other: Pieces | None) -> Pieces:
-        """Together with what another node with the same alternatives occupies."""
+        """
+        Returns the pieces combined with those of another node with the same alternatives.
+        """
         if other is None:
             return self
         first = np.concatenate([self.first, other.first])
@@ -49,8 +51,8 @@ class Pieces:
 
     def simplified(self) -> Pieces:
         """
-        The same pieces with each interval once, and without those in which nothing is
-        occupied.
+        Returns the same pieces with each interval once, and without those in which nothing
+        is occupied.
         """
         if len(self.first) == 1 and self.usage.any():
             return self
@@ -69,8 +71,9 @@ class Pieces:
 @dataclass(frozen=True)
 class Substitution:
     """
-    How a node's alternative follows from others': `table[choice of nodes...]`. A restricted
-    node follows from itself, as `table` then numbers the alternatives that were kept.
+    How a node's alternative follows from those of others: `table[choice of nodes...]`. A
+    restricted node follows from itself, as `table` then numbers the alternatives that were
+    kept.
     """
 
     node: int
@@ -79,7 +82,10 @@ class Substitution:
 
 
 def replay(steps: Sequence[Substitution], choice: dict[int, int]) -> dict[int, int]:
-    """The choice before the steps, from that after them; changes `choice` in place."""
+    """
+    Turns the choice after the steps into the choice before them; changes `choice` in place
+    and returns it.
+    """
     for step in reversed(steps):
         at = tuple(choice[node] for node in step.nodes)
         choice[step.node] = int(step.table[at])
@@ -89,14 +95,16 @@ def replay(steps: Sequence[Substitution], choice: dict[int, int]) -> dict[int, i
 @dataclass
 class CostGraph:
     """
-    - `costs[i]`: of node i's alternatives; the keys are the nodes that remain.
+    The graph that methods reduce and solve.
+
+    - `costs[i]`: the costs of node i's alternatives; the keys are the remaining nodes.
     - `near[i][j]`: the matrix of an edge, rows are i's alternatives; `near[j][i]` is its
       transpose.
     - `pieces[i]`: what node i occupies beyond what it does under every alternative. No
       entry: nothing.
     - `limit[p]`: how much may be occupied at point p; `always`: by how much what every
       choice occupies changes there.
-    - `constant`: the cost of what was already decided.
+    - `constant`: the cost of what has been decided.
     - `steps`: what was done, for `replay`.
     """
 
@@ -110,7 +118,7 @@ class CostGraph:
 
     @staticmethod
     def of(problem: Problem) -> CostGraph:
-        """The graph of a whole problem, after a check of its shapes."""
+        """Returns the graph of a whole problem, after checking its shapes."""
         check(problem)
         costs = {i: np.asarray(c, np.float64) for i, c in enumerate(problem.costs)}
         near: dict[int, dict[int, Costs]] = {i: {} for i in costs}
@@ -124,7 +132,7 @@ class CostGraph:
 
     def set_memory(self, memory: Memory) -> None:
         """
-        Measure the limit at the moments that can be the peak: those after which something
+        Measures the limit at the moments that can be the peak: those after which something
         ends and before which something began since the last such moment.
         """
         intervals = np.array(memory.intervals, np.int64).reshape(-1, 2)
@@ -144,13 +152,15 @@ class CostGraph:
 
     @property
     def capacity(self) -> Costs:
-        """How much may be occupied at each point, beyond what every choice occupies."""
+        """
+        Returns how much may be occupied at each point, beyond what every choice occupies.
+        """
         return self.limit - np.cumsum(self.always)[:-1]
 
     def set_pieces(self, node: int, pieces: Pieces) -> None:
         """
-        What a node occupies now. What it occupies under every alternative is taken out of
-        the capacity.
+        Sets what a node occupies. What it occupies under every alternative is subtracted
+        from the capacity.
         """
         least = pieces.usage.min(axis=1)
         if least.any():
@@ -165,7 +175,7 @@ class CostGraph:
             self.pieces.pop(node, None)
 
     def copy(self, *, memory: bool) -> CostGraph:
-        """An independent graph without steps, with the memory limit or without."""
+        """Returns an independent graph without steps, with the memory limit or without."""
         near = {i: dict(near) for i, near in self.near.items()}
         graph = CostGraph(dict(self.costs), near, constant=self.constant)
         if memory:
@@ -174,14 +184,14 @@ class CostGraph:
         return graph
 
     def edges(self) -> Iterable[tuple[int, int, Costs]]:
-        """Each edge once, as (i, j, matrix) with i < j."""
+        """Yields each edge once, as (i, j, matrix) with i < j."""
         for i, near in self.near.items():
             for j, matrix in near.items():
                 if i < j:
                     yield i, j, matrix
 
     def add_edge(self, i: int, j: int, matrix: Costs) -> None:
-        """Put an edge between two nodes, or add to the one that is there."""
+        """Adds an edge between two nodes, or adds to the one that is there."""
         there = self.near[i].get(j)
         if there is not None:
             matrix = there + matrix
@@ -189,12 +199,12 @@ class CostGraph:
         self.near[j][i] = matrix.T
 
     def remove_edge(self, i: int, j: int) -> None:
-        """Take an edge away."""
+        """Removes an edge."""
         del self.near[i][j]
         del self.near[j][i]
 
     def remove_node(self, node: int, step: Substitution) -> None:
-        """Take a node and its edges away; `step` tells its alternative later."""
+        """Removes a node and its edges; `step` determines its alternative later."""
         for j in self.near.pop(node):
             del self.near[j][node]
         del self.costs[node]
@@ -202,7 +212,7 @@ class CostGraph:
         self.steps.append(step)
 
     def restrict(self, node: int, kept: Table) -> None:
-        """Keep only these alternatives of a node."""
+        """Keeps only these alternatives of a node."""
         self.costs[node] = self.costs[node][kept]
         for j, matrix in self.near[node].items():
             matrix = np.ascontiguousarray(matrix[kept])
@@ -213,19 +223,21 @@ class CostGraph:
         self.steps.append(Substitution(node, (node,), kept))
 
     def cost(self, choice: Mapping[int, int]) -> float:
-        """The cost of a choice of the nodes that remain."""
+        """Returns the cost of a choice of the remaining nodes."""
         total = self.constant
         total += sum(float(c[choice[i]]) for i, c in self.costs.items())
         return total + sum(float(m[choice[i], choice[j]]) for i, j, m in self.edges())
 
     def load(self, choice: Mapping[int, int]) -> Costs:
-        """What a choice occupies at each point, beyond what every choice does."""
+        """Returns what a choice occupies at each point, beyond what every choice does."""
         return self.load_of(
             {i: pieces.usage[:, choice[i]] for i, pieces in self.pieces.items()}
         )
 
     def load_of(self, usages: Mapping[int, Costs]) -> Costs:
-        """What is occupied at each point, from what each piece of each node occupies."""
+        """
+        Returns what is occupied at each point, given what each piece of each node occupies.
+        """
         if not usages:
             return np.zeros(len(self.limit))
         usage = np.concatenate([usages[i] for i in self.pieces])
@@ -243,8 +255,8 @@ def peak_points(
     intervals: npt.NDArray[np.int64],
 ) -> tuple[Table, Table, int]:
     """
-    The intervals counted in points, as (first, last + 1) per interval, and the number of
-    points. Between two points that follow each other something begins after something has
+    Returns the intervals counted in points, as (first, last + 1) per interval, and the
+    number of points. Between two consecutive points something begins after something has
     ended; all that is live at any moment is live together at some point.
     """
     live = intervals[:, 0] < intervals[:, 1]
@@ -267,7 +279,7 @@ def peak_points(
 
 
 def check(problem: Problem) -> None:
-    """Refuse a problem whose parts do not fit together."""
+    """Refuses a problem whose parts do not fit together. Raises DistIRError."""
     sizes = [len(c) for c in problem.costs]
     for i, costs in enumerate(problem.costs):
         if np.isnan(costs).any() or np.isneginf(costs).any():

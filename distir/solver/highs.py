@@ -1,4 +1,4 @@
-"""Run integer and linear programs in HiGHS."""
+"""Runs integer and linear programs in HiGHS."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from distir.solver.program import ConstraintRows, LinearProgram, ProgramSolution
 
 
 def is_installed() -> bool:
-    """Whether there is HiGHS."""
+    """Whether HiGHS is installed."""
     return find_spec("highspy") is not None
 
 
 class Highs:
     """
-    A program in HiGHS; rows can be added between runs. A run can be
-    interrupted: HiGHS works in a thread of its own and is told to stop.
+    A program in HiGHS; rows can be added between runs. A run can be interrupted: HiGHS
+    works in a thread of its own and is told to stop.
     """
 
     def __init__(self, program: LinearProgram):
@@ -38,7 +38,7 @@ class Highs:
         self.highs: Any = highspy.Highs()
         self.highs.silent()
         # The default relative gap of 1e-4 would pass for optimal.
-        self.highs.setOptionValue("mip_abs_gap", 0.0)
+        self.highs.setOptionValue("mip_rel_gap", 0.0)
         self.highs.passModel(self._model(program))
         self.highs.HandleUserInterrupt = True
 
@@ -63,7 +63,7 @@ class Highs:
         return model
 
     def add(self, rows: ConstraintRows) -> None:
-        """Add rows; the next run continues from the last."""
+        """Adds rows; the next run continues from the last one."""
         self.highs.addRows(
             len(rows.lower),
             rows.lower,
@@ -82,11 +82,12 @@ class Highs:
         start: Costs | None = None,
     ) -> ProgramSolution:
         """
-        Solve within a time and so many nodes of a search, and to a relative gap; from the
-        values of the first columns in a solution, if one is known.
+        Solve within a time and so many nodes of a search, and to a gap, in the unit of the
+        program's costs: of what these leave out HiGHS knows nothing, and a fraction would be
+        one of the rest. From the values of the first columns in a solution, if one is known.
         """
         highs, kinds = self.highs, self.kinds
-        highs.setOptionValue("mip_rel_gap", gap)
+        highs.setOptionValue("mip_abs_gap", gap)
         if start is not None:
             highs.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
         if nodes is not None:

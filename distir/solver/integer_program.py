@@ -1,11 +1,11 @@
 """
-Solve a graph as an integer program.
+Solves a graph as an integer program.
 
-With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each pair
-how much more than the bound a choice with it costs at least. Only what costs little more is
-kept; what is left is reduced again and is much smaller. Its optimum is that of the whole
-unless it costs more than what was left out, in which case more is kept. Memory rows are added
-at the points that a solution exceeds.
+With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each
+pair by how much the cost of a choice with it exceeds the bound at least. Only what exceeds
+it by little is kept; the rest is reduced again and is much smaller. Its optimum is that of
+the whole unless it costs more than what was left out, in which case more is kept. Memory
+rows are added at the points where a solution exceeds the limit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ from distir.solver.reductions import reduce
 
 NEAR = 0.9
 """
-Points at which a relaxation needs this part of the memory are those at which an integer solution
-may need too much.
+Points at which a relaxation uses this fraction of the memory are those at which an integer
+solution may exceed it.
+"""
+
+WIDE = 9e-3
+"""
+Where a good choice is enough, what costs a larger part of the bound more than it is left out:
+the search among it takes several times as long, and hardly ever finds more.
 """
 
 SolverName = Literal["highs", "cbc"]
-"""What is run: HiGHS in this process, or CBC through PuLP."""
+"""The program that is run: HiGHS in this process, or CBC through PuLP."""
 
 
 def solve_integer_program(
@@ -42,22 +48,26 @@ def solve_integer_program(
     gap: float = 0.0,
     start: Mapping[int, int] | None = None,
     nodes: int | None = None,
+    enough: float = -math.inf,
 ) -> SolverResult:
     """
     Solve a reduced graph within a time and to a relative gap, from a choice to start with if
-    there is one; with HiGHS also within so many nodes of each search, where a good choice is
-    enough. On a time-out or an interruption the best found is the answer.
+    there is one; with HiGHS also within so many nodes of each search, or until a choice costs
+    less than `enough`, where a good choice will do. On a time-out or an interruption the best found is the answer.
     """
     found = decided(graph)
     if found is not None:
         return found
     if solver == "highs":
-        return _Relaxed(graph, gap, clock, start, nodes).run()
+        return _Relaxed(graph, gap, clock, start, nodes, enough).run()
     return _solve_with_cbc(graph, gap, clock, start)
 
 
 def decided(graph: CostGraph) -> SolverResult | None:
-    """What the reductions found already: that nothing fits, or the choice of no nodes."""
+    """
+    Returns what the reductions found already: that nothing fits, or the choice of no nodes;
+    None if nodes remain.
+    """
     if (graph.capacity < 0).any():
         return SolverResult(None, math.inf, math.inf)
     return None if graph.costs else SolverResult({}, graph.constant, graph.constant)
@@ -73,8 +83,10 @@ class _Relaxed:
         clock: Clock,
         start: Mapping[int, int] | None,
         nodes: int | None,
+        enough: float,
     ):
-        self.graph, self.gap, self.clock, self.nodes = graph, gap, clock, nodes
+        self.graph, self.gap, self.clock = graph, gap, clock
+        self.nodes, self.enough = nodes, enough
         self.program = Program(graph)
         self.bound = trivial_bound(graph)
         self.best = SolverResult.of(graph, start, self.bound)
@@ -91,6 +103,7 @@ class _Relaxed:
         limited = False
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
+            wide = slack >= WIDE * abs(self.bound)
             # What is left out costs more above the relaxation than the slack.
             outside = math.inf if whole else self.bound + slack
             part = self.part(reduced, slack)
@@ -109,13 +122,19 @@ class _Relaxed:
                 return best
             if limited and best.choice is not None:
                 return best
+            if best.objective < self.enough:
+                return best
+            if wide and best.choice is not None and self.enough > -math.inf:
+                return best
             slack *= 10
             if best.choice is not None:
                 enough = best.objective - self.bound + ROUNDING * program.scale
                 slack = min(slack, max(enough, slack / 5))
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:
-        """The graph without what costs more than the slack; None: nothing is left."""
+        """
+        Returns the graph without what costs more than the slack; None if nothing is left.
+        """
         graph, program = self.graph, self.program
         kept = reduced * program.scale <= slack
         part = graph.copy(memory=True)
@@ -136,8 +155,9 @@ def relax(
     program: Program, graph: CostGraph, clock: Clock
 ) -> tuple[ProgramSolution, list[int]]:
     """
-    The relaxation with all the memory rows that it needs: without columns when it has no
-    solution or found none in time. Their points, and those at which it leaves little.
+    Returns the solution of the relaxation with all the memory rows that it needs (without
+    columns if it has no solution or none was found in time), the points of these rows, and
+    the points at which it leaves little memory.
     """
     highs = Highs(program.relaxed())
     points: list[int] = []
@@ -159,20 +179,25 @@ def relax(
 def solve_directly(
     graph: CostGraph, gap: float, clock: Clock, nodes: int | None = None
 ) -> SolverResult:
-    """A reduced graph as one integer program in HiGHS, with memory rows as they are needed."""
+    """
+    Solves a reduced graph as one integer program in HiGHS, adding memory rows as they are
+    needed.
+    """
     found = decided(graph)
     if found is not None:
         return found
     program = Program(graph)
     # An integer program takes longer than all the relaxations that say which rows decide.
-    _, known = relax(program, graph, clock)
+    relaxed, known = relax(program, graph, clock)
+    least = program.real(relaxed.bound)
+    absolute = gap * max(least, 0.0) / program.scale if math.isfinite(least) else 0.0
     extra = [program.points(np.array(known, np.int64))]
     bound = -math.inf
     while True:
         highs = Highs(program.linear)
         for rows in extra:
             highs.add(rows)
-        answer = highs.run(clock, gap, nodes)
+        answer = highs.run(clock, absolute, nodes)
         bound = max(bound, program.real(answer.bound))
         if answer.columns is None:
             return SolverResult(None, math.inf, bound)

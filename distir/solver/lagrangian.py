@@ -1,19 +1,20 @@
 """
-A memory limit as a price: what is occupied at a point costs its multiplier per byte.
+Turns a memory limit into a price: what is occupied at a point costs its multiplier per
+byte.
 
-At given multipliers the problem without a limit has a cheapest choice, and its price less that
-of the capacity is a bound. The best multipliers come from cutting planes: each choice that
-was priced once is a plane above the bound as a function of the multipliers, and the next
+At given multipliers the problem without a limit has a cheapest choice, and its price less
+that of the capacity is a bound. The best multipliers come from cutting planes: each choice
+that was priced is a plane above the bound as a function of the multipliers, and the next
 multipliers are where the lowest of the planes is highest. Points get a multiplier when a
 choice exceeds them.
 
-At the best multipliers repeated layers are all as cheap with much memory as with little. So
-the multipliers are raised a little for the nodes up to some place and lowered for the others,
-and the place is searched for from which on the choice fits.
+At the best multipliers repeated layers all cost the same with much memory as with little.
+So the multipliers are raised a little for the nodes up to some position and lowered for the
+others, and the position is searched for from which on the choice fits.
 
-Choices at different multipliers differ in parts, and where one saves memory another does not
-have to: the last answer is the best combination of their alternatives, an integer program that
-is small because nearly all nodes agree.
+Choices at different multipliers differ in parts, and where one saves memory another does
+not have to. The final answer is the best combination of their alternatives, from an integer
+program that is small because nearly all nodes agree.
 """
 
 from __future__ import annotations
@@ -37,24 +38,30 @@ from distir.solver.relaxed import Optimum, optimum
 PASSES = 60
 
 PATIENCE = 3
-"""How many times as long as usual a pass may take, from `LEAST_PATIENCE` seconds on."""
+"""
+How many times as long as usual a pass may take, if that is more than `LEAST_PATIENCE`
+seconds.
+"""
 
 LEAST_PATIENCE = 3.0
 
 STEP = 0.3
-"""Of the way from the best multipliers to where the planes are highest, which is far at first."""
+"""
+The step from the best multipliers towards where the planes are highest, as a fraction of
+the way, which is long at first.
+"""
 
 IDLE = 6
-"""So many passes that hardly raise the bound are enough."""
+"""After so many passes that hardly raise the bound, the ascent ends."""
 
 RISE = 0.1
-"""By how much of the gap a pass has to raise the bound to count."""
+"""By which fraction of the gap a pass has to raise the bound to count."""
 
 NODES = 20
-"""Of each search for the best combination: it is no proof for the whole."""
+"""The nodes of each search for the best combination, which is no proof for the whole."""
 
 STEPS = (0.01, 0.05, 0.2)
-"""How much multipliers are raised and lowered, as fractions."""
+"""The fractions by which multipliers are raised and lowered."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +74,19 @@ class Priced:
 
     @property
     def fits(self) -> bool:
-        """Whether it keeps the limit."""
+        """Whether the choice keeps the limit."""
         return not (self.over > 0).any()
 
 
 class Lagrangian:
     """
+    The search for the best multipliers, and for choices near them.
+
     - `points`: those that have a multiplier.
-    - `optimum`: what finds the cheapest choice at some multipliers. If it only finds good ones,
+    - `optimum`: finds the cheapest choice at some multipliers. If it only finds good ones,
       there is no bound.
-    - `bound`: the highest found; `dearest`: no choice costs more; `best`: the cheapest choice that fits.
+    - `bound`: the highest found; `dearest`: no choice costs more; `best`: the cheapest
+      choice that fits.
     """
 
     def __init__(
@@ -94,7 +104,7 @@ class Lagrangian:
         self.priced: list[Priced] = []
         self.seconds: list[float] = []
         self.vain = 0
-        self.combined = 0
+        self.combined: set[tuple[int, int]] = set()
         self.points: list[int] = []
         self.highest: list[float] = []
         self.bound = -math.inf
@@ -103,22 +113,23 @@ class Lagrangian:
 
     def go_on(self, other: Lagrangian) -> None:
         """
-        Begin with the choices that another one priced. What they cost and occupy is known,
-        so its multipliers are near the best, but its bound may have been none.
+        Begins with the choices that another search priced. Their costs and what they occupy
+        are known, so that its multipliers are near the best, but its bound may have been
+        none.
         """
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
 
     def run(self, thorough: bool = True) -> SolverResult:
         """
-        The dual, then choices near it; if `thorough`, until the gap or the time is reached, else
-        only the best combination of what was seen.
+        Solves the dual, then looks for choices near it; if `thorough`, until the gap or the
+        time is reached, else only for the best combination of the choices seen.
         """
         if not self.priced and not self.price({}):
             return self.result()
         begin = self.clock.seconds
         multipliers = self.climb()
-        # Where layers differ it takes no time, and where they are repeated too much.
+        # If layers differ this takes no time; if they repeat, too much.
         quick = self.clock.part(0.5, max(1.0, self.clock.seconds - begin))
         if not self.combine(self.choices, quick):
             near = self.stagger(multipliers)
@@ -134,8 +145,9 @@ class Lagrangian:
     @property
     def patience(self) -> float:
         """
-        Seconds that finding the cheapest choice may take: some multipliers make many choices
-        equally cheap, and what is found until then is a plane, and its bound a bound, too.
+        Returns the seconds that finding the cheapest choice may take. Some multipliers make
+        many choices equally cheap; what is found until then is a plane too, and its bound
+        is valid.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -144,7 +156,7 @@ class Lagrangian:
 
     @property
     def choices(self) -> list[Mapping[int, int]]:
-        """All that were priced."""
+        """All choices that were priced."""
         return [c.choice for c in self.priced]
 
     @property
@@ -153,7 +165,7 @@ class Lagrangian:
         return self.result().proven(self.gap) or self.clock.stopped
 
     def result(self) -> SolverResult:
-        """What is known so far."""
+        """Returns what is known so far."""
         # A bound above all choices means that none fits.
         bound = math.inf if self.bound > self.dearest else self.bound
         return self.best.better(SolverResult(None, math.inf, bound))
@@ -164,8 +176,9 @@ class Lagrangian:
         factors: Mapping[int, float] | None = None,
     ) -> bool:
         """
-        Find the cheapest choice at some multipliers, times a factor for each node if these are
-        given, and then without a bound; whether that was possible.
+        Finds the cheapest choice at some multipliers; if `factors` are given, multipliers
+        are multiplied by them node by node, and there is no bound. Returns whether a choice
+        was found.
         """
         graph = self.graph
         free = graph.copy(memory=False)
@@ -199,7 +212,10 @@ class Lagrangian:
         return True
 
     def climb(self) -> dict[int, float]:
-        """Raise the bound until the planes say that there is little left to gain."""
+        """
+        Raises the bound until the planes say that there is little left to gain; returns the
+        best multipliers.
+        """
         best: dict[int, float] = {}
         clock = self.clock.part(0.6)
         idle = 0
@@ -230,7 +246,7 @@ class Lagrangian:
             rise = self.bound - before
             idle = 0 if rise > RISE * self.gap * abs(self.bound) else idle + 1
             if idle > self.idle:
-                # The planes are near the bound: what they belong to may be enough.
+                # The planes are close to the bound: their choices may suffice.
                 before = self.best.objective
                 self.combine(self.choices, clock.part(0.2))
                 if self.best.objective == before or self.step < 1:
@@ -241,9 +257,9 @@ class Lagrangian:
 
     def mixed(self) -> tuple[Costs, float] | None:
         """
-        The next multipliers and how high the bound may be there. Choices are mixed so that
-        they fit on average; a point that the mixture exceeds gets a multiplier first. None
-        when the numbers are too far apart.
+        Returns the next multipliers and how high the bound may be there. Choices are mixed
+        so that they fit on average; a point that the mixture exceeds gets a multiplier
+        first. None if the numbers are too far apart.
         """
         capacity = self.graph.capacity
         costs = np.array([c.cost for c in self.priced])
@@ -269,8 +285,9 @@ class Lagrangian:
 
     def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
         """
-        Choices with multipliers that are higher for some nodes than for others, by as little as
-        it takes to fit; those that were known before, and the one with all of them higher.
+        Returns choices with multipliers that are higher for some nodes than for others, by
+        as little as it takes to fit; those that were known before, and the one with all
+        multipliers higher.
         """
         near = self.choices
         nodes = sorted(self.graph.pieces)
@@ -282,7 +299,7 @@ class Lagrangian:
             if self.priced[-1].fits:
                 self.raise_first(nodes, multipliers, step)
                 self.raise_first(nodes[::-1], multipliers, step)
-            # A small step does not pay for the change of layouts between the nodes.
+            # A small step does not outweigh the changes of layout between the nodes.
             if self.best.objective < before:
                 break
         return near
@@ -291,8 +308,8 @@ class Lagrangian:
         self, nodes: Sequence[int], multipliers: Mapping[int, float], step: float
     ) -> None:
         """
-        Raise the multipliers by a step for as few of the first of these nodes as makes the
-        choice fit, and lower them for the others. With all of them raised it does.
+        Raises the multipliers by a step for as few of the first of these nodes as make the
+        choice fit, and lowers them for the others. With all of them raised it must fit.
         """
         least, most = 0, len(nodes)
         while most - least > 1 and not self.is_over:
@@ -306,26 +323,29 @@ class Lagrangian:
 
     def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
         """
-        The best combination of the alternatives of some choices and the best one; whether the
-        time was enough.
+        Finds the best combination of the alternatives of some choices and the best one;
+        returns whether the time sufficed.
         """
-        if self.is_over or len(self.priced) == self.combined:
-            return True
-        self.combined = len(self.priced)
         graph = self.graph
         before = self.best.objective
-        part = graph.copy(memory=True)
         if self.best.choice is not None:
             chosen = [*chosen, self.best.choice]
+        some: dict[int, Table] = {
+            i: np.unique([choice[i] for choice in chosen]) for i in graph.costs
+        }
+        among = {(i, a) for i, kept in some.items() for a in kept.tolist()}
+        if self.is_over or among <= self.combined:
+            return True
+        self.combined = among
+        part = graph.copy(memory=True)
         for i, costs in graph.costs.items():
-            some: Table = np.array([choice[i] for choice in chosen])
             kept = np.full(len(costs), np.inf)
-            kept[some] = costs[some]
+            kept[some[i]] = costs[some[i]]
             part.costs[i] = kept
         if not reduce(part):
             return True
         found = solve_integer_program(
-            part, clock=clock, gap=0.2 * self.gap, nodes=NODES
+            part, clock=clock, gap=0.2 * self.gap, nodes=NODES, enough=before
         )
         if found.choice is not None:
             choice = replay(part.steps, dict(found.choice))
@@ -338,7 +358,9 @@ class Lagrangian:
 
 
 def dearest(graph: CostGraph) -> float:
-    """Every node and edge at its dearest that is possible, or 0."""
+    """
+    Returns the sum of the most expensive possible entry (or 0) of every node and edge.
+    """
     total = max(graph.constant, 0.0)
     for costs in graph.costs.values():
         total += max(float(costs.max()), 0.0)
@@ -348,5 +370,5 @@ def dearest(graph: CostGraph) -> float:
 
 
 def scaled(multipliers: Mapping[int, float], factor: float) -> dict[int, float]:
-    """Each times a factor."""
+    """Returns each multiplier times a factor."""
     return {point: factor * m for point, m in multipliers.items()}

@@ -1,6 +1,7 @@
 """
-The multipliers at which the lowest of some planes is highest, and the mixture of the planes'
-choices that is the cheapest of those that fit on average: one is the other's dual.
+The master problems of cutting planes: the multipliers at which the lowest of some planes is
+highest, and the cheapest mixture of the planes' choices that fits on average; one is the
+other's dual.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ def best_multipliers(
     costs: Costs, over: Costs, highest: Costs
 ) -> tuple[Costs, float, Costs] | None:
     """
-    Maximise over 0 <= m <= highest the least of `costs[k] + over[k] @ m`: m, that value, and
-    the shares of the planes in the mixture; None when the numbers are too far apart for HiGHS.
+    Maximises over 0 <= m <= highest the least of `costs[k] + over[k] @ m`. Returns m, that
+    value, and the shares of the planes in the mixture; None if the numbers are too far
+    apart for HiGHS.
     """
     planes, points = over.shape
     # Columns: the multipliers as fractions of their highest, then the value, split by sign.
@@ -45,8 +47,8 @@ def best_multipliers(
 
 def best_weights(over: Costs) -> Costs | None:
     """
-    Maximise over weights >= 0 that add up to 1 the least of `over[k] @ weights`; None when
-    the numbers are too far apart for HiGHS, or without it: the first weights have to do.
+    Maximises over weights >= 0 that add up to 1 the least of `over[k] @ weights`. None if
+    the numbers are too far apart for HiGHS, or without HiGHS: the first weights must do.
     """
     if not is_installed():
         return None

@@ -1,4 +1,4 @@
-"""What is to be chosen, and what was."""
+"""The problem to be solved, and its solution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Costs = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Memory:
     """
-    A limit to what the chosen alternatives occupy at any moment.
+    A limit on what the chosen alternatives occupy at any moment.
 
     - `usages[i][a]`: bytes that node i occupies under its alternative a.
     - `intervals[i]`: the moments `[start, end)` during which it does.
@@ -29,12 +29,13 @@ class Memory:
 @dataclass(frozen=True)
 class Problem:
     """
-    Choose one alternative of each node so that the sum of the nodes' and the edges' costs
-    is least.
+    The problem of choosing one alternative of each node so that the sum of the nodes' and
+    the edges' costs is least.
 
-    - `costs[i][a]`: of node i under its alternative a; infinite for what may not be.
-    - `edges[i, j][a, b]`: of alternatives a of node i and b of node j together; i < j, one
-      matrix per pair of nodes.
+    - `costs[i][a]`: the cost of node i under its alternative a; infinite if that is
+      impossible.
+    - `edges[i, j][a, b]`: the cost of alternatives a of node i and b of node j together; i
+      < j, one matrix per pair of nodes.
     - `memory`: a limit, or None.
     """
 
@@ -46,7 +47,7 @@ class Problem:
 
     def cost(self, choice: Sequence[int]) -> float:
         """
-        The cost of a choice of one alternative per node, whatever memory it takes.
+        Returns the cost of a choice of one alternative per node, whatever memory it takes.
         """
         nodes = sum(
             float(costs[a]) for costs, a in zip(self.costs, choice, strict=True)
@@ -55,7 +56,9 @@ class Problem:
         return nodes + edges
 
     def peak(self, choice: Sequence[int]) -> float:
-        """The most bytes that a choice occupies at a moment; 0 without memory."""
+        """
+        Returns the most bytes that a choice occupies at any moment; 0 without a limit.
+        """
         if self.memory is None:
             return 0.0
         end = max((end for _, end in self.memory.intervals), default=0)
@@ -71,7 +74,7 @@ class Problem:
 
 def relative_gap(objective: float, bound: float) -> float:
     """
-    How far an objective is above its bound, as a fraction of itself; never below 0.
+    Returns how far an objective is above its bound, as a fraction of itself; at least 0.
     """
     if objective <= bound:
         return 0.0
@@ -85,7 +88,7 @@ class Solution:
 
     - `choice`: one alternative per node.
     - `objective`: its cost; `bound`: no choice within the limit costs less.
-    - `method`: what found it; `seconds`: how long that took.
+    - `method`: the method that found it; `seconds`: how long that took.
     """
 
     choice: Sequence[int]
@@ -96,5 +99,8 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """How much dearer than the bound, as a fraction of the objective; 0 is proven."""
+        """
+        How far the objective is above the bound, as a fraction of the objective; 0 means
+        that it is proven.
+        """
         return relative_gap(self.objective, self.bound)

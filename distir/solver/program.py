@@ -1,14 +1,15 @@
 """
 The problem as an integer program, in arrays.
 
-One binary `x[i, a]` per alternative, one continuous marginal `e[a, b]` per pair of an edge that
-is possible:
+One binary `x[i, a]` per alternative, one continuous marginal `e[a, b]` per pair of an edge
+that is possible:
 
     sum_a x[i, a] = 1        sum_b e[a, b] = x[i, a]        sum_a e[a, b] = x[j, b]
     sum usage[i, a] x[i, a] <= capacity, at each point
 
 The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`. There can be
-thousands of points, and a handful decide: rows of points are made when they are asked for.
+thousands of points, of which a handful matter: rows of points are made when they are asked
+for.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ SCALED = 1e4
 @dataclass(frozen=True)
 class ProgramSolution:
     """
-    What a solver answers: the columns of its best solution; its bound, scaled; and, of a
-    relaxation, by how much each column's cost is too high for it to be used, and what each row's
-    bound costs.
+    The answer of a solver: the columns of its best solution; its bound, scaled; and, for a
+    relaxation, the reduced cost of each column and the dual value of each row.
     """
 
     columns: Costs | None
@@ -56,7 +56,7 @@ class ConstraintRows:
     def of(
         lower: Costs, upper: Costs, rows: Table, columns: Table, values: Costs
     ) -> ConstraintRows:
-        """The rows that have these entries, which may come in any order."""
+        """Returns the rows that have these entries, which may come in any order."""
         order = np.argsort(rows, kind="stable")
         counts = np.bincount(rows, minlength=len(lower))
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -66,8 +66,8 @@ class ConstraintRows:
 @dataclass(frozen=True)
 class LinearProgram:
     """
-    Columns between 0 and `upper`, at the least `costs`, that obey `rows`; the first
-    `integers` columns are integers.
+    Columns between 0 and `upper`, of least `costs`, that obey `rows`; the first `integers`
+    columns are integers.
     """
 
     costs: Costs
@@ -126,23 +126,26 @@ class Program:
         )
 
     def relaxed(self) -> LinearProgram:
-        """Without integrality. That no column exceeds 1 follows from the rows."""
+        """
+        Returns the program without integrality. That no column exceeds 1 follows from the
+        rows.
+        """
         free = np.full(len(self.linear.costs), np.inf)
         return LinearProgram(self.linear.costs, free, self.linear.rows)
 
     def real(self, bound: float) -> float:
-        """The cost of a graph's choice that costs this much here."""
+        """Returns the cost in the graph of a choice that has this cost here."""
         return bound * self.scale + self.graph.constant
 
     def choice(self, columns: Costs) -> dict[int, int]:
-        """The alternative of each node that a solution's columns choose."""
+        """Returns the alternative of each node that a solution's columns choose."""
         return {
             i: int(columns[at : at + len(self.graph.costs[i])].argmax())
             for i, at in self.first.items()
         }
 
     def assignment(self, choice: Mapping[int, int]) -> Costs:
-        """The columns of a possible choice."""
+        """Returns the columns of a possible choice."""
         columns = np.zeros(len(self.linear.costs))
         for i, at in self.first.items():
             columns[at + choice[i]] = 1.0
@@ -151,7 +154,7 @@ class Program:
         return columns
 
     def load(self, columns: Costs) -> Costs:
-        """What a solution, also of the relaxation, occupies at each point."""
+        """Returns what a solution, also of the relaxation, occupies at each point."""
         graph = self.graph
         return graph.load_of(
             {
@@ -162,7 +165,7 @@ class Program:
         )
 
     def points(self, points: Table) -> ConstraintRows:
-        """The rows of these points."""
+        """Returns the rows of these points."""
         rows: list[Table] = [np.zeros(0, np.int64)]
         columns: list[Table] = [np.zeros(0, np.int64)]
         values: list[Costs] = [np.zeros(0)]
@@ -186,7 +189,10 @@ class Program:
         )
 
     def cover(self, choice: Mapping[int, int], point: int) -> ConstraintRows:
-        """The row that forbids together what a choice occupies at a point."""
+        """
+        Returns the row that forbids, together, the alternatives with which a choice occupies a
+        point.
+        """
         found: list[int] = []
         for i, pieces in self.graph.pieces.items():
             live = (pieces.first <= point) & (point < pieces.last)
@@ -206,8 +212,8 @@ def violated(
     load: Costs, capacity: Costs, known: Iterable[int], most: int = 32
 ) -> Table:
     """
-    The points at which the most is missing, no two of them with only such points between,
-    and none that is known.
+    Returns the points at which the most memory is missing, without known ones, and with at
+    most one of a sequence of such points.
     """
     over = load - capacity
     bad = over > 1e-9 * np.maximum(np.abs(capacity), 1.0)

@@ -7,7 +7,7 @@ A node is taken off a worklist and tried, cheapest first:
 - a node with one alternative left is decided, its edges become costs of its neighbours;
 - a node with at most two neighbours is folded: its best answer to each of theirs becomes a
   cost or an edge of theirs;
-- an alternative goes when another is at most as dear whatever the neighbours do (Goldstein);
+- an alternative goes when another costs no more whatever the neighbours do (Goldstein);
 - a node whose alternative follows from a neighbour's, as the edge allows only one for each,
   is merged into that neighbour.
 
@@ -50,8 +50,8 @@ class NoAlternative(Exception):
 
 def reduce(graph: CostGraph, clock: Clock | None = None) -> bool:
     """
-    Reduce a graph in place, until nothing more can be reduced or the time is over; False
-    where a node turns out to have no possible alternative.
+    Reduces a graph in place, until nothing more can be reduced or the time is over. Returns
+    False if a node turns out to have no possible alternative.
     """
     try:
         Reductions(graph, clock).run()
@@ -61,7 +61,10 @@ def reduce(graph: CostGraph, clock: Clock | None = None) -> bool:
 
 
 class Reductions:
-    """The worklist: nodes by degree, as leaves first keeps the others' work small."""
+    """
+    The reductions of a graph, with a worklist of nodes by degree, as taking leaves first
+    keeps the others' work small.
+    """
 
     def __init__(self, graph: CostGraph, clock: Clock | None = None):
         self.graph = graph
@@ -70,7 +73,7 @@ class Reductions:
         self.queued: set[int] = set()
 
     def run(self) -> None:
-        """Reduce everything. Raises NoAlternative."""
+        """Reduces everything. Raises NoAlternative."""
         self.remove_infinite()
         self.normalise_all()
         forget_slack(self.graph)
@@ -79,7 +82,7 @@ class Reductions:
         self.settle()
 
     def settle(self) -> None:
-        """Reduce what is on the worklist and what follows, forgetting points too."""
+        """Reduces what is on the worklist and what follows, forgetting points too."""
         while True:
             self.drain()
             if self.is_late:
@@ -91,11 +94,11 @@ class Reductions:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is over; what was reduced so far is right."""
+        """Whether the time is over; what was reduced so far is valid."""
         return self.clock is not None and self.clock.stopped
 
     def drain(self) -> None:
-        """Reduce what is on the worklist and what follows from that."""
+        """Reduces what is on the worklist and what follows from that."""
         while self.queue and not self.is_late:
             _, i = heapq.heappop(self.queue)
             if i in self.queued:
@@ -109,7 +112,7 @@ class Reductions:
             heapq.heappush(self.queue, (len(self.graph.near[i]), i))
 
     def visit(self, i: int) -> None:
-        """Try every reduction of a node; what changes goes back on the worklist."""
+        """Tries every reduction on a node; what changes goes back on the worklist."""
         graph = self.graph
         if not self.keep(i, np.isfinite(graph.costs[i])):
             return
@@ -124,7 +127,10 @@ class Reductions:
     # Alternatives ---------------------------------------------------------------------
 
     def keep(self, i: int, mask: npt.NDArray[np.bool_]) -> bool:
-        """Keep the alternatives in the mask; whether the node can be looked at further."""
+        """
+        Keeps the alternatives in the mask; returns whether the node needs to be looked at
+        further.
+        """
         if mask.all():
             return True
         if not mask.any():
@@ -138,7 +144,7 @@ class Reductions:
         return False
 
     def remove_infinite(self) -> None:
-        """Alternatives that are infinite themselves, of all nodes at once."""
+        """Removes alternatives that are infinite themselves, of all nodes at once."""
         graph = self.graph
         kept: dict[int, Table] = {}
         for i, costs in graph.costs.items():
@@ -161,7 +167,7 @@ class Reductions:
             graph.steps.append(Substitution(i, (i,), left))
 
     def decide(self, i: int) -> None:
-        """Take out a node with one alternative."""
+        """Removes a node with one alternative."""
         graph = self.graph
         graph.constant += float(graph.costs[i][0])
         for j, matrix in graph.near[i].items():
@@ -170,7 +176,10 @@ class Reductions:
         graph.remove_node(i, Substitution(i, (), np.zeros((), np.int64)))
 
     def dominate(self, i: int) -> bool:
-        """Goldstein's test on all pairs of alternatives; whether any was removed."""
+        """
+        Applies Goldstein's test to all pairs of alternatives; returns whether any was
+        removed.
+        """
         graph = self.graph
         costs = graph.costs[i]
         matrices = list(graph.near[i].values())
@@ -178,7 +187,7 @@ class Reductions:
         width = sum(m.shape[1] for m in matrices)
         if number * number * width > DOMINANCE_ENTRIES:
             return False
-        # worse[a, b]: by how much a is dearer than b at least, whatever the neighbours do
+        # worse[a, b]: by how much a costs more than b at least, whatever the neighbours do
         worse = costs[:, None] - costs
         for matrix in matrices:
             # Where a is impossible anyway, the difference is infinite.
@@ -200,7 +209,7 @@ class Reductions:
     # Nodes with few neighbours --------------------------------------------------------
 
     def fold(self, i: int) -> None:
-        """Take out a node without memory that has at most two neighbours."""
+        """Removes a node without memory that has at most two neighbours."""
         graph = self.graph
         costs = graph.costs[i]
         near = tuple(graph.near[i].items())
@@ -227,9 +236,8 @@ class Reductions:
 
     def restrict_leaf(self, i: int) -> None:
         """
-        For a node with one neighbour that occupies memory: forbids, under each
-        alternative of the neighbour, what is dearer and occupies more than another
-        alternative.
+        For a node with one neighbour that occupies memory: forbids, under each alternative
+        of the neighbour, what costs and occupies more than another alternative.
         """
         graph = self.graph
         ((j, matrix),) = graph.near[i].items()
@@ -256,8 +264,8 @@ class Reductions:
 
     def merge(self, i: int) -> bool:
         """
-        Merge the node into a neighbour that determines it, or a neighbour into the node;
-        whether one was.
+        Merges the node into a neighbour that determines it, or a neighbour into the node;
+        returns whether one was.
         """
         graph = self.graph
         for j, matrix in graph.near[i].items():
@@ -270,7 +278,10 @@ class Reductions:
         return False
 
     def merge_into(self, i: int, j: int, table: Table) -> bool:
-        """Take out i, whose alternative is `table[j's]`, unless j's edges grew too much."""
+        """
+        Removes i, whose alternative is `table[j's]`, unless j's edges would grow too much;
+        returns whether it did.
+        """
         graph = self.graph
         number = len(table)
         if number > len(graph.costs[i]):
@@ -296,8 +307,8 @@ class Reductions:
 
     def normalise(self, i: int, j: int) -> None:
         """
-        Move what depends on one end only into that end's cost: then each row and column has
-        a least entry of 0, or belongs to an alternative that is impossible.
+        Moves what depends on one end only into that end's cost: afterwards each row and
+        column has a least entry of 0, or belongs to an alternative that is impossible.
         """
         graph = self.graph
         matrix = graph.near[i][j]
@@ -312,7 +323,7 @@ class Reductions:
         self.normalise_columns(i, j)
 
     def normalise_columns(self, i: int, j: int) -> None:
-        """The same, of an edge where nothing depends on i only."""
+        """Does the same for an edge where nothing depends on i only."""
         graph = self.graph
         matrix = graph.near[i][j]
         columns = matrix.min(axis=0)
@@ -329,7 +340,7 @@ class Reductions:
             self.push(j)
 
     def normalise_all(self) -> None:
-        """The same for all edges at once, those of one shape together."""
+        """Does the same for all edges at once, those of one shape together."""
         graph = self.graph
         shapes: defaultdict[tuple[int, ...], list[tuple[int, int, Costs]]]
         shapes = defaultdict(list)

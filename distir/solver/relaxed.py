@@ -1,6 +1,7 @@
 """
-The optimum of a graph whose memory limit is left out: by elimination where that fits, else by
-dual ascent, and elimination or an integer program of what is not proven then to be worse.
+The optimum of a graph without its memory limit: by elimination if its tables are small
+enough, else by dual ascent, followed by elimination or an integer program of what that does
+not rule out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from distir.solver.integer_program import solve_integer_program
 from distir.solver.reductions import reduce
 
 Optimum = Callable[[CostGraph, Clock], SolverResult]
-"""Finds the best choice of a graph without memory, or a good one; the graph loses its nodes."""
+"""
+Finds the best choice of a graph without memory, or a good one; it may remove the graph's
+nodes.
+"""
 
 # Additions and comparisons that elimination may take, two or three seconds (an integer program is
 # faster than more of them), and entries of tables.
@@ -26,14 +30,14 @@ ENTRIES = 3e8
 
 
 def fits(order: EliminationOrder) -> bool:
-    """Whether a plan's tables fit in memory and in some seconds."""
+    """Whether the tables of an order fit in memory and take some seconds at most."""
     return order.entries <= ENTRIES and order.work <= WORK
 
 
 def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
     """
-    The best choice of a graph without memory, or one within a gap (a fraction); the graph
-    loses its nodes.
+    Returns the best choice of a graph without memory, or one within a gap (a fraction); the
+    graph loses its nodes.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -61,8 +65,9 @@ def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
 
 def near_optimum(graph: CostGraph, gap: float) -> Optimum:
     """
-    What finds choices within about a gap, and bounds, of a graph without its memory limit where
-    only the nodes' costs change from one call to the next. The graph has been reduced.
+    Returns a function that finds choices within about a gap, and bounds, of a graph without
+    its memory limit, when only the nodes' costs change from one call to the next. The graph
+    has been reduced.
     """
     ascent = DualAscent(graph.copy(memory=False))
 
@@ -74,6 +79,6 @@ def near_optimum(graph: CostGraph, gap: float) -> Optimum:
 
 
 def _eliminated(graph: CostGraph, clock: Clock) -> SolverResult | None:
-    """The optimum by elimination; None where that takes too long."""
+    """Returns the optimum by elimination; None if that would take too long."""
     order = plan(graph, WORK)
     return eliminate(graph, order, clock) if fits(order) else None

@@ -2,11 +2,11 @@
 Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, without a proof.
 
 Segments are decided one after the other, each exactly by elimination, for every combination
-of alternatives of the critical nodes at its end: that is a *history*, and it remembers all that
-was chosen so far. Edges between a segment and what was decided before cost what the history
-says; those to what is still to be decided cost what they do at best until that is decided. Then, as
-earlier segments did not know of later ones, two after each other are decided again, exactly,
-while the others stay, until nothing changes.
+of alternatives of the critical nodes at its end: such a combination is a *history*, which
+records all choices so far. Edges between a segment and earlier decisions cost what the
+history says; edges to nodes that are still to be decided count at their cheapest until
+then. As earlier segments did not know of later ones, pairs of consecutive segments are then
+decided again, exactly, while the others stay, until nothing changes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from distir.solver.reductions import reduce
 from distir.solver.relaxed import optimum
 
 HISTORIES = 64
-"""How many are kept after each segment."""
+"""The most histories that are kept after each segment."""
 
 COMBINATIONS = 1 << 12
-"""Of alternatives of the critical nodes at the end of a segment, at most."""
+"""The most combinations of alternatives of the critical nodes at the end of a segment."""
 
 SEGMENT_WORK = 2e8
-"""Additions and comparisons that a segment may take."""
+"""The most additions and comparisons that a segment may take."""
 
 _PAST = -1  # the node whose alternatives are histories
 
@@ -45,9 +45,12 @@ Choices = npt.NDArray[np.int64]
 @dataclass
 class _Decided:
     """
-    - `choices[i]`: the alternative of node i in each history, of nodes that have neighbours
-      still to be decided;
-    - `records`: of each segment, which history each one goes on, and its choices.
+    What has been decided so far.
+
+    - `choices[i]`: the alternative of node i in each history, for nodes with undecided
+      neighbours;
+    - `records`: for each segment, which history each of its histories continues, and its
+      choices.
     """
 
     costs: Costs
@@ -59,8 +62,9 @@ def solve_by_segments(
     graph: CostGraph, clock: Clock, segments: Segments
 ) -> SolverResult:
     """
-    A good choice of a graph without memory, which loses its nodes; the optimum where no
-    history could go on or the segments are too large. Its bound is no bound for others.
+    Returns a good choice of a graph without memory, which loses its nodes; the optimum if
+    no history could continue or the segments are too large. Its bound is not a bound for
+    other choices.
     """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
@@ -73,8 +77,8 @@ def solve_by_segments(
 
 def choose(graph: CostGraph, clock: Clock, segments: Segments) -> dict[int, int] | None:
     """
-    A good choice of a graph as it is, its memory left out; None when there was no time, or
-    no history could go on.
+    Returns a good choice of a graph, ignoring its memory limit; None if there was no time,
+    or no history could continue.
     """
     groups = [[i for i in group if i in graph.costs] for group in segments.groups]
     groups = [group for group in groups if group]
@@ -102,7 +106,7 @@ def _decide(
     decided: _Decided,
     clock: Clock,
 ) -> bool:
-    """Goes on with every history through a segment; whether any could."""
+    """Continues every history through a segment; returns whether any could."""
     part = _segment(graph, nodes, waiting, decided)
     while True:
         order = plan(part, SEGMENT_WORK, kept=(_PAST, *ends))
@@ -144,7 +148,10 @@ def _decide(
 def _segment(
     graph: CostGraph, nodes: Sequence[int], waiting: set[int], decided: _Decided
 ) -> CostGraph:
-    """A segment and a node for the past, with edges for what depends on it."""
+    """
+    Returns the graph of a segment and a node for the past, with edges for what depends on
+    it.
+    """
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}
     near: dict[int, dict[int, Costs]] = {_PAST: {}}
@@ -168,7 +175,9 @@ def _segment(
 
 
 def _ahead(matrix: Costs, costs: Costs) -> Costs:
-    """What an edge to a node that waits costs more, at the best, than the node does alone."""
+    """
+    Returns the least that an edge to an undecided node adds to the node's own least cost.
+    """
     least = costs.min()
     return (matrix + costs).min(axis=1) - (least if np.isfinite(least) else 0.0)
 
@@ -179,7 +188,10 @@ def _ends(
     waiting: set[int],
     critical: frozenset[int],
 ) -> list[int]:
-    """The critical nodes of a segment with neighbours that wait, while they are few."""
+    """
+    Returns the critical nodes of a segment with undecided neighbours, as long as they are
+    few.
+    """
     found: list[int] = []
     combinations = 1
     for i in nodes:
@@ -198,8 +210,8 @@ def _swept(
     clock: Clock,
 ) -> None:
     """
-    Decides two segments after each other again, as the others stay, until nothing changes:
-    again only those in or around which something did.
+    Decides pairs of consecutive segments again, while the others stay, until nothing
+    changes; later rounds only visit those around which something did.
     """
     windows = [(*one, *next_) for one, next_ in pairwise(groups)]
     seen = [{*nodes, *(j for i in nodes for j in graph.near[i])} for nodes in windows]
@@ -225,7 +237,7 @@ def _swept(
 def _window(
     graph: CostGraph, nodes: Sequence[int], choice: dict[int, int]
 ) -> CostGraph:
-    """Some nodes, where the others do what a choice says."""
+    """Returns the graph of some nodes, where the others follow a choice."""
     inside = set(nodes)
     costs: dict[int, Costs] = {}
     near: dict[int, dict[int, Costs]] = {}

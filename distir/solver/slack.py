@@ -1,4 +1,4 @@
-"""Points of a memory limit that decide nothing, and are forgotten."""
+"""Removes points of a memory limit that cannot decide anything."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from distir.solver.problem import Costs
 
 def forget_slack(graph: CostGraph) -> list[int]:
     """
-    Forget the points whose capacity no choice can exceed, and those that exceed theirs only
-    when another point does; the nodes that occupy less now.
+    Removes the points whose capacity no choice can exceed, and those at which it is
+    exceeded only if it is at another point too. Returns the nodes that occupy less
+    afterwards.
     """
     if not len(graph.limit):
         return []
     most, begins, ends = _extremes(graph)
     capacity = graph.capacity
-    # A point at which even nothing is too much stays, for the answer that nothing fits.
+    # A point at which even nothing is too much stays, so that the answer is that nothing
+    # fits.
     kept = np.greater(most, capacity) | np.less(capacity, 0)
     tight = np.flatnonzero(kept)
     kept[tight] = _strictest(
@@ -43,8 +45,8 @@ def forget_slack(graph: CostGraph) -> list[int]:
 
 def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
     """
-    For each point of the program the most that can be occupied, how many pieces begin
-    there, and how many end before.
+    Returns, for each point of the program, the most that can be occupied, how many pieces
+    begin there, and how many end before.
     """
     points = len(graph.limit)
     change = np.zeros(points + 1)
@@ -59,14 +61,18 @@ def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
 
 
 def _between(events: Table, kept: Table) -> Table:
-    """How many of the events at each point lie between a kept point and the one before."""
+    """
+    Returns how many of the events at each point lie between a kept point and the one
+    before.
+    """
     return np.diff(np.cumsum(events)[kept], prepend=0)
 
 
 def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
     """
-    The points to keep: one goes when all that is live there is also live at a neighbour with
-    no more capacity. A stack, as a neighbour's neighbour becomes one when it goes.
+    Returns the points to keep: a point is dropped if all that is live there is also live at
+    a neighbour with no more capacity. It works with a stack, as a neighbour's neighbour can
+    become one.
     """
     stack: list[int] = []
     began: list[int] = []  # between a point on the stack and the one below it

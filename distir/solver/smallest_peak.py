@@ -1,4 +1,4 @@
-"""The smallest peak that any choice has: what to say when nothing fits."""
+"""Finds the smallest peak of any choice, which is reported when nothing fits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from distir.solver.relaxed import optimum
 PASSES = 25
 
 IDLE = 5
-"""So many passes that change nothing are enough where it is proven that nothing fits."""
+"""
+After so many passes that change nothing, the search ends, provided that it is proven that
+nothing fits.
+"""
 
 
 @dataclass(frozen=True)
 class SmallestPeak:
     """
-    The amount by which the best choice found exceeds the limit, at which point, and by
-    which every choice does at least. A choice that fits exceeds it by 0 or less.
+    By how much the best choice found exceeds the limit and at which point, and by how much
+    every choice does at least. A choice that fits exceeds it by 0 or less.
     """
 
     choice: Mapping[int, int]
@@ -35,10 +38,11 @@ class SmallestPeak:
 
 def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
     """
-    Weigh the points: what a choice occupies beyond the capacities, weighed, is at most its
-    peak, so the least of that over all choices bounds all peaks. Cutting planes find weights
-    with a high bound. Ends with a choice that fits, after some passes, or after fewer if they
-    change nothing and it is proven that no choice fits; None when the time was over before a choice was found.
+    Weighs the points: the weighted sum of what a choice occupies beyond the capacities is
+    at most its peak, so that the least of it over all choices bounds all peaks. Cutting
+    planes find weights with a high bound. It ends with a choice that fits, after some
+    passes, or after fewer if they change nothing and it is proven that no choice fits. None
+    if the time was over before a choice was found.
     """
     capacity = graph.capacity
     points: list[int] = [int(capacity.argmin())]

@@ -1,4 +1,4 @@
-"""Solve a problem by the method that its size after the reductions asks for."""
+"""Solves a problem by the method that suits its size after the reductions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from distir.errors import DistIRError, one_of
 from distir.solver.clock import Clock
-from distir.solver.elimination import eliminate, plan
+from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
 from distir.solver.flow import Segments
@@ -42,6 +42,10 @@ SEGMENTS_GAP = 5e-3
 # How much of the gap a choice at some prices for memory may be from the best one at them.
 PASS_GAP = 3.0
 
+# Additions and comparisons of an elimination that is worth repeating at many prices for memory: a
+# tenth of a second. Dual ascent goes on from the last prices, and takes less than more of them.
+PASS_WORK = 3e7
+
 # Seconds for the reductions, and for the smallest peak where nothing fits so far, even if the
 # time is over.
 PATIENCE = 1.0
@@ -49,8 +53,7 @@ PATIENCE = 1.0
 
 def solve(problem: Problem, **options: Any) -> Solution:
     """
-    Does what `solution_of` does, and raises the InfeasibleError when there is no
-    choice.
+    Does what `solution_of` does, and raises the InfeasibleError if there is no choice.
     """
     found = solution_of(problem, **options)
     if isinstance(found, InfeasibleError):
@@ -72,19 +75,21 @@ def solution_of(
     progress: Callable[[str], None] | None = None,
 ) -> Solution | InfeasibleError:
     """
-    The best choice found within a time (seconds) and to a gap (a fraction of the objective),
-    with its bound; an interruption (SIGINT) ends the search as the time does. A first choice is
-    made whatever the time. With a `clock` its time is a limit too, and whoever made it hears
-    interruptions. `seed_choice` is a choice to be no worse
-    than; one that does not fit is left out. `progress` hears what is done. At `level` O2
-    `segments` are decided one after the other instead of the whole by a method, for which the
-    bound is then far off; the whole is solved if they find nothing. At O3 they are where the
-    Lagrangian starts from.
+    Returns the best choice found within a time (seconds) and to a gap (a fraction of the
+    objective), with its bound; if there is no choice, the reason. An interruption (SIGINT)
+    ends the search as the time limit does. A first choice is made whatever the time. Raises
+    DistIRError for unknown methods.
 
-    Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
-    `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
-    and leaves that gap where an integer program would take minutes.
-    When there is no choice, why; raises DistIRError for names of methods that are none.
+    - `method`: `elimination` is exact and ignores memory; `integer-program` is exact, by
+      `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by
+      size, and leaves that gap if an integer program would take minutes;
+    - `clock`: a further time limit; its owner receives interruptions;
+    - `seed_choice`: a choice that the answer must not be worse than; ignored if it does not
+      fit;
+    - `level`: at O2 the `segments` are decided one after the other instead of the whole, so
+      that the bound is far from the optimum; the whole is solved if they find nothing. At
+      O3 the Lagrangian starts from the segments;
+    - `progress`: called with lines of text.
     """
     one_of("method", method, METHODS)
     one_of("solver", solver, SOLVERS)
@@ -154,7 +159,10 @@ class _Solving:
         return Solution(chosen, objective, bound, name, self.clock.seconds)
 
     def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
-        """The alternatives of all nodes, which follow from those of the nodes that are left."""
+        """
+        Returns the alternatives of all nodes, which follow from those of the remaining
+        nodes.
+        """
         if choice is None:
             return None
         every = replay(self.graph.steps, dict(choice))
@@ -169,7 +177,7 @@ class _Solving:
         )
 
     def search(self, method: Method) -> tuple[str, SolverResult]:
-        """The method's name and what it found for the nodes that are left."""
+        """Returns the method's name and what it found for the remaining nodes."""
         graph = self.graph
         found = decided(graph)
         if found is not None:
@@ -202,8 +210,8 @@ class _Solving:
 
     def segments_only(self, by_segments: Optimum) -> tuple[str, SolverResult]:
         """
-        Segment by segment; if it does not fit in memory as it is, with prices for memory: at
-        which all are decided together where elimination would be slow.
+        Solves segment by segment. If the result does not fit in memory, memory gets prices,
+        at which all segments are decided together if elimination would be slow.
         """
         graph, clock = self.graph, self.clock
         choice = by_segments(graph.copy(memory=False), clock).choice
@@ -215,12 +223,15 @@ class _Solving:
         return "segments", SolverResult.of(graph, choice, -math.inf)
 
     def priced(self, by_segments: Optimum, share: float = 1.0) -> Lagrangian:
-        """Prices for memory at which segments are decided, in a share of the time."""
+        """
+        Finds prices for memory, with segments decided at given prices, in a fraction of the
+        time.
+        """
         gap, clock = max(self.gap, SEGMENTS_GAP), self.clock.part(share)
         return Lagrangian(self.graph, gap, clock, self.progress, by_segments)
 
     def any_choice(self) -> Mapping[int, int] | None:
-        """One that fits, where the methods found none: a good one, or just one."""
+        """Returns a choice that fits, if the methods found none: a good one, or any."""
         graph, clock = self.graph, self.clock
         found = first_choice(graph)
         if graph.pieces:
@@ -240,8 +251,8 @@ class _Solving:
 
     def lagrangian(self) -> SolverResult:
         """
-        The Lagrangian, from what segments find if there are any, and again from the smallest
-        peak if it saw no choice that fits.
+        Runs the Lagrangian, from what segments find if there are any, and again from the
+        smallest peak if it saw no choice that fits.
         """
         graph, clock = self.graph, self.clock
         first = self.by_passes()
@@ -264,27 +275,41 @@ class _Solving:
         return found.better(again.run())
 
     @cached_property
+    def order(self) -> EliminationOrder | None:
+        """How to eliminate all nodes, memory left out; None: nothing is possible."""
+        free = self.graph.copy(memory=False)
+        return plan(free, WORK) if reduce(free) else None
+
+    @property
     def is_small(self) -> bool:
         """Whether elimination takes seconds at most, where memory is left out."""
-        free = self.graph.copy(memory=False)
-        return not reduce(free) or fits(plan(free, WORK))
+        return self.order is None or fits(self.order)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether elimination may be repeated at many prices for memory."""
+        return self.order is None or self.order.work <= PASS_WORK
 
     def by_passes(self) -> Lagrangian:
-        """The Lagrangian, exact at each multipliers where elimination is quick."""
+        """
+        Returns the Lagrangian; it is exact at given multipliers if elimination is quick.
+        """
         graph, clock = self.graph, self.clock
-        if self.is_small:
+        if self.is_quick:
             return Lagrangian(graph, self.gap, clock, self.progress)
         near = near_optimum(graph, PASS_GAP * self.gap)
         return Lagrangian(graph, self.gap, clock, self.progress, near, is_exact=False)
 
     def elimination(self, method: Method) -> SolverResult | None:
-        """The optimum by elimination, if that is small enough and keeps the limit."""
+        """
+        Returns the optimum by elimination, if that is small enough and keeps the limit.
+        """
         graph = self.graph
         free = graph.copy(memory=False)
         if graph.pieces and not reduce(free):
             return SolverResult(None, math.inf, math.inf)
         order = plan(free, WORK)
-        self.is_small = fits(order)  # not to be found out again
+        self.order = order  # not to be found out again
         if not self.is_small:
             if method == "elimination":
                 raise DistIRError(
@@ -308,13 +333,16 @@ class _Solving:
         return None
 
     def integer_program(self, start: Mapping[int, int] | None) -> SolverResult:
-        """The integer program of what is left."""
+        """Solves the integer program of the remaining nodes."""
         return solve_integer_program(
             self.graph, self.solver, clock=self.clock, gap=self.gap, start=start
         )
 
     def failure(self, found: SolverResult) -> InfeasibleError:
-        """Why there is no choice: the limit with who exceeds it, or the forbidden pairs."""
+        """
+        Returns the reason why there is no choice: the limit and who exceeds it, or the
+        forbidden pairs.
+        """
         memory = self.problem.memory
         peak = self.peak
         if memory is not None and peak is None:
@@ -345,7 +373,9 @@ class _Solving:
 
 
 def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
-    """The nodes that are live when a choice occupies the most, the largest first."""
+    """
+    Returns the nodes that are live when a choice occupies the most, the largest first.
+    """
     memory = problem.memory
     assert memory is not None
     end = max(end for _, end in memory.intervals)
@@ -366,7 +396,7 @@ def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
 
 
 def columns_of(graph: CostGraph) -> int:
-    """How large the integer program of a graph is."""
+    """Returns the number of columns of a graph's integer program."""
     alternatives = sum(len(costs) for costs in graph.costs.values())
     return alternatives + sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())
 
@@ -377,8 +407,8 @@ def _silent(_: str) -> None:
 
 def settled(problem: Problem, objective: float, bound: float) -> float:
     """
-    A bound without its rounding: the next integer when all costs are, and the objective when
-    it is closer to that than sums of floats are to each other.
+    Returns a bound without its rounding: the next integer if all costs are integers, and
+    the objective if the bound is as close to it as sums of floats are to each other.
     """
     slack = ROUNDING * abs(objective)
     if math.isfinite(bound) and all(

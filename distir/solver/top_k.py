@@ -1,6 +1,6 @@
 """
-Rhino's rule for a memory limit (section 4.4): a few large tensors take most of the memory, so
-as many of the largest as are needed may not be whole.
+Rhino's rule for a memory limit (section 4.4): as a few large tensors take most of the
+memory, the largest k of them are not allowed to be whole, for as small a k as suffices.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ def forbid_largest(
     graph: CostGraph, clock: Clock, optimum: Optimum
 ) -> Mapping[int, int] | None:
     """
-    The k nodes that can occupy the most lose the alternatives in which they do; the rest is solved as if
-    there were no limit, for the least k that fits in memory. None when there is none, or no
-    time to find it. `optimum` solves a graph, which loses its nodes.
+    Forbids the k nodes that can occupy the most the alternatives in which they do, and
+    solves the rest without a limit, for the least k that fits in memory. Returns the
+    choice; None if there is none, or no time to find it. `optimum` solves a graph, which
+    loses its nodes.
     """
     sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
     largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))

@@ -1,6 +1,6 @@
 """
-Programs as `.mlir` text: a parser that is quick on the long lists of types and values
-of distributed programs, and a printer that gives repeated types a name.
+Programs as `.mlir` text: a parser that is fast on the long lists of types and values of
+distributed programs, and a printer that gives repeated types a name.
 """
 
 from distir.text.parser import ProgramParser, new_context

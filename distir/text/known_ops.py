@@ -1,4 +1,4 @@
-"""What a parser remembers of the ops that it has read, by their text."""
+"""The memory of a parser: the ops that it has read, by their text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _OP = re.compile(
     r"[^\n]*+(?<=[\w>)])(?=\s*+(?:\}|%[^=\n]*+= |[a-zA-Z_]\w*+\.))"
 )
 """
-An op that fills a line and ends with a type, in front of something that cannot belong to it.
+An op that fills a line and ends with a type, followed by something that cannot belong to
+it.
 """
 
 _VALUE = re.compile(r"%([0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)")
@@ -30,7 +31,10 @@ _TYPE_NAME = re.compile(r"(![a-zA-Z_][a-zA-Z0-9_$]*+)(?![.-]|\s*<)", re.ASCII)
 
 @dataclass(frozen=True)
 class OpText:
-    """The text of an op: what is the same in many ops, and what differs between them."""
+    """
+    The text of an op, divided into what many ops have in common and what differs between
+    them.
+    """
 
     key: str
     """The text, without the names of values and the scope."""
@@ -38,11 +42,13 @@ class OpText:
     """The names of the results and operands, in the order of the text."""
     scope: str | None
     end: int
-    """The position behind the text."""
+    """The position after the text."""
 
     @staticmethod
     def at(content: str, start: int) -> OpText | None:
-        """The op that starts there; None where that is not clear without parsing it."""
+        """
+        Returns the op that starts there; None if that is not clear without parsing it.
+        """
         match = _OP.match(content, start)
         if match is None:
             return None
@@ -56,7 +62,7 @@ class OpText:
 
     @cached_property
     def form(self) -> OpForm:
-        """The text without the names of types and callees too."""
+        """Returns the text without the names of types and callees, too."""
         call = _CALL.match(self.key)
         start, end = (0, 0) if call is None else call.span(1)
         pieces = _TYPE_NAME.split(self.key[end:])
@@ -70,19 +76,21 @@ class OpText:
 
 @dataclass(frozen=True)
 class OpForm:
-    """What is the same in ops that only differ in names: of values, of types, of a callee."""
+    """
+    What ops have in common that only differ in names: of values, of types, of a callee.
+    """
 
     key: str
     types: tuple[str, ...]
     """The names of types, in the order of the text."""
     callee: str
-    """The name of the function that a call calls; empty for another op."""
+    """The name of the function that a call calls; empty for other ops."""
     has_types_in_attributes: bool
 
 
 @dataclass(frozen=True)
 class KnownOp:
-    """What an op is, but for its values and its scope."""
+    """What an op is, except for its values and its scope."""
 
     example: Operation
     operand_types: tuple[Attribute, ...]
@@ -94,9 +102,9 @@ class KnownOp:
         op: Operation, text: OpText, values: dict[str, tuple[SSAValue, ...]]
     ) -> KnownOp | None:
         """
-        What is remembered of an op that was read from that text; None unless the values
-        that the text names are its results and its operands, each once and in order.
-        `values` are all that are defined, by name.
+        Returns what is to be remembered of an op that was read from that text; None unless
+        the values that the text names are its results and its operands, each once and in
+        order. `values` are all that are defined, by name.
         """
         scope = op.attributes.get(SCOPE)
         named = [values.get(name, (None,))[0] for name in text.names]
@@ -118,8 +126,8 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        What is known of the ops of another text of the same form; None where that is not
-        clear. `before` is the text of this one, `types` are those that have names.
+        Returns what is known of the ops of another text of the same form; None if that is
+        not clear. `before` is the form of this text; `types` are the types that have names.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None
@@ -144,8 +152,8 @@ class KnownOp:
         self, text: OpText, values: dict[str, tuple[SSAValue, ...]]
     ) -> Operation | None:
         """
-        An op of the same text; None if a result has a name that is taken, or an operand is
-        not defined yet or of another type. Adds its results to `values`.
+        Returns an op of the same text, and adds its results to `values`; None if a result
+        has a name that is taken, or an operand is not defined yet or of another type.
         """
         count = len(self.result_types)
         operands: list[SSAValue] = []

@@ -1,4 +1,4 @@
-"""xDSL's lexer, made quick, and fit for text that people and other tools write."""
+"""xDSL's lexer, made faster, and robust against text that people and other tools write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from xdsl.utils.lexer import Position, Span, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind
 
 LONGEST_NUMBER = 1000
-"""Letters of a number; Python refuses to read whole numbers of more than 4300 digits."""
+"""
+The most characters of a number; Python refuses to read integers of more than 4300 digits.
+"""
 
 _PUNCTUATION = {c: MLIRTokenKind(c) for c in (*":,()}[]<>=+/*?|", "{", "->")}
 
@@ -34,15 +36,15 @@ _KINDS = {
 
 class ProgramLexer(MLIRLexer):
     """
-    xDSL's lexer, but for four things:
+    xDSL's lexer, with four differences:
 
-    - punctuation, names of values and types, bare identifiers and whole numbers, nearly all
+    - punctuation, names of values and types, bare identifiers and integers, nearly all
       tokens of a program, are found with one regular expression;
     - a string that does not end is refused in linear time, where xDSL's pattern tries
       exponentially many ways to match it;
     - a string with escaped bytes that are UTF-8 is text (this is how xDSL prints letters
       outside of ASCII);
-    - numbers have digits of ASCII, and not more than Python reads.
+    - numbers have ASCII digits, and not more than Python reads.
     """
 
     _unescaped_characters_regex: ClassVar[re.Pattern[str]] = re.compile(
@@ -50,7 +52,7 @@ class ProgramLexer(MLIRLexer):
     )
 
     def lex(self) -> MLIRToken:
-        """The next token."""
+        """Returns the next token."""
         content = self.input.content
         match = _COMMON.match(content, self.pos)
         if match is None:

@@ -1,4 +1,4 @@
-"""A parser for `.mlir` text that is quick where programs are long."""
+"""A parser for `.mlir` text that is fast on long programs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ _ONE_STRING = re.compile(_STRING)
 _STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
 
 LARGEST_CONSTANT = 1 << 28
-"""Bytes of a constant in a program; xDSL holds every element of one, equal or not."""
+"""
+The most bytes of a constant in a program; xDSL holds every element of one, equal or not.
+"""
 
 
 def new_context() -> Context:
-    """A context with every dialect of this environment, those of plugins included."""
+    """
+    Returns a context with every dialect of this environment, those of plugins included.
+    """
     context = Context()
     for name, factory in Universe.get_multiverse().all_dialects.items():
         context.register_dialect(name, factory)
@@ -45,13 +49,14 @@ def new_context() -> Context:
 class ProgramParser(Parser):
     """
     xDSL's parser of MLIR's text, for programs of DistIR. Text that is no program, whatever
-    it is, raises ParseError or VerifyException; a program whose values are used before
-    they are defined raises DistIRError.
+    it is, raises ParseError or VerifyException; a program whose values are used before they
+    are defined raises DistIRError.
 
     It has a memory: a distributed program of many layers and stages repeats a few hundred
     ops, types and attribute dictionaries thousands of times. What has been read before is
-    recognised by its text, an op by its text without names (of values, of types, of what it
-    calls). Anything else is left to xDSL, so that what is accepted, and what errors say, stays the same.
+    recognised by its text, an op by its text without names (of values, of types, of
+    callees). Anything else is left to xDSL, so that what is accepted, and the errors, stay
+    the same.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):
@@ -78,7 +83,9 @@ class ProgramParser(Parser):
         return module
 
     def parse_operation(self) -> Operation:
-        """An op; one whose text was read before, but for names of values, is like that."""
+        """
+        Parses an op; one whose text was read before, except for names of values, is copied.
+        """
         text = OpText.at(self._content, self._current_token.span.start)
         if text is None:
             return super().parse_operation()
@@ -96,7 +103,10 @@ class ProgramParser(Parser):
         return op
 
     def _renamed(self, text: OpText) -> KnownOp | None:
-        """What is known of an op by another that differs in names alone, if there is one."""
+        """
+        Returns what is known of an op from another one that differs in names alone, if
+        there is one.
+        """
         before = self._known_forms.get(text.form.key)
         if before is None:
             return None
@@ -107,7 +117,7 @@ class ProgramParser(Parser):
         return found
 
     def parse_optional_type(self) -> TypeAttribute | None:
-        """A type, if there is one."""
+        """Parses a type, if there is one."""
         token = self._current_token
         if token.kind not in (
             MLIRTokenKind.BARE_IDENT,
@@ -128,7 +138,7 @@ class ProgramParser(Parser):
         return found
 
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
-        """The attributes in braces; none if there are no braces."""
+        """Parses the attributes in braces; none if there are no braces."""
         start = self.pos
         match = _STRINGS.match(self._content, start)
         if match is not None:
@@ -151,7 +161,9 @@ class ProgramParser(Parser):
     def parse_dense_int_or_fp_elements_attr(
         self, type: Any
     ) -> DenseIntOrFPElementsAttr[Any]:
-        """A constant; of one value for all elements, that value alone is converted."""
+        """
+        Parses a constant; if all elements have one value, only that value is converted.
+        """
         start = self.pos
         self.parse_punctuation("<", " in dense attribute")
         splat = self._current_token.kind not in (

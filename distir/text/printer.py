@@ -1,4 +1,4 @@
-"""A printer that gives the layouts and types of distributed tensors a name."""
+"""A printer that gives names to the types of distributed tensors."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from xdsl.printer import Printer
 from distir.dialects.dist import Layout, LayoutAttr, Shard
 
 MIN_USES = 3
-"""A type that stands in fewer places is spelled out where it stands."""
+"""A type with fewer uses is written out."""
 
 _PLAIN = re.compile(r"[ !#-\[\]-~]*+")
-"""Text of a string that needs no escapes."""
+"""Matches text of a string that needs no escapes."""
 
 
 class ProgramPrinter(Printer):
     """
-    Prints a module as MLIR text, in which a tensor type that has a layout is defined once
-    and called by a name from then on:
+    Prints a module as MLIR text, in which a tensor type with a layout is defined once and
+    then called by a name:
 
         !f32_8d_32t = tensor<8x32xf32, #dist.layout<@stage0, [{d}, {t}]>>
 
-    The name says what the type is: the element type, then for each dimension its size and
-    the axes that split it, then the axes over which the values are partial, and the mesh
-    where the module has several (`!bf16_64d_4096_sum_t_stage3`). Names are for people: two
-    types that would be called alike get numbers, and nothing reads anything out of them.
+    The name describes the type: the element type, then for each dimension its size and the
+    axes that split it, then the axes over which the values are partial, and the mesh if the
+    module has several (`!bf16_64d_4096_sum_t_stage3`). Names are for people: two types that
+    would have the same name get numbers, and nothing reads anything out of them.
     """
 
     def __init__(self, stream: TextIO):
-        # Written piece by piece: half of the time would go to the layers of a file.
+        # Text is written in pieces, which is twice as fast to a StringIO as to a file.
         self._text = StringIO()
         self._file = stream
         super().__init__(stream=self._text)
         self._types: dict[int, tuple[Attribute, str]] = {}
         """
-        What stands for a tensor type, by its identity, as hashing a type takes long; what
-        is in it stays alive.
+        What is printed for a tensor type, by its identity, as hashing a type is slow; the
+        entries keep the types alive.
         """
 
     def print_program(self, module: ModuleOp) -> None:
@@ -72,7 +72,7 @@ class ProgramPrinter(Printer):
         self._file.write(self._text.getvalue())
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
-        """Prints text. What is in one line needs no indentation."""
+        """Prints text; a single line needs no indentation."""
         if "\n" in text:
             super().print_string(text, indent=indent)
         else:
@@ -90,7 +90,7 @@ class ProgramPrinter(Printer):
 
 
 def _types(module: ModuleOp) -> Iterator[Attribute]:
-    """The type of every value, once for each place where it is printed."""
+    """Yields the type of every value, once for each place where it is printed."""
     for op in module.walk():
         for region in op.regions:
             for block in region.blocks:
@@ -108,7 +108,7 @@ def _layout_of(type_: Attribute) -> Layout | None:
 
 
 def _alias(type_: Attribute, show_mesh: bool) -> str:
-    """What a tensor type with a layout is called, before it is made unique."""
+    """Returns a name for a tensor type with a layout, which is not unique yet."""
     assert isinstance(type_, TensorType)
     layout = _layout_of(type_)
     assert layout is not None
@@ -123,13 +123,13 @@ def _alias(type_: Attribute, show_mesh: bool) -> str:
 
 
 def _dim(size: int, shards: Iterable[Shard]) -> str:
-    """A dimension of that size and what splits it."""
+    """Returns a dimension of that size and what splits it, as part of a name."""
     axes = (s.axis if s.run is None else f"{s.axis}{s.run}" for s in shards)
     return f"{'dyn' if size < 0 else size}{''.join(axes)}"
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """The name, with a number behind it if it is taken; takes it."""
+    """Returns the name, followed by a number if it is taken, and adds it to `taken`."""
     names = (name if n == 1 else f"{name}_v{n}" for n in count(1))
     found = next(n for n in names if n not in taken)
     taken.add(found)

@@ -1,0 +1,1 @@
+"""The command line: `distir`, with one file per command in `commands`, and `distir-opt`."""

@@ -1,30 +1,37 @@
 """
-What commands share of their arguments. The types raise what argparse reports as usage
-errors.
+Arguments that several commands have. The argument types raise errors that argparse reports
+as usage errors.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from math import isfinite
+from pathlib import Path
+
+DTYPES = ("f32", "f16", "bf16")
+"""The types of floats that models compute in."""
+
+NARROW_DTYPES = ("f16", "bf16")
+"""Those of 16 bits."""
 
 
 def positive_integer(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parses a whole number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
 
 def non_negative_integer(text: str) -> int:
-    """A whole number of at least 0."""
+    """Parses a whole number of at least 0."""
     if not text.isascii() or not text.isdigit():
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def non_negative_number(text: str) -> float:
-    """A finite number of at least 0."""
+    """Parses a finite number of at least 0."""
     try:
         number = float(text)
     except ValueError:
@@ -35,12 +42,12 @@ def non_negative_number(text: str) -> float:
 
 
 def positive_integers(text: str) -> tuple[int, ...]:
-    """Whole numbers of at least 1, between commas."""
+    """Parses whole numbers of at least 1, separated by commas."""
     return tuple(positive_integer(part) for part in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas."""
+    """Parses names separated by commas."""
     found = tuple(part.strip() for part in text.split(","))
     if not all(found):
         raise ArgumentTypeError(f"{text!r} is not a list of names between commas")
@@ -48,15 +55,28 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def dimension(text: str) -> tuple[str, int]:
-    """`NAME=SIZE`, the size of a dynamic dimension."""
+    """Parses `NAME=SIZE`, the size of a dynamic dimension."""
     name, equals, size = text.rpartition("=")
     if not equals or not name:
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE")
     return name, positive_integer(size)
 
 
+def add_kernels(parser: ArgumentParser) -> None:
+    """Declares the files of the kernels that a program may use."""
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.py",
+        help="the file of a module of kernels that the program names; may be repeated. "
+        "Without it, the functions that a program asks for are not loaded",
+    )
+
+
 def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
-    """The cluster that a program is distributed over, and its size."""
+    """Declares the cluster that a program is distributed over, and its size."""
     parser.add_argument(
         "--cluster",
         required=required,
@@ -82,4 +102,15 @@ def add_profile_argument(parser: ArgumentParser) -> None:
         help="what the devices reach in practice instead of what their data sheets say: a "
         "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, or "
         "those that the cluster names; once for each kind of device",
+    )
+
+
+def add_backend_argument(parser: ArgumentParser) -> None:
+    """Declares `--backend`: what processes that are timed run on."""
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="what is measured on: gloo, the cores of this machine's CPU (default), or nccl, "
+        "its GPUs",
     )

@@ -1,4 +1,4 @@
-"""`distir search --auto`: what it takes, what it shows, what it writes."""
+"""`distir search --auto`: its arguments, its output, and the plan that it writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_AUTO = ("time_limit", "explain", "shard", "whole")
 
 
 def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the search beyond the grid."""
+    """Declares the options of the search beyond the grid."""
     group = parser.add_argument_group("beyond the grid")
     group.add_argument(
         "--auto",
@@ -72,7 +72,7 @@ def check_auto_arguments(arguments: argparse.Namespace) -> None:
 
 
 def search_options(arguments: argparse.Namespace) -> SearchOptions:
-    """What the arguments of `distir search` let a search choose from."""
+    """Returns the options of a search from the arguments of `distir search`."""
     from dataclasses import fields
 
     from distir.planning.plan import SearchOptions
@@ -92,8 +92,8 @@ def search(
     clock: Clock,
 ) -> tuple[AutoSearch, bool]:
     """
-    Searches while the clock runs, showing how far it is; and whether the user ended it.
-    Raises DistIRError.
+    Searches while the clock runs, showing its progress. Returns the search, and whether the
+    user interrupted it. Raises DistIRError.
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
@@ -123,7 +123,10 @@ def search(
 
 
 def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
-    """Distributes by the best plan, notes it, and writes the program if it is asked for."""
+    """
+    Distributes the program by the best plan, reports that, and writes the program if asked
+    for.
+    """
     from distir.planning.annotations import read_notes
     from distir.planning.auto.results import chosen_plan, emit
     from distir.tools.files import keep_weights_reachable, write_program
@@ -132,7 +135,7 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     best = search.best
     assert best is not None
     if output is None:
-        note(chosen_plan(search))
+        note(search.measured_note() or chosen_plan(search))
         return
     module = search.programs(best.plan.batch)
     emit(module, search)
@@ -144,8 +147,8 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
 
 def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
     """
-    Prints the modules of the best plan beside the runner-up, and what binds, to stdout or
-    another file.
+    Prints the modules of the best plan beside those of the runner-up, and whether memory
+    binds, to stdout or another file.
     """
     from distir.planning.auto.explain import ScopeCost, by_scope
     from distir.planning.auto.results import memory_binds, runner_up
@@ -200,7 +203,7 @@ def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
 
 
 def explanation(search: PlanSearch) -> str:
-    """What `explain` prints, as text."""
+    """Returns what `explain` prints, as text."""
     file = StringIO()
     explain(search, file)
     return file.getvalue().strip("\n")

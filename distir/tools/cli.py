@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
-from distir import __version__
+from distir.version import __version__
 
 COMMANDS = {
     "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),
@@ -23,7 +23,7 @@ COMMANDS = {
     "export": ("export", "write the weights of a checkpoint for others"),
     "calibrate": ("calibrate", "measure this machine and write a profile of it"),
 }
-"""Per command its module in `distir.tools.commands` and what it does."""
+"""For each command its module in `distir.tools.commands` and what it does."""
 
 
 class Command(Protocol):
@@ -50,8 +50,9 @@ def _command(name: str) -> Command:
 
 def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
     """
-    The parser of the command line, with the arguments of all commands, or of the one that
-    is called `only`: each is imported for it, which takes as long as all else.
+    Returns the parser of the command line, with the arguments of all commands, or only of
+    the one called `only`: each command is imported for it, which takes as long as
+    everything else.
     """
     parser = _Parser(
         prog="distir",
@@ -69,7 +70,10 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; errors are one paragraph on stderr and exit code 1."""
+    """
+    Runs a command and returns its exit code; errors are one paragraph on stderr and exit
+    code 1.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     parsed = argument_parser("".join(arguments[:1])).parse_args(arguments)
 

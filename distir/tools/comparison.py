@@ -1,4 +1,4 @@
-"""Two programs on the same inputs: how far their outputs are apart."""
+"""Compares the outputs of two programs on the same inputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from distir.repacking import Repacked
 
 _AT_ONCE = 1 << 20
-"""Elements that are compared at a time, in numbers of several times their size."""
+"""
+The number of elements that are compared at a time, as comparing takes several times their
+memory.
+"""
 
 
 @dataclass(frozen=True)
 class OutputDifference:
     """
-    How far an output of two programs is apart at most, `absolute` and `relative` to its
-    largest magnitude or 1, and the relative difference that is allowed.
+    The largest difference between an output of two programs, `absolute` and `relative` to
+    its largest magnitude (or 1), and the relative difference that is allowed.
     """
 
     name: str
@@ -34,12 +37,12 @@ class OutputDifference:
 
     @property
     def within(self) -> bool:
-        """Whether it is as close as it is to be."""
+        """Whether the difference is allowed."""
         return self.relative <= self.tolerance
 
 
 def default_tolerance(dtype: np.dtype[Any]) -> float:
-    """The largest relative difference allowed of outputs of that element type."""
+    """Returns the largest relative difference allowed for outputs of that element type."""
     return 2e-2 if dtype.itemsize <= 2 and dtype.kind in "fV" else 1e-4
 
 
@@ -47,9 +50,9 @@ def largest_difference(
     reference: npt.NDArray[Any], candidate: npt.NDArray[Any]
 ) -> tuple[float, float]:
     """
-    The largest difference of two arrays of one shape, absolute and relative to
+    Returns the largest difference of two arrays of one shape, absolute and relative to
     max(1, largest finite magnitude). Equal infinities and two NaNs do not differ; a NaN
-    differs infinitely from a number, and so do two texts from each other.
+    differs infinitely from a number, and so do two different texts.
     """
     if reference.dtype.kind in "OUS":
         equal = bool((reference == candidate).all())
@@ -71,12 +74,12 @@ def largest_difference(
 
 
 def _shapes(value: Any) -> list[Any]:
-    """The shape of an array, or those of the arrays of a sequence."""
+    """Returns the shape of an array, or those of the arrays of a sequence."""
     return [_shapes(v) for v in value] if isinstance(value, list) else [*value.shape]
 
 
 class _Output(NamedTuple):
-    """A result of a program, or a part of one: its name, and what it is declared to be."""
+    """A result of a program, or a part of one, with its name and declared type."""
 
     name: str
     text: str
@@ -85,7 +88,7 @@ class _Output(NamedTuple):
 
 
 def _outputs(module: ModuleOp) -> list[_Output]:
-    """The results of a program, in order."""
+    """Returns the results of a program, in order."""
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype
@@ -95,12 +98,13 @@ def _outputs(module: ModuleOp) -> list[_Output]:
         result_names,
         updated_arguments,
     )
+    from distir.source_forms import source_types
 
     function = entry_function(module)
     arguments, updates = argument_names(function), updated_arguments(function)
     outputs: list[_Output] = []
     for i, (name, type_) in enumerate(
-        zip(result_names(function), function.function_type.outputs, strict=True)
+        zip(result_names(function), source_types(function)[1], strict=True)
     ):
         text = str(type_)
         if isinstance(type_, TensorType):
@@ -113,7 +117,10 @@ def _outputs(module: ModuleOp) -> list[_Output]:
 
 
 def _repacked_results(module: ModuleOp) -> dict[int, Repacked]:
-    """The results that are to an argument made of several tensors what theirs are to these."""
+    """
+    Returns the results, by index, that update an argument which holds several tensors, and
+    how it holds them.
+    """
     from distir.program import (
         argument_names,
         entry_function,
@@ -136,8 +143,9 @@ def _paired(
     reference: ModuleOp, candidate: ModuleOp
 ) -> tuple[list[_Output], list[_Output]]:
     """
-    The results of two programs, in an order in which they can be compared: that of the
-    programs, or, where one has repacked what the other has not, their parts by name.
+    Returns the results of two programs in an order in which they can be compared: that of
+    the programs or, if one of them holds several tensors in one where the other does not,
+    their parts by name.
     """
     ours, theirs = _outputs(reference), _outputs(candidate)
     packed = _repacked_results(reference), _repacked_results(candidate)
@@ -155,7 +163,7 @@ def _paired(
         return sorted(named + whole, key=lambda output: output.name)
 
     ours, theirs = parts(ours, packed[0]), parts(theirs, packed[1])
-    # What is a part in one of them is compared by its shape when it is there.
+    # A part of a result is compared by its shape once there are values.
     split = {o.name for o in (*ours, *theirs) if o.part is not None}
     blank = [
         [o._replace(text="") if o.name in split else o for o in x]
@@ -165,7 +173,7 @@ def _paired(
 
 
 def _value(module: ModuleOp, results: Sequence[Any], output: _Output) -> Any:
-    """The value of a result, or of its part."""
+    """Returns the value of a result, or of its part."""
     value = results[output.position]
     if output.part is None:
         return value
@@ -199,14 +207,15 @@ def check_same_outputs(
 
 
 def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -> None:
-    """Raises DistIRError for a result that is not of the type that it is declared to be."""
+    """Raises DistIRError for a result that does not have its declared type."""
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype
     from distir.errors import DistIRError
     from distir.program import entry_function
+    from distir.source_forms import source_types
 
-    types = entry_function(module).function_type.outputs
+    _, types = source_types(entry_function(module))
     for (name, text, *_), type_, value in zip(
         _outputs(module), types, results, strict=True
     ):
@@ -232,9 +241,9 @@ def compare(
     tolerance: float | None,
 ) -> list[OutputDifference]:
     """
-    Runs two programs on the same arguments, by name, in one process, and compares their
-    outputs; `paths` are what messages call them. Without a `tolerance` that of the outputs'
-    types is allowed. Raises DistIRError for programs that are not the same.
+    Runs two programs on the same arguments, given by name, in one process, and compares
+    their outputs. `paths` name the programs in messages. Without a `tolerance`, that of the
+    outputs' types is allowed. Raises DistIRError for programs with different results.
     """
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program

@@ -1,4 +1,4 @@
-"""How a program is to be distributed: the options that several commands take."""
+"""The options of `distir distribute`, which several commands take."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _ALL = "all"
-"""What `--overlap` stands for without a value."""
+"""The value of `--overlap` if none is given."""
 
 
 def _kinds(text: str) -> list[str]:
-    """Kinds of communication, separated by commas."""
+    """Parses kinds of communication, separated by commas."""
     from distir.transforms.overlap.kinds import KINDS
 
     found = text.split(",")
@@ -39,6 +39,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         type=positive_integer,
         default=1,
         help="data-parallel degree (default 1)",
+    ),
+    "-c": dict(
+        type=positive_integer,
+        default=1,
+        help="context-parallel degree: sequences are split, through attention (default 1)",
     ),
     "-t": dict(
         type=positive_integer,
@@ -88,7 +93,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="append",
         default=[],
         metavar="NAME:DIM=AXIS[:RUN]",
-        help="split dimension DIM of argument NAME over mesh axis AXIS (d or t), in runs "
+        help="split dimension DIM of argument NAME over mesh axis AXIS (d, c or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
     ),
     "--whole": dict(
@@ -115,6 +120,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",
     ),
+    "--context": dict(
+        choices=("gather", "ring"),
+        default="gather",
+        help="how keys and values come to the queries of the other -c devices: all are "
+        "gathered (default), or blocks go around while devices compute, which takes less "
+        "memory",
+    ),
+    "--context-order": dict(
+        choices=("contiguous", "cyclic"),
+        default="contiguous",
+        help="which tokens of a sequence each of the -c devices has: neighbours, or, dealt "
+        "out in turn, some from everywhere, so that a causal mask leaves equal work to all",
+    ),
     "--overlap": dict(
         action="extend",
         type=_kinds,
@@ -133,17 +151,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "(default), or each tensor in a message of its own",
     ),
 }
-"""The options of `distribute`, but for the cluster, as argparse takes them."""
+"""The options of `distribute` except for the cluster, as argparse takes them."""
 
 
 def add_distribution_arguments(parser: ArgumentParser) -> None:
-    """The options of `distribute`, but for the cluster."""
+    """Declares the options of `distribute`, except for the cluster."""
     for option, settings in _OPTIONS.items():
         parser.add_argument(option, **settings)
 
 
 def given_options(arguments: Namespace) -> list[str]:
-    """The options of `distribute` that a command was given, as they are written."""
+    """
+    Returns the options of `distribute` that a command was given, as the user wrote them.
+    """
     given = [] if arguments.devices is None else ["--devices"]
     for option, settings in _OPTIONS.items():
         default = False if settings.get("action") == "store_true" else None

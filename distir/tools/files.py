@@ -1,4 +1,4 @@
-"""The files that the commands read and write."""
+"""Reads and writes the files of the commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects.dist import SCOPE, WEIGHTS
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
 from distir.passes import get_all_passes
@@ -56,7 +56,7 @@ def write_program(module: ModuleOp, path: Path) -> None:
 
 
 def named_pass(name: str) -> ModulePass:
-    """A pass of DistIR with its default options."""
+    """Returns a pass of DistIR with its default options."""
     return get_all_passes()[name]()()
 
 
@@ -70,7 +70,7 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
 
 def verify(module: ModuleOp) -> None:
     """
-    Verifies a module, as its own `verify` does, but ops that are alike once. Raises
+    Verifies a module, as its own `verify` does, but ops that are alike only once. Raises
     VerifyException.
     """
     _Verifier().verify(module)
@@ -78,20 +78,20 @@ def verify(module: ModuleOp) -> None:
 
 class _Verifier:
     """
-    Verifies calls, collectives, ops of training steps and operators of ONNX once for all
-    that are alike: what is said of these depends on nothing but their attributes and types
-    (of ONNX's on their types without layouts, and on the constants that they work on).
+    Verifies ops once for all that are alike, for calls, collectives, ops of training steps
+    and operators of ONNX: their verification depends on nothing but their attributes and
+    types (for ONNX's, on their types without layouts and on their constant operands).
     """
 
     def __init__(self) -> None:
         self._alike: set[object] = set()
-        # Of types as they are and without layouts, by their ids, as hashing takes long:
-        # types and attributes live as long as their module.
+        # The numbers of types with and without layouts, by the types' ids, as hashing is
+        # slow: types and attributes live as long as their module.
         self._types: dict[int, tuple[int, int]] = {}
         self._numbers: dict[Attribute, int] = {}
 
     def verify(self, op: Operation) -> None:
-        """Verifies an op and what is in it. Raises VerifyException."""
+        """Verifies an op and the ops in it. Raises VerifyException."""
         for region in op.regions:
             for block in region.blocks:
                 if block.first_op is None:
@@ -108,7 +108,9 @@ class _Verifier:
         op.verify(verify_nested_ops=False)
 
     def _content(self, op: Operation) -> object | None:
-        """What is equal for ops of one kind that are alike; None of a kind that is not known."""
+        """
+        Returns a key that is equal for ops that are alike; None for other kinds of ops.
+        """
         if not isinstance(op, OnnxOp | CallOp) and not op.name.startswith("train."):
             # Attributes of a collective tie it to ops around it.
             is_plain = op.attributes.keys() <= {SCOPE}
@@ -138,12 +140,12 @@ class _Verifier:
         return (what, *map(type, operands), *[types[id(type_)][0] for type_ in used])
 
     def _number(self, type_: Attribute) -> int:
-        """A number for a type, the same for equal ones."""
+        """Returns a number for a type, which is the same for equal types."""
         return self._numbers.setdefault(type_, len(self._numbers))
 
 
 def _constant(value: SSAValue) -> object:
-    """What kind of value an operand of an operator is, with its number if a constant."""
+    """Returns a key for an operand of an operator: a number if it is a constant."""
     if type(value) is not OpResult or value.op.name != "onnx.Constant":
         return type(value)
     return id(value.op.properties.get("value"))
@@ -151,9 +153,9 @@ def _constant(value: SSAValue) -> object:
 
 def program_weights(module: ModuleOp, path: Path) -> Arrays:
     """
-    The weights of the module read from `path`, by name; empty if it has none. Raises
-    DistIRError for weights that no argument has the name of: they would go unused, and
-    what they are meant for would get random values.
+    Returns the weights of the module read from `path`, by name; none if it has none. Raises
+    DistIRError for weights that belong to no argument: they would not be used, and the
+    arguments that they were meant for would get random values.
     """
     file = weights_file(module, path)
     if file is None:
@@ -171,9 +173,10 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
 
 def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path | None:
     """
-    A module names its weights by a file in its own folder. When a module read from
-    `source` is written to another folder, this puts its weights beside `target` (a hard
-    link where the file system allows one) and returns where.
+    Makes the weights of a module that was read from `source` available beside `target`, to
+    which it is written, as a module names its weights by a file in its own folder. They are
+    hard-linked if the file system allows it, else copied. Returns the path, or None if
+    there is nothing to do.
     """
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():
@@ -195,7 +198,9 @@ def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path
 
 
 def read_arrays(path: Path | None) -> Arrays:
-    """The arrays of an .npz file, by name; none without a file. Raises DistIRError."""
+    """
+    Returns the arrays of an .npz file, by name; none without a file. Raises DistIRError.
+    """
     if path is None:
         return {}
     with path.open("rb") as stream:

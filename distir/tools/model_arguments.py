@@ -1,4 +1,7 @@
-"""Which model `distir import` reads: a file, a function in Python, or a configuration."""
+"""
+The arguments that say which model `distir import` reads: a file, a function in Python, or a
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares `--transformers` and what goes with it."""
+    """Declares `--transformers` and the options that go with it."""
     from distir.frontends.torch_sources import TASKS
 
     group = parser.add_argument_group("models of Hugging Face, without a download")
@@ -41,12 +44,12 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def source_of(arguments: argparse.Namespace) -> Path:
-    """The file or function that the model comes from."""
+    """Returns the file or function that the model comes from."""
     return arguments.model or arguments.transformers
 
 
 def imported_model(arguments: argparse.Namespace) -> ImportedModel:
-    """The program of the model that the arguments name. Raises DistIRError."""
+    """Imports the model that the arguments name. Raises DistIRError."""
     from distir.errors import DistIRError
     from distir.tools.reporting import progress
 
@@ -93,7 +96,9 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
 
 
 def _function(arguments: argparse.Namespace) -> tuple[Path, str] | None:
-    """The file and the name in `FILE.py:FUNCTION`; None for a model of another kind."""
+    """
+    Returns the file and the name in `FILE.py:FUNCTION`; None for a model of another kind.
+    """
     file, colon, name = str(arguments.model or "").rpartition(":")
     return (Path(file), name) if colon and file.endswith(".py") else None
 

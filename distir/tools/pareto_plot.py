@@ -1,4 +1,4 @@
-"""A drawing of a search: throughput over peak memory, as an SVG file on its own."""
+"""Draws the results of a search, throughput over peak memory, as an SVG file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _STYLE = (
 
 def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
     """
-    Draws a dot for each result, both axes logarithmic: those that do not fit in grey,
-    the Pareto front of the others in orange. A dot's title names its configuration.
-    Raises DistIRError.
+    Draws a dot for each result, both axes logarithmic: those that do not fit in grey, the
+    Pareto front of the others in orange. A dot's title names its plan. Raises DistIRError.
     """
     try:
         path.write_text(pareto_plot(results), "utf-8")
@@ -31,7 +30,7 @@ def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
 
 
 def pareto_plot(results: Sequence[Result]) -> str:
-    """The drawing as SVG text."""
+    """Returns the drawing as SVG text."""
     drawn = [
         o
         for o in simulated(results)

@@ -16,6 +16,7 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses
 from distir.program import argument_names, argument_roles, describe, entry_function
 from distir.repacking import repacked_weights
+from distir.source_forms import source_types
 from distir.tools.files import Arrays, program_weights
 
 _BATCHES = ("input", "label")
@@ -25,9 +26,9 @@ def given_and_random_arguments(
     module: ModuleOp, path: Path, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    The global value of every argument of the program read from `path`, by name and in
-    order: from `given` or the program's weights where they hold it, else random.
-    Raises DistIRError.
+    Returns the global value of every argument of the program read from `path`, by name and
+    in order: from `given` or the program's weights if these hold it, else random. Raises
+    DistIRError.
     """
     return whole_arguments(module, path, program_weights(module, path), given, seed)
 
@@ -36,13 +37,13 @@ def whole_arguments(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    The same for a program with these weights; `path` is what messages call it. Raises
+    Does the same for a program with these weights; `path` names it in messages. Raises
     DistIRError.
     """
     names = argument_names(entry_function(module))
     check_known(module, path, weights, given)
     values = dict(zip(names, random_arguments(module, seed, weights), strict=True))
-    types = entry_function(module).function_type.inputs
+    types, _ = source_types(entry_function(module))
     for name, type_ in zip(names, types, strict=True):
         if name in given:
             values[name] = _fitting(module, name, given[name], type_)
@@ -67,14 +68,14 @@ def training_arguments(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    What a training of a program with these weights is given by name: all of `given`, and
-    random inputs and labels where it does not hold them. Inputs and labels in `given` may
-    have one more dimension in front, of steps. The runtime initialises the rest.
-    Raises DistIRError.
+    Returns what a training of a program with these weights is given by name: all of
+    `given`, and random inputs and labels where it does not hold them. Inputs and labels in
+    `given` may have one more dimension in front, of steps. The runtime initialises the
+    rest. Raises DistIRError.
     """
     function = entry_function(module)
     names, roles = argument_names(function), argument_roles(function)
-    types = function.function_type.inputs
+    types, _ = source_types(function)
     batches = {n for n, role in zip(names, roles, strict=True) if role in _BATCHES}
     check_known(module, path, weights, given)
     values = {
@@ -97,9 +98,9 @@ def _fitting(
     over_steps: bool = False,
 ) -> npt.NDArray[Any]:
     """
-    The array, cast within its kind of number to the argument's type; with `over_steps`
-    it may have one more dimension in front. Raises DistIRError, also for indices of
-    entries that a table does not have.
+    Returns the array, cast within its kind of number to the argument's type; with
+    `over_steps` it may have one more dimension in front. Raises DistIRError, also for
+    indices that lie outside a table.
     """
     if not isinstance(type_, TensorType):
         raise DistIRError(f"argument {name!r} is a {type_}, which no array can be")
@@ -128,8 +129,8 @@ def arguments_by_name(
     module: ModuleOp, values: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
     """
-    The arguments of a program in its order; what is repacked may be
-    given in parts. Raises DistIRError.
+    Returns the arguments of a program in its order; one that holds several tensors may be
+    given as these. Raises DistIRError.
     """
     function = entry_function(module)
     names = argument_names(function)

@@ -1,4 +1,4 @@
-"""How the tools speak to their users: errors, notes, progress and tables."""
+"""Output of the tools: errors, notes, progress and tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseE
 INTERRUPTED = 130
 
 GARBAGE = 5_000_000
-"""New objects after which a command looks for garbage."""
+"""The number of new objects after which a command collects garbage."""
 
 
 def explain(error: BaseException) -> str | None:
     """
-    One paragraph for an error that the user can mend, whatever strings its message
-    quotes; None for one that is a fault of the program.
+    Returns one paragraph for an error that the user can fix, whatever strings its message
+    quotes; None for an error that is a bug of the program.
     """
     match error:
         case ParseError():
@@ -43,8 +43,8 @@ def explain(error: BaseException) -> str | None:
 
 def _offending_op(error: BaseException) -> str:
     """
-    The op that xDSL points at in the module it attaches to a verifier's error: the line
-    that carets underline.
+    Returns the op that xDSL points at in the module that it attaches to a verifier's error:
+    the line that carets underline.
     """
     for attached in getattr(error, "__notes__", []):
         lines = attached.splitlines()
@@ -85,13 +85,16 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
 
 
 def note(message: str) -> None:
-    """Something the user should know, on stderr."""
+    """Prints something that the user should know, on stderr."""
     print(f"note: {' '.join(message.split())}", file=sys.stderr)
 
 
 @contextmanager
 def progress(message: str) -> Generator[None]:
-    """Shows on stderr, when that is a terminal, that something is going on."""
+    """
+    A context manager that shows a message on stderr, if that is a terminal, while something
+    is going on.
+    """
     if not sys.stderr.isatty():
         yield
         return
@@ -105,8 +108,8 @@ def progress(message: str) -> Generator[None]:
 @contextmanager
 def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
-    Shows on stderr, when that is a terminal, how far something is; what it gives is called
-    with how many more of `total` are done.
+    A context manager that shows a progress bar on stderr, if that is a terminal. It yields
+    a function to be called with how many more of `total` are done.
     """
     if not sys.stderr.isatty():
         yield lambda count: None
@@ -145,7 +148,8 @@ def table(
     file: IO[str] | None = None,
 ) -> None:
     """
-    A table on stdout, or in another file; columns after the first are aligned to the right.
+    Prints a table to stdout, or to another file; columns after the first are aligned to the
+    right.
     """
     from rich import box
     from rich.console import Console
@@ -167,7 +171,7 @@ def table(
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration with a fitting unit."""
+    """Returns a duration as text with a suitable unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -175,7 +179,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def flops_text(count: float) -> str:
-    """A number of floating-point operations with a fitting unit."""
+    """Returns a number of floating-point operations as text with a suitable unit."""
     for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}"
@@ -183,7 +187,7 @@ def flops_text(count: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes with a fitting decimal unit."""
+    """Returns a number of bytes as text with a suitable decimal unit."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.3g} {unit}"

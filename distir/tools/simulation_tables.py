@@ -1,4 +1,4 @@
-"""What `distir simulate` prints."""
+"""Prints the results of `distir simulate`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from distir.interpreters.simulator.reports.time_report import Spent
 
 _LISTED = 32
-"""Lines of a table of devices."""
+"""The most lines of a table of devices."""
 
 _SCOPES = 12
 _CAUSES = 12
 
 
 def print_simulation(result: Simulation) -> None:
-    """The step, and a line per device; of many, one for all that do the same."""
+    """
+    Prints the step, and a line per device; if there are many, one line for all that do the
+    same.
+    """
     print(
         f"step time {seconds_text(result.step_time_s)}, "
         f"{result.throughput_samples_per_s:.4g} samples/s, {result.ops} ops on "
@@ -67,7 +70,7 @@ def print_simulation(result: Simulation) -> None:
 
 
 def _row(result: Simulation, index: int) -> list[str]:
-    """The numbers of a device, by its place in the lists."""
+    """Returns the numbers of a device, given its index in the lists."""
     peak, memory = result.peak_memory_bytes[index], result.memory_bytes[index]
     return [
         f"{bytes_text(peak)} of {bytes_text(memory)}",
@@ -80,7 +83,9 @@ def _row(result: Simulation, index: int) -> list[str]:
 
 
 def print_memory(report: MemoryReport) -> None:
-    """What is alive at the peak: by kind for all devices, the rest for the fullest."""
+    """
+    Prints what is alive at the peak: by kind for all devices, the rest for the fullest.
+    """
     kinds = [kind for kind in report.largest.by_kind if _is_anywhere(kind, report)]
     print("\nmemory at the peak")
     groups = report.groups
@@ -126,7 +131,7 @@ def _print_scopes(memory: GroupMemory) -> None:
 
 
 def print_difference(difference: Difference, names: tuple[str, str]) -> None:
-    """How much longer the second program takes, and what for."""
+    """Prints how much longer the second program takes, and for what."""
     from distir.interpreters.simulator.reports.time_report import Spent
 
     first, second = difference.first, difference.second
@@ -185,7 +190,10 @@ def _parts(spent: Spent) -> list[str]:
 
 
 def _signed(ticks: int) -> str:
-    """A difference of times in femtoseconds; rounding makes fewer than a thousand."""
+    """
+    Returns a difference of times, given in femtoseconds, as text; fewer than a thousand are
+    rounding.
+    """
     if abs(ticks) < 1000:
         return "0"
     return ("+" if ticks > 0 else "-") + seconds_text(abs(ticks) * 1e-15)

@@ -1,4 +1,4 @@
-"""Parts of the drawings that the tools write, as SVG text."""
+"""Parts of drawings as SVG text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from math import ceil, floor, log10
 
 STYLE = "text { font: 13px sans-serif; fill: #222 } .grid { stroke: #ddd } "
-"""How texts and grids look."""
+"""The style sheet of texts and grids."""
 
 
 class LogAxis:
@@ -19,12 +19,12 @@ class LogAxis:
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value."""
+        """Returns the pixel of a value."""
         share = (log10(value) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Values to write beside the axis: 1, 2 or 5 times a power of ten."""
+        """Returns the values to write beside the axis: 1, 2 or 5 times a power of ten."""
         decades = range(floor(self.low), ceil(self.high) + 1)
         digits = (1, 2, 5) if self.high - self.low < 3 else (1,)
         found = [digit * 10.0**n for n in decades for digit in digits]
@@ -33,7 +33,8 @@ class LogAxis:
 
 class Chart:
     """
-    A field over two logarithmic axes; what is around it has `LEFT`, `right`, `top` and `BOTTOM` pixels.
+    A field over two logarithmic axes, with margins of `LEFT`, `right`, `top` and `BOTTOM`
+    pixels.
     """
 
     LEFT, BOTTOM = 90, 60
@@ -51,7 +52,7 @@ class Chart:
         self.y = LogAxis(ys, height - self.BOTTOM, top)
 
     def grid(self, x_title: str, y_title: str) -> list[str]:
-        """Lines and numbers, and what is on the axes."""
+        """Returns the lines, the numbers and the titles of the axes."""
         x, y = self.x, self.y
         parts: list[str] = []
         for value in x.ticks():
@@ -69,7 +70,9 @@ class Chart:
         return parts
 
     def dot(self, x: float, y: float, look: str, title: str) -> str:
-        """A dot with attributes for its look; the title is shown beside the pointer."""
+        """
+        Returns a dot with attributes for its look; the title is shown beside the pointer.
+        """
         return (
             f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="3.5" {look}>'
             f"<title>{escape(title)}</title></circle>"
@@ -77,7 +80,7 @@ class Chart:
 
 
 def document(width: int, height: int, style: str, parts: Sequence[str]) -> str:
-    """A whole drawing, on white."""
+    """Returns a whole drawing, on white."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
@@ -91,12 +94,12 @@ def document(width: int, height: int, style: str, parts: Sequence[str]) -> str:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A line of a class of the style sheet."""
+    """Returns a line of a class of the style sheet."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def text(x: float, y: float, shown: str, anchor: str) -> str:
-    """A text whose start, middle or end is at a point."""
+    """Returns a text whose start, middle or end is at a point."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown)}</text>'
     )

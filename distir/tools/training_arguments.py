@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distir.tools.arguments import non_negative_integer, non_negative_number
+from distir.tools.arguments import (
+    non_negative_integer,
+    non_negative_number,
+    positive_integer,
+)
 
 if TYPE_CHECKING:
     from distir.passes.differentiate import DifferentiatePass
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
 LOSSES = ("cross_entropy", "mse", "none")
 DROPOUT_MASKS = ("drawn", "stored")
 GRADIENT_DTYPES = ("parameter", "f32")
+LOSS_SCALINGS = ("none", "dynamic")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _NUMBERS = {
     "learning-rate": "step size (default 0.001)",
@@ -26,7 +31,7 @@ _NUMBERS = {
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Declares `--training` and what goes with it; gives the group of these options."""
+    """Declares `--training` and the options that go with it; returns their group."""
     group = parser.add_argument_group("training")
     group.add_argument(
         "--training",
@@ -75,6 +80,20 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
         default=None,
         help="update 16-bit parameters themselves instead of an f32 copy of each",
     )
+    for name, parts in (("devices", "devices"), ("micro-batches", "micro-batches")):
+        group.add_argument(
+            f"--batch-norm-{name}",
+            type=positive_integer,
+            metavar="N",
+            help=f"batch normalisation has statistics of the samples of one of N {parts}, as "
+            "in PyTorch (default 1: of all of them)",
+        )
+    group.add_argument(
+        "--loss-scaling",
+        choices=LOSS_SCALINGS,
+        help="whether gradients are those of the loss times a power of two, which is "
+        "halved where they overflow (default dynamic for --dtype f16 and --autocast f16)",
+    )
     for name, help_ in _NUMBERS.items():
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
@@ -86,7 +105,7 @@ def differentiate_pass(
     arguments: argparse.Namespace, loss: str | None = None
 ) -> DifferentiatePass | None:
     """
-    The pass that these arguments ask for; None without `--training`. `loss` is the
+    Returns the pass that these arguments ask for; None without `--training`. `loss` is the
     default loss. Raises DistIRError for arguments that do not go together.
     """
     from distir.errors import DistIRError
@@ -97,7 +116,10 @@ def differentiate_pass(
         "optimizer",
         "dropout_masks",
         "dropout_seed",
+        "batch_norm_devices",
+        "batch_norm_micro_batches",
         "gradient_dtype",
+        "loss_scaling",
         "master_weights",
         *(name.replace("-", "_") for name in _NUMBERS),
     ]
@@ -113,6 +135,11 @@ def differentiate_pass(
             }.get(option, option)
             raise DistIRError(f"--{option} is of use with --training only; add it")
         return None
+    if "f16" in (
+        getattr(arguments, "dtype", None),
+        getattr(arguments, "autocast", None),
+    ):
+        given.setdefault("loss_scaling", "dynamic")
     given.setdefault("loss", loss)
     if given["loss"] is None:
         raise DistIRError(

@@ -1,4 +1,4 @@
-"""What the import of a training step says about what it trains."""
+"""Reports what an imported training step trains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distir.tools.reporting import note
 
 def report_training(imported: ImportedModel) -> None:
     """
-    Prints one line on what is trained, and a note where the model's file does not say it.
+    Prints one line on what is trained, and a note if the model's file does not say it.
     """
     function = entry_function(imported.module)
     reached = {*updated_arguments(function).values()}

@@ -1,10 +1,10 @@
 """
 Collectives of neighbouring tensors become one message.
 
-A collective has a latency of its own, however small its tensor is. Those of one kind that
-nothing keeps apart are brought together and marked `dist.joined`: they form a bucket. One
-that comes later moves up to the bucket if its operand is there by then; otherwise the
-bucket moves down to it if nothing uses what the bucket gives before.
+Every collective has a latency, however small its tensor is. Those of one kind between which
+nothing stands in the way are brought together and marked `dist.joined`: they form a bucket.
+A later collective moves up to the bucket if its operand is computed by then; otherwise the
+bucket moves down to it, if nothing uses the bucket's results before.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.prices import local_bytes
 
 Limit = Callable[[CollectiveOp], float]
-"""The bytes per device that a bucket should hold which begins with that collective."""
+"""
+Returns the bytes per device that a bucket should hold which begins with that collective.
+"""
 
 
 def no_limit(first: CollectiveOp) -> float:
-    """Buckets of any size."""
+    """The limit for buckets of any size."""
     return inf
 
 
 @dataclass
 class CollectiveBucket:
     """
-    Collectives that travel together: `members` in their order and where they come to stand,
-    each as an index of the function's ops, and how many bytes they have. `place` is one of
-    the members, the one that stays where it is.
+    Collectives that travel together. `members` are their indices among the function's ops,
+    in order; `place` is the index of the member that stays where it is; the bucket also
+    holds their bytes.
     """
 
     limit: float
@@ -58,7 +60,7 @@ class CollectiveBucketer:
         self.limit = limit
 
     def bucket(self, function: FuncOp) -> None:
-        """Orders the ops of a function anew and marks what joins another collective."""
+        """Reorders the ops of a function and marks those that join another collective."""
         ops = list(function.body.block.ops)
         reads, writes = [op.operands for op in ops], [op.results for op in ops]
         for bucket in self.buckets(ops, reads, writes):
@@ -72,8 +74,9 @@ class CollectiveBucketer:
         writes: Sequence[Sequence[Hashable]],
     ) -> list[CollectiveBucket]:
         """
-        The buckets of ops that run in this order, among them those of a single collective.
-        `reads` and `writes` are the values that each op uses and defines, by whatever names.
+        Returns the buckets of ops that run in this order, buckets of a single collective
+        included. `reads` and `writes` are the values that each op uses and defines, under
+        any keys.
         """
         places = _Places(ops, reads, writes)
         latest: dict[object, CollectiveBucket] = {}
@@ -96,7 +99,9 @@ class CollectiveBucketer:
         return found
 
     def _write(self, members: Sequence[Operation], anchor: Operation) -> None:
-        """Brings the ops together where one of them, the anchor, stands."""
+        """
+        Brings the members of a bucket together at the position of the anchor, one of them.
+        """
         block = anchor.parent_block()
         assert block is not None
         index = next(i for i, op in enumerate(members) if op is anchor)
@@ -117,8 +122,8 @@ class CollectiveBucketer:
 
 class _Places:
     """
-    The places that the ops of a function come to: what is in one bucket has one place,
-    the index of the op of the bucket that stays where it is.
+    Where the ops of a function go: the ops of a bucket have one place, the index of its
+    member that stays.
     """
 
     def __init__(
@@ -143,9 +148,12 @@ class _Places:
                 self.users[value].append(i)
 
     def join(self, op: int, bucket: CollectiveBucket) -> bool:
-        """Brings an op and a bucket before it together, if nothing forbids it."""
+        """
+        Brings an op and an earlier bucket together, if nothing forbids it; returns whether
+        it did.
+        """
         here, there = self.of[op], bucket.place
-        # Beside a call there is something to wait for, or memory to hold meanwhile.
+        # Across a call, a wait would come too early, or memory would be held too long.
         collective = self.ops[op]
         assert isinstance(collective, CollectiveOp)
         stays = collective.is_asynchronous or isinstance(collective, AllGatherOp)
@@ -162,12 +170,12 @@ class _Places:
         return True
 
     def _is_there(self, value: Hashable, place: int) -> bool:
-        """Whether a value is computed before a place, or is an argument."""
+        """Whether a value is an argument or computed before a place."""
         owner = self.owners.get(value)
         return owner is None or self.of[owner] < place
 
     def _is_used(self, op: int, place: int) -> bool:
-        """Whether something uses a result of an op before a place, or at it."""
+        """Whether an op at or before a place uses a result of the given op."""
         users = (user for value in self.writes[op] for user in self.users[value])
         return any(self.of[user] <= place for user in users)
 

@@ -1,6 +1,6 @@
 """
-What exporters emit when they are told not to optimize, written in fewer operators. Only
-forms that are equal for every input: everything else is left to other passes.
+Writes what exporters emit without optimization in fewer operators. Only forms that are
+equal for every input are rewritten: everything else is left to other passes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import STOP_GRADIENT
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import onnx_element_type
 from distir.program import erase_dead
 
@@ -45,7 +46,7 @@ def canonicalize(module: ModuleOp) -> None:
 
 
 def remove_identity(op: OnnxOp) -> None:
-    """`Identity(x)` is x, of whichever type says more."""
+    """Replaces `Identity(x)` by x, with whichever of the two types says more."""
     value, result = op.operands[0], op.results[0]
     if isinstance(value, OpResult) and _says_more(result.type, value.type):
         value = Rewriter.replace_value_with_new_type(value, result.type)
@@ -62,7 +63,7 @@ def _says_more(type_: Attribute, other: Attribute) -> bool:
 
 
 def cast_like_to_cast(op: OnnxOp) -> None:
-    """`CastLike(x, y)` is a Cast to the element type of y."""
+    """Replaces `CastLike(x, y)` by a Cast to the element type of y."""
     source, like = op.operands
     if not isinstance(like.type, TensorType):
         return
@@ -76,8 +77,8 @@ def cast_like_to_cast(op: OnnxOp) -> None:
 
 def split_sequence_to_split(op: OnnxOp) -> None:
     """
-    `SequenceAt(SplitToSequence(x), i)` with constant i is a result of a Split, if the
-    parts are constant too and no other op sees the sequence.
+    Replaces `SequenceAt(SplitToSequence(x), i)` with constant i by a result of a Split, if
+    the parts are constant too and no other op sees the sequence.
     """
     source, users = op.operands[0], [use.operation for use in op.results[0].uses]
     if not isinstance(source.type, TensorType) or len(op.operands) < 2:
@@ -104,7 +105,9 @@ def split_sequence_to_split(op: OnnxOp) -> None:
 
 
 def _parts(split: np.ndarray | None, size: int) -> list[int]:
-    """The sizes of the parts along a dimension of that size; [] if they are not known."""
+    """
+    Returns the sizes of the parts of a dimension of that size; [] if they are not known.
+    """
     if split is None:
         return []
     if split.ndim:

@@ -1,6 +1,6 @@
 """
-Functions that keep fewer residuals: their backward computes again what it needs of the
-forward.
+Activation checkpointing: functions keep fewer residuals, and their backward computes again
+what it needs of the forward.
 """
 
 from __future__ import annotations
@@ -41,16 +41,20 @@ from distir.program import (
 from distir.sharding.rule import rule_for
 
 POLICIES = ("none", "full", "whole", "selective")
-"""What a backward computes again; `activation-checkpoint` explains them."""
+"""
+The policies, which say what a backward computes again; the pass `activation-checkpoint`
+explains them.
+"""
 
 
 def checkpoint(
     module: ModuleOp, policy: str, every: int = 1, layers: Sequence[int] = ()
 ) -> None:
     """
-    Lets backwards recompute instead of keeping residuals, as `activation-checkpoint` says:
-    by a policy, for every n-th layer, or for some only. What calls ask for themselves
-    (`dist.recompute`) goes before. Raises DistIRError.
+    Lets backwards recompute values instead of keeping them as residuals, as
+    `activation-checkpoint` says: by a policy, for every n-th layer, or for the given layers
+    only. A request of a call itself (`dist.recompute`) takes precedence. Raises
+    DistIRError.
     """
     one_of("policy", policy, POLICIES, "activation-checkpoint")
     if every < 1:
@@ -85,7 +89,7 @@ def checkpoint(
 
 
 def _take_policies(entry: FuncOp) -> dict[Operation, str]:
-    """What calls of a function ask for themselves; the requests go."""
+    """Returns the policies that calls of a function request, and removes the requests."""
     found: dict[Operation, str] = {}
     for op in entry.body.block.ops:
         asked = text_attribute(op.attributes, RECOMPUTE)
@@ -97,11 +101,11 @@ def _take_policies(entry: FuncOp) -> dict[Operation, str]:
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:
     """
-    What selective recomputation drops: the results of a contraction of two activations
-    and all that follows up to the next contraction. In attention these are the scores,
-    the masked scores and the probabilities, which grow with the square of the sequence
-    and cost little to compute again (Korthikanti et al. 2022, section 5). Attention that is
-    one op keeps none of these.
+    Returns the values that selective recomputation drops: the results of a contraction of
+    two activations and all that follows up to the next contraction. In attention these are
+    the scores, the masked scores and the probabilities, which grow with the square of the
+    sequence length and are cheap to compute again (Korthikanti et al. 2022, section 5).
+    Attention that is a single op keeps none of these anyway.
     """
     roles = argument_roles(forward)
     derived: set[SSAValue] = {
@@ -130,7 +134,7 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
 
 
 class Recomputing:
-    """Pairs of functions that keep fewer residuals, each made once."""
+    """Makes pairs of functions that keep fewer residuals, each pair once."""
 
     def __init__(self, module: ModuleOp):
         self.module = module
@@ -138,7 +142,9 @@ class Recomputing:
         self.made: dict[tuple[str, frozenset[int], str], tuple[FuncOp, FuncOp]] = {}
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
-        """The saved results of the forward that the policy does not keep."""
+        """
+        Returns the indices of the forward's saved results that the policy does not keep.
+        """
         forward = self.known[pair.forward.callee.string_value()]
         backward = self.known[pair.backward.callee.string_value()]
         results = {i for kind, i in saved_values(backward) if kind == "result"}
@@ -149,7 +155,10 @@ class Recomputing:
         return frozenset(results)
 
     def apply(self, pair: CallPair, drop: frozenset[int], policy: str) -> None:
-        """Makes one pair of calls recompute these results; all of them, if `whole`."""
+        """
+        Makes one pair of calls recompute these results instead of saving them; all of them
+        under the policy `whole`.
+        """
         name = pair.backward.callee.string_value()
         backward = self.known[name]
         forward = self.known[pair.forward.callee.string_value()]
@@ -215,7 +224,7 @@ class Recomputing:
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
-        # What an earlier run of the pass recomputes already is computed once.
+        # Values that an earlier run of the pass recomputes already are not computed twice.
         for op in list(body.ops):
             same = copies.get(_identity(op))
             if same is not None and same is not op:
@@ -234,7 +243,7 @@ class Recomputing:
 
 
 def _identity(op: Operation) -> object:
-    """Equal for ops that compute the same from the same values."""
+    """Returns a key that is equal for ops that compute the same from the same values."""
     return (
         op.name,
         tuple(op.operands),
@@ -246,7 +255,7 @@ def _identity(op: Operation) -> object:
 def _needed_ops(
     wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
 ) -> list[Operation]:
-    """The forward ops that compute the wanted values from known ones, in order."""
+    """Returns the forward ops, in order, that compute the wanted values from known ones."""
     found = ancestors(wanted, known)
     block = next(iter(found)).parent_block() if found else None
     return [] if block is None else [op for op in block.ops if op in found]

@@ -1,4 +1,4 @@
-"""Dropout that every distribution of a program draws alike."""
+"""Makes dropout drop the same elements under every distribution of a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
@@ -29,13 +29,14 @@ from distir.program import (
 )
 
 DEFAULT_RATIO = 0.5
-"""ONNX's ratio of a Dropout that gives none."""
+"""ONNX's default ratio of a Dropout."""
 
 
 def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
     """
-    The Dropouts that set elements to zero, in program order, with the functions that they
-    are in. Raises DistIRError for one that depends on values of a run.
+    Returns the Dropouts that set elements to zero, in program order, with the functions
+    that they are in. Raises DistIRError for one whose ratio or mode depends on values at
+    run time.
     """
     known = {
         op: function
@@ -53,7 +54,7 @@ def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
 
 
 def _mode(op: OnnxOp) -> bool | None:
-    """Whether a Dropout is in training mode; None where it does not say."""
+    """Whether a Dropout is in training mode; None if that is not known."""
     mode = op.input(2)
     if mode is None:
         return None
@@ -85,7 +86,7 @@ def _ratio(op: OnnxOp) -> float:
 
 
 def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> None:
-    """`train.dropout` in place of a Dropout. Raises DistIRError if its mask is used."""
+    """Replaces a Dropout by `train.dropout`. Raises DistIRError if its mask is used."""
     if len(op.results) > 1 and op.results[1].uses:
         raise DistIRError(
             f"{describe(op)}: the program uses the mask of a dropout, which is never made "
@@ -106,10 +107,10 @@ def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> No
 
 class Counters:
     """
-    Gives each function the number that its dropouts take as `counter`: in the entry that
-    of the steps done before, in another one `calls * caller's counter + call`, where
-    `calls` is how many calls of it the program's text has. So every step and every call
-    has another one.
+    Gives each function the number that its dropouts take as `counter`. In the entry it is
+    the number of steps done before; in another function it is `calls * caller's counter +
+    call`, where `calls` is the number of calls of the function in the program's text. So
+    every step and every call has a different one.
     """
 
     def __init__(self, module: ModuleOp, needed_by: Iterable[FuncOp]):
@@ -136,7 +137,7 @@ class Counters:
                     place[name] += 1
 
     def _argument(self, function: FuncOp) -> SSAValue:
-        """The counter of a function; a new last argument if there is none."""
+        """Returns the counter of a function, a new last argument if there is none."""
         type_ = TensorType(i64, [])
         block = function.body.block
         if function is self.entry:
@@ -154,7 +155,7 @@ class Counters:
         return value
 
     def _pass_on(self, call: CallOp, calls: int, index: int, caller: FuncOp) -> None:
-        """Makes a call take the counter of the callee."""
+        """Makes a call pass the counter of its callee."""
         build = GradientBuilder(
             lambda op: Rewriter.insert_op(op, InsertPoint.before(call)),
             call.attributes.get(SCOPE),
@@ -174,7 +175,7 @@ def _calls(function: FuncOp) -> list[CallOp]:
 
 def train_dropouts(module: ModuleOp, seed: int) -> None:
     """
-    Makes `train.dropout` of every `onnx.Dropout` in training mode, with random numbers
+    Replaces every `onnx.Dropout` in training mode by `train.dropout`, with random numbers
     that follow from the seed. Raises DistIRError.
     """
     found = dropouts(reachable_functions(module))

@@ -1,11 +1,14 @@
-"""The forward program of a training step: its results on other data, without updates."""
+"""
+Makes the forward program of a training step, which evaluates it on other data without
+updates.
+"""
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import COUNTER, JOINED
+from distir.dialects.dist import COUNTER, JOINED, LOSS_SCALE
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
 from distir.program import (
@@ -25,10 +28,10 @@ from distir.transforms.slicing import sliced
 
 def evaluation_program(module: ModuleOp) -> ModuleOp:
     """
-    A copy of a training step, distributed or not, that computes its loss and what else it
-    gives besides updates and gradients, with the same arguments and without dropout.
-    Raises DistIRError for a step with running statistics: batch normalisation would have
-    to use these, and the step uses those of its batch.
+    Returns a copy of a training step, distributed or not, that computes its loss and its
+    other results besides updates and gradients, with the same arguments and without
+    dropout. Raises DistIRError for a step with running statistics: in evaluation, batch
+    normalisation would have to use these, and the step uses those of its batch.
     """
     entry = entry_function(module)
     roles, attributes = argument_roles(entry), argument_attributes(entry)
@@ -37,7 +40,7 @@ def evaluation_program(module: ModuleOp) -> ModuleOp:
         if (
             roles[argument] == "state"
             and argument not in owned
-            and COUNTER not in attributes[argument]
+            and not {COUNTER, LOSS_SCALE} & attributes[argument].keys()
         ):
             raise DistIRError(
                 f"the step updates {argument_names(entry)[argument]!r}, as running "

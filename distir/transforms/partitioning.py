@@ -1,4 +1,4 @@
-"""Annotations become layouts in types, with the communication they need."""
+"""Turns annotated layouts into layouts in types, with the communication that they need."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from distir.transforms.pipelines.over_time import without_time
 from distir.transforms.resharding import lower_reshards
 
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
-"""Attributes that mean nothing once they are fulfilled."""
+"""Attributes that are removed once they have been obeyed."""
 
 
 def _layouts(op: Operation, name: str, count: int) -> list[Layout]:
@@ -86,7 +86,7 @@ class Partitioner:
         self.is_entry = is_entry
 
     def run(self) -> None:
-        """Replaces the body, the type and the argument attributes."""
+        """Replaces the function's body, type and argument attributes."""
         function = self.function
         attributes = argument_attributes(function)
         layouts: list[Layout] = []
@@ -139,7 +139,10 @@ class Partitioner:
             self.versions[old] = {layout: result}
 
     def _version(self, value: SSAValue, layout: Layout, user: Operation) -> SSAValue:
-        """The value in a layout, from whichever of its versions is cheapest."""
+        """
+        Returns the value in a layout, made from whichever of its existing versions is
+        cheapest.
+        """
         versions = self.versions[value]
         if layout in versions or not isinstance(value.type, TensorType):
             return versions.get(layout) or next(iter(versions.values()))
@@ -162,8 +165,8 @@ class Partitioner:
         self, index: int, op: Operation, wanted: Sequence[Layout]
     ) -> SSAValue | None:
         """
-        A stored parameter as it is, if the op does not read the values of that operand and
-        is split as wanted nevertheless; else None.
+        Returns a stored parameter as it is, if the op does not read the values of that
+        operand and would be split as wanted with it; else None.
         """
         value = op.operands[index]
         versions = self.versions[value]
@@ -178,11 +181,11 @@ class Partitioner:
 
     def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """
-        Whether a value is a parameter of the program of which a device stores a part
-        (ZeRO stage 3). Each use in the entry function gathers it anew, so that the whole
-        does not live from the forward to the backward. A called function is the unit of
-        gathering (one layer's forward or backward, which may recompute the forward):
-        all uses in it share one gathered parameter, as each gathering costs traffic.
+        Whether a value is a parameter of the program of which a device stores a part (ZeRO
+        stage 3). Each use in the entry function gathers it anew, so that the whole does not
+        live from the forward to the backward. A called function is the unit of gathering
+        (one layer's forward or backward, which may recompute the forward): all uses in it
+        share one gathered parameter, as each gather costs communication.
         """
         return (
             self.is_entry
@@ -193,8 +196,9 @@ class Partitioner:
 
     def _price(self, source: SSAValue, after: Layout) -> float:
         """
-        Bytes that a reshard of all micro-batches moves; what brings these together is as
-        dear as what they make up. So it does not matter how many there are.
+        Returns the bytes that a reshard of all micro-batches moves. A reshard that combines
+        micro-batches costs as much as one of the combined value, so that the price does not
+        depend on their number.
         """
         before, type_ = layout_of(source), source.type
         assert before is not None and isinstance(type_, TensorType)
@@ -213,8 +217,8 @@ class Partitioner:
 
 def partition(module: ModuleOp, *, lower: bool = False) -> None:
     """
-    Puts the annotated layouts into the types and inserts `dist.reshard`; with `lower`
-    these become collectives at once. Raises DistIRError.
+    Puts the annotated layouts into the types and inserts `dist.reshard` where layouts
+    differ; with `lower`, these become collectives at once. Raises DistIRError.
     """
     known = meshes(module)
     erase_unreachable(module)

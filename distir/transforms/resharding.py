@@ -1,4 +1,4 @@
-"""Abstract layout changes become collectives and sends."""
+"""Replaces abstract layout changes by collectives and sends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan_between_meshes(
     before: Layout, after: Layout, shape: tuple[int, ...], known: Mapping[str, Mesh]
 ) -> list[ReshardStep]:
     """
-    The steps of a reshard, with a send where it leaves its mesh: on the side where the
+    Returns the steps of a reshard, with a send if it leaves its mesh: on the side where the
     value is smaller per device.
     """
     for layout in (before, after):
@@ -59,7 +59,7 @@ def plan_between_meshes(
 
 
 def op_of_step(source: SSAValue, step: ReshardStep) -> Operation:
-    """The collective or send that takes a distributed value one step further."""
+    """Returns the collective or send that takes a distributed value one step further."""
     assert isinstance(source.type, TensorType)
     result_type = with_layout(source.type, step.layout)
     if step.kind == "send":
@@ -82,12 +82,12 @@ class ReshardLowering:
 
     def __init__(self, known: Mapping[str, Mesh]):
         self.known = known
-        # By the ids of the types before and after, which come again and again; the types
-        # are kept, for the ids of those that are gone are given to others.
+        # By the ids of the types before and after, which recur; the types are kept alive,
+        # as ids of dead objects are reused.
         self._plans: dict[tuple[int, int], _Plan] = {}
 
     def lower(self, function: FuncOp) -> None:
-        """Replaces those of a function. Raises DistIRError."""
+        """Replaces the reshards of a function. Raises DistIRError."""
         found = [op for block in function.body.blocks for op in block.ops]
         for op in found:
             if isinstance(op, dist.ReshardOp):
@@ -96,7 +96,10 @@ class ReshardLowering:
                 Rewriter.replace_op(op, ops, [value])
 
     def ops(self, op: dist.ReshardOp) -> list[Operation]:
-        """What takes its place, the last of which gives its result. Raises DistIRError."""
+        """
+        Returns the ops that replace a reshard; the last one has its result. Raises
+        DistIRError.
+        """
         ops: list[Operation] = []
         value: SSAValue = op.source
         for step in self._plan(op):

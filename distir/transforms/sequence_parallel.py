@@ -15,7 +15,7 @@ from xdsl.pattern_rewriter import (
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.program import (
@@ -39,11 +39,14 @@ NORMALIZATIONS: dict[str, tuple[int, ...]] = {
     "train.layer_norm_grad": (0, 1, 3, 4),
     "train.rms_norm_grad": (0, 1, 3),
 }
-"""Normalizations and their gradients, and which operands of them are activations."""
+"""Normalisations and their gradients, and which of their operands are activations."""
 
 
 def _root_mean_square_source(op: Operation) -> SSAValue | None:
-    """The x of `mean(x^2)` over the last dimension, from which an RMS norm is written."""
+    """
+    Returns the x of `mean(x^2)` over the last dimension, which begins a written-out RMS
+    norm; None for other ops.
+    """
     if op.name != "onnx.ReduceMean" or not isinstance(op, OnnxOp):
         return None
     axes = constant_operand(op, 1)
@@ -64,7 +67,7 @@ def _root_mean_square_source(op: Operation) -> SSAValue | None:
 
 @dataclass
 class SplitSequence(RewritePattern):
-    """Asks for the input of a normalization to be split along its sequence."""
+    """Requests that the input of a normalisation is split along its sequence."""
 
     mesh: Mesh
     axis: str
@@ -92,9 +95,9 @@ class SplitSequence(RewritePattern):
         rewriter: PatternRewriter,
     ) -> None:
         """
-        Asks for a value to be split, in front of the first op that uses it so, and makes
-        all behind use it so: beside a normalization its input goes on as the residual,
-        and one written out uses it several times.
+        Requests that a value is split, before the first op that uses it in this way, and
+        makes all later uses take the split value: beside a normalisation its input
+        continues as the residual, and a written-out one uses it several times.
         """
         constrain = self._constrain(source, norm)
         if constrain is None:
@@ -110,7 +113,9 @@ class SplitSequence(RewritePattern):
                 user.operands[use.index] = constrain.result
 
     def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
-        """The request for the input of this normalization; None if it has no sequence."""
+        """
+        Returns the request for the input of this normalisation; None if it has no sequence.
+        """
         shape = shape_of(source.type)
         if len(shape) < 2:
             return None
@@ -127,7 +132,9 @@ class SplitSequence(RewritePattern):
 def _split_sequence(
     source: SSAValue, op: Operation, mesh: Mesh, axis: str
 ) -> ConstrainOp:
-    """The request to split a value, which the op computes or uses, along its sequence."""
+    """
+    Returns the request to split a value, which the op computes or uses, along its sequence.
+    """
     rank = len(shape_of(source.type))
     layout = Layout(mesh.name).with_dim(rank - 2, [Shard(axis)], rank)
     constrain = ConstrainOp(source, layout, [axis])
@@ -138,8 +145,8 @@ def _split_sequence(
 
 def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     """
-    What follows from inputs of normalizations, up to the next contraction, and has the
-    same sequence.
+    Returns the values that depend on inputs of normalisations, up to the next contraction,
+    and have the same sequence.
     """
     found: set[SSAValue] = set()
     lengths: set[int] = set()
@@ -157,7 +164,7 @@ def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
 
 
 def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
-    """Requests that layers keep what normalizations compute in parts for the backward."""
+    """Requests that layers keep in parts, for the backward, what normalisations compute."""
     known = functions(module)
     kept: dict[str, set[int]] = {}
     for backward in known.values():
@@ -178,7 +185,10 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
-    """The same for what the entry itself computes: the last norm, in front of the logits."""
+    """
+    Does the same for what the entry itself computes: the last normalisation, before the
+    logits.
+    """
     roles = result_roles(entry)
     if LOSS not in roles:
         return
@@ -205,8 +215,8 @@ def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
 
 def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> None:
     """
-    Constrains what goes into and comes out of normalizations to be split along the sequence
-    over a mesh axis; `residuals` is one of `RESIDUALS`. Raises DistIRError.
+    Requests that the inputs and outputs of normalisations are split along the sequence over
+    a mesh axis; `residuals` is one of `RESIDUALS`. Raises DistIRError.
     """
     one_of("way to keep residuals", residuals, RESIDUALS, "sequence-parallel")
     pattern = SplitSequence(mesh, axis)

@@ -1,4 +1,4 @@
-"""The part of a program that some of its results need."""
+"""Reduces a program to what some of its results need."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from distir.program import (
 
 def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     """
-    A copy of a program that computes those of its results alone, by their indices, and
-    what may not go; it has all arguments.
+    Returns a copy of a program that computes only the results with these indices, and ops
+    that must not be removed; it keeps all arguments.
     """
     entry = entry_function(module)
     returned = return_op(entry)
@@ -38,7 +38,7 @@ def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     reached = set(callees_first(module, called))
 
     args = entry.body.block.args
-    # At once: to add arguments one by one takes long where there are thousands.
+    # At once, as adding thousands of arguments one by one is slow.
     block = Block(arg_types=[arg.type for arg in args])
     values: dict[SSAValue, SSAValue] = dict(zip(args, block.args, strict=True))
     for old, new in values.items():

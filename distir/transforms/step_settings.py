@@ -1,4 +1,6 @@
-"""Hyper-parameters that differ from step to step, as arguments of a training step."""
+"""
+Turns hyper-parameters that differ from step to step into arguments of a training step.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ SETTING_ROLE = "setting"
 
 
 def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
-    """The updates of the entry function of a program, and those of others."""
+    """
+    Returns the updates in the entry function of a program, and those in other functions.
+    """
     entry = entry_function(module)
     own: list[UpdateOp] = []
     others: list[UpdateOp] = []
@@ -52,7 +56,7 @@ def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
 
 
 def has_step_settings(module: ModuleOp) -> bool:
-    """Whether `add_step_settings` can be done, and would do something."""
+    """Whether `add_step_settings` is possible and would change something."""
     own, others = _updates(module)
     return bool(own) and not others
 
@@ -61,9 +65,9 @@ def add_step_settings(
     module: ModuleOp, settings: Sequence[str] = STEP_SETTINGS
 ) -> None:
     """
-    Gives these hyper-parameters of all updates as arguments of the entry function: of each
-    one for every mesh and every value that updates have, which is the argument's default.
-    What is an argument already stays. Raises DistIRError.
+    Turns these hyper-parameters of all updates into arguments of the entry function: one
+    for each mesh and each value that updates have, which becomes the argument's default.
+    Hyper-parameters that are arguments already stay. Raises DistIRError.
     """
     entry = entry_function(module)
     own, others = _updates(module)
@@ -96,7 +100,7 @@ class _Arguments:
         self.made: dict[tuple[str, str, float], SSAValue] = {}
 
     def of(self, op: UpdateOp, setting: str) -> SSAValue:
-        """The argument for a hyper-parameter of an update, a new one if need be."""
+        """Returns the argument for a hyper-parameter of an update, a new one if needed."""
         layout, value = layout_of(op.operands[0]), op.settings[setting]
         key = setting, "" if layout is None else layout.mesh, value
         if key not in self.made:
@@ -122,7 +126,7 @@ class _Arguments:
         return argument
 
     def finish(self) -> None:
-        """Says in the function's type and attributes what its arguments are."""
+        """Updates the function's type and attributes for its arguments."""
         if self.made:
             self.entry.update_function_type()
             set_argument_attributes(self.entry, self.attributes)

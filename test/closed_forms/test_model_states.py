@@ -20,13 +20,15 @@ WIDE, NARROW = 46875, 40000
 """Four matrices of these have 7.5e9 elements, which 64 devices divide evenly."""
 
 
-def held(d: int, zero: int, **options: object) -> float:
+def held(d: int, zero: int, batch: int = 64, **options: object) -> float:
     """Bytes that 7.5e9 parameters hold on each of d devices."""
     few, more = (
         on_each_device(
             peak_memory,
             distributed(
-                chain([NARROW, WIDE] * pairs + [NARROW], 64, **options), d=d, zero=zero
+                chain([NARROW, WIDE] * pairs + [NARROW], batch, **options),
+                d=d,
+                zero=zero,
             ),
         )
         for pairs in (2, 4)
@@ -53,6 +55,15 @@ def test_z1_model_state_bytes(d: int, zero: int, expected: int) -> None:
     whole, split = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[zero]
     assert expected == whole * parameters + split * parameters // d
     assert held(d, zero) == expected
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_model_states_on_a_number_of_devices_that_divides_nothing(zero: int) -> None:
+    """The same on 7 devices, up to the zeros behind the four flat matrices."""
+    parameters, d = 7_500_000_000, 7
+    whole, split = {1: (4, 12), 2: (2, 14), 3: (0, 16)}[zero]
+    exact = whole * parameters + split * parameters / d
+    assert exact <= held(d, zero, batch=d) < exact + 4 * split
 
 
 @pytest.mark.parametrize(("d", "each"), [(1, 18), (2, 12), (8, 7.5), (64, 6.1875)])

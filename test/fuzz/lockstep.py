@@ -33,6 +33,7 @@ from distir.interpreters.reference import ReferenceInterpreter
 from distir.program import describe, entry_function, functions
 from distir.sharding.layout import assemble, take_shard
 from distir.sharding.mesh import meshes
+from distir.source_forms import argument_forms, result_forms
 from distir.transforms.projection import devices_of, project
 
 Array = npt.NDArray[Any]
@@ -314,10 +315,15 @@ def _drive(ranks: Mapping[int, Steps]) -> dict[int, list[Any]]:
 def run_ranks(module: ModuleOp, arguments: Sequence[Array]) -> list[Array]:
     """
     The global results of a distributed program, every rank of it projected and run on
-    its parts of the global arguments. Raises LockstepError, DistIRError.
+    its parts of the global arguments, all as the source model has them. Raises
+    LockstepError, DistIRError.
     """
     known = meshes(module)
     entry = entry_function(module)
+    arguments = [
+        array if form is None else form.stored(array)
+        for array, form in zip(arguments, argument_forms(entry), strict=True)
+    ]
     network = Network()
     running: dict[int, Steps] = {}
     for number in devices_of(module):
@@ -346,7 +352,10 @@ def run_ranks(module: ModuleOp, arguments: Sequence[Array]) -> list[Array]:
         ordered = [shards[device] for device in mesh.devices]
         _check_replicas(ordered, type_, mesh)
         results.append(assemble(ordered, type_.get_shape(), layout, mesh))
-    return results
+    return [
+        array if form is None else form.source(array)
+        for array, form in zip(results, result_forms(entry), strict=True)
+    ]
 
 
 def _check_replicas(shards: Sequence[Array], type_: TensorType[Any], mesh: Any) -> None:

@@ -60,7 +60,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_results(options: dict[str, Any], tmp_path: Path, spawner: Spawner) -> None:
     """A compiled package gives what the eager one does, however it is distributed."""
-    step = training_gpt(optimizer="sgd", learning_rate=1.0)
+    step = training_gpt(optimizer="sgd", learning_rate=1.0, momentum=0.5)
     module = distributed(step, **options)
     names = argument_names(entry_function(step))
     values = map(np.asarray, random_arguments(step, 5))

@@ -91,11 +91,12 @@ def test_emitters(case: Case) -> None:
 
 
 def gpt_step(dtype: str) -> ModuleOp:
-    """A step whose updates are the gradients themselves."""
+    """A step whose updates are the gradients themselves, with states that take part."""
     module = build_gpt(
         layers=2, d_model=32, heads=4, vocab=64, batch=4, seq=16, dtype=dtype
     )
-    DifferentiatePass(optimizer="sgd", learning_rate=1.0).apply(Context(), module)
+    step = DifferentiatePass(optimizer="sgd", learning_rate=1.0, momentum=0.5)
+    step.apply(Context(), module)
     return module
 
 

@@ -226,8 +226,8 @@ def test_requests_hold_in_pipelines() -> None:
         (("d=2",), {"k": 0}, "k=0 micro-batches; choose 1 or more"),
         (("d=4",), {"p": 4, "k": 4}, "needs 16 devices, but cluster @c has 8"),
         (("d=2",), {"k": 5}, "cannot be split evenly over axis 'k'"),
-        (("k=2",), {"k": 2}, "'k' is the axis over time"),
-        (("d=2", "k=2"), {}, "'k' is the axis over time"),
+        (("k=2",), {"k": 2}, "'k' is the micro-batch axis"),
+        (("d=2", "k=2"), {}, "'k' is the micro-batch axis"),
     ],
 )
 def test_what_cannot_be(

@@ -22,7 +22,7 @@ from distir.interpreters.simulator import simulate
 from distir.lowering.program_source import program_source
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import functions, text_attribute, walk_functions
-from distir.scheduling import Columns, Schedule, onnx
+from distir.scheduling import Columns, Kernel, Schedule, onnx
 
 Pattern = Callable[..., object]
 HERE = r"test_find.py, line \d+: "
@@ -206,6 +206,17 @@ def test_an_operator_replaces_what_computes_the_same() -> None:
     found = scheduled(module, s)
     assert kinds(found)["onnx.Swish"] == 1 and not kinds(found)["onnx.Sigmoid"]
     assert_same_results(module, found)
+
+
+def test_groups_may_use_what_others_computed() -> None:
+    lines = "a = Sigmoid(x)", "b = Mul(x, a)", "c = Sigmoid(b)", "d = Mul(c, b)"
+    module = elementwise(*lines)
+    for other in (onnx("Swish"), Kernel("swish", "mine:swish")):
+        s = Schedule()
+        s.find(lambda x: x * torch.sigmoid(x)).replace(other)
+        found = scheduled(module, s)
+        assert sum(kinds(found).values()) == 3 and not kinds(found)["onnx.Sigmoid"]
+        assert_same_results(module, found)
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,19 @@ def test_unexpected_communication_is_refused_with_its_cause() -> None:
         scheduled(gpt(layers=1), s)
 
 
+def test_stages_are_asked_for_in_order() -> None:
+    s = Schedule()
+    s["transformer.h.3"].stage()
+    s["transformer.h.1"].stage()
+    with pytest.raises(
+        DistIRError,
+        match=r"test_scripts.py, line \d+: the stages are out of order: func.call \(in "
+        r"transformer.h.1\) comes before func.call \(in transformer.h.3\), with which a "
+        r"stage begins \(test_scripts.py, line \d+\)",
+    ):
+        scheduled(gpt(layers=4), s)
+
+
 SCRIPT = """
 def schedule(s):
     layers = s["transformer.h.*"]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support.layered_problems import layered_problem
 
 from distir.solver.clock import Clock
+from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph
+from distir.solver.highs import Highs
+from distir.solver.integer_program import solve_directly, solve_integer_program
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.master import best_multipliers
 from distir.solver.problem import Memory, Problem
+from distir.solver.program import Program
+from distir.solver.reductions import reduce
 
 
 def _alike(layers: int) -> Problem:
@@ -74,3 +81,51 @@ def test_repeated_layers_under_a_limit_are_nearly_solved():
     found.stagger(multipliers)
     assert found.best.objective <= before
     assert found.best.objective <= 1.05 * found.bound
+
+
+def test_what_was_combined_is_not_combined_again(monkeypatch: pytest.MonkeyPatch):
+    found, _ = _climbed(layered_problem(8, ops=20, limit=0.9))
+    searched: list[CostGraph] = []
+
+    def search(graph: CostGraph, **options: Any) -> SolverResult:
+        searched.append(graph)
+        return solve_integer_program(graph, **options)
+
+    monkeypatch.setattr("distir.solver.lagrangian.solve_integer_program", search)
+    found.combined = set()
+    first = found.choices
+    found.combine(first, Clock())
+    found.combine(first[::-1], Clock())
+    assert len(searched) == 1
+    some = next(iter(first[0]))
+    other = {
+        **first[0],
+        some: next(a for a in (0, 1, 2) if a not in {c[some] for c in first}),
+    }
+    found.combine([*first, other], Clock())
+    assert len(searched) == 2
+
+
+@pytest.mark.parametrize("constant", [-0.5, 0.0, 100.0])
+def test_a_gap_is_a_fraction_of_all_costs(
+    monkeypatch: pytest.MonkeyPatch, constant: float
+):
+    """HiGHS does not know of the cost that the reductions took out of a graph."""
+    graph = CostGraph.of(layered_problem(4, ops=6, limit=0.9))
+    assert reduce(graph)
+    graph.constant += constant * solve_directly(graph, 0.0, Clock()).objective
+    gaps: list[float] = []
+    run = Highs.run
+
+    def recorded(self: Highs, clock: Clock, gap: float = 0.0, *rest: Any):
+        gaps.append(gap)
+        return run(self, clock, gap, *rest)
+
+    monkeypatch.setattr(Highs, "run", recorded)
+    best = solve_directly(graph, 0.0, Clock())
+    assert not any(gaps)
+    found = solve_directly(graph, 0.01, Clock())
+    allowed = max(gaps) * Program(graph).scale
+    assert allowed <= 0.01 * found.objective
+    assert allowed >= 0.009 * found.objective
+    assert best.objective <= found.objective <= best.objective + allowed

@@ -1,1 +1,1 @@
-"""What tests share: programs, models, cases and ways of running them."""
+"""What tests share: programs, models, cases, and ways to run them."""

@@ -1,4 +1,4 @@
-"""The calls of PyTorch's operators that a function makes."""
+"""Counts the calls of PyTorch's operators that a function makes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 class AtenCalls(TorchDispatchMode):
     """
-    Counts calls of ATen's operators inside a `with`, by their names, views left out: those
-    that compute something. Operators that are made of others are counted as these.
+    A context manager that counts calls of ATen's operators inside it, by their names,
+    without views: only those that compute something. Operators that are made of others are
+    counted as these.
     """
 
     def __init__(self) -> None:

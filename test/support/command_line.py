@@ -1,4 +1,4 @@
-"""Runs `distir` in this process and looks at what a user would see."""
+"""Runs `distir` in this process and returns what a user would see."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from distir.passes.verify_distribution import VerifyDistributionPass
 
 
 def parse(text: str) -> ModuleOp:
-    """The verified module of a text."""
+    """Returns the verified module of a text."""
     context = Context()
     for dialect in (Builtin, Func, Test):
         context.load_dialect(dialect)
@@ -47,8 +47,8 @@ def cluster(
     reduces: bool = False,
 ) -> ClusterOp:
     """
-    A cluster of equal devices; `levels` are (span, bytes/s, latency), and `reduces` whether
-    they sum in the fabric. Without figures, ops that count no floating-point operations
+    Returns a cluster of equal devices; `levels` are (span, bytes/s, latency), and `reduces`
+    whether they sum in the fabric. By default, ops that count no floating-point operations
     take no time.
     """
     kind = KindOp(
@@ -73,7 +73,7 @@ def cluster(
 
 
 def simulate_text(text: str, on: ClusterOp) -> Simulation:
-    """The simulation of a program's text on a cluster."""
+    """Returns the simulation of a program's text on a cluster."""
     return simulate(parse(text), on)
 
 
@@ -84,7 +84,9 @@ MACHINES = cluster(
 
 
 def distributed(module: ModuleOp, on: ClusterOp, **options: object) -> ModuleOp:
-    """The program over devices of a cluster; the given one stays as it is."""
+    """
+    Returns the program distributed over devices of a cluster; the given one stays as it is.
+    """
     module = module.clone()
     first = module.body.block.first_op
     assert first is not None
@@ -94,7 +96,9 @@ def distributed(module: ModuleOp, on: ClusterOp, **options: object) -> ModuleOp:
 
 
 def verified(module: ModuleOp, each: ModulePass) -> ModuleOp:
-    """A copy of a distributed program after a pass, which keeps it right."""
+    """
+    Returns a copy of a distributed program after a pass, and checks that it is still right.
+    """
     copy = module.clone()
     each.apply(Context(), copy)
     copy.verify()
@@ -119,7 +123,7 @@ STRATEGIES = [
 
 
 def uneven() -> ClusterOp:
-    """Four devices, the third of them slow."""
+    """Returns a cluster of four devices, the third of them slow."""
     kinds = [
         KindOp(
             name,
@@ -136,7 +140,7 @@ def uneven() -> ClusterOp:
 
 @contextmanager
 def with_workspace(size: int) -> Iterator[str]:
-    """A program of one op (4 bytes of 64) that needs so many bytes while it runs."""
+    """Yields a program of one op (4 bytes of 64) that needs so many bytes while it runs."""
 
     @cost_function("onnx.Det")
     def needs_workspace(context: CostContext) -> Cost:

@@ -13,8 +13,8 @@ _LINE = re.compile(r"(\w+) = (?:(\w+)\((.*?)\)|([\d.]+))")
 
 def elementwise(*lines: str) -> ModuleOp:
     """
-    A program of `x` and `y`, of 4 x 6 elements each, that computes these lines, each like
-    `a = Add(x, y)` or, for a number, `c = 0.5`; the last one is its result.
+    Returns a program of `x` and `y`, of 4 x 6 elements each, that computes these lines,
+    each like `a = Add(x, y)` or, for a number, `c = 0.5`; the last one is its result.
     """
     types = {"x": "tensor<4x6xf32>", "y": "tensor<4x6xf32>"}
     text, name = "", "x"

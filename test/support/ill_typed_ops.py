@@ -28,8 +28,9 @@ from xdsl.ir import Attribute, Block, Operation
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
 from distir.dialects.onnx_inference import inferred_types
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_attr
 from support.sharding_cases import CASES
 from support.sharding_harness import build, sequential, typed
@@ -52,7 +53,7 @@ _TEXTS = (
 
 @cache
 def bases() -> list[Operation]:
-    """The ops of the cases of rules, which are well-typed."""
+    """Returns the ops of the cases of rules, which are well-typed."""
     return [
         build(c, None, [r.type for r in sequential(c).op.results])[0]
         for c in (*CASES, *TRAIN_CASES)
@@ -61,14 +62,14 @@ def bases() -> list[Operation]:
 
 @dataclass
 class Mutant:
-    """An op of one block; the block is kept, as the op's operands live in it."""
+    """An op of one block; the block is kept alive, as the op's operands belong to it."""
 
     op: Operation
     block: Block
 
 
 def mutant(random: Random) -> Mutant:
-    """A mutant of a well-typed op; perhaps well-typed too."""
+    """Returns a mutant of a well-typed op, which may be well-typed too."""
     base = random.choice(bases())
     types = [v.type for v in base.operands]
     constants = [
@@ -126,7 +127,7 @@ _SEGMENTS = "operandSegmentSizes"
 
 
 def _inferred(op: OnnxOp, constants: list[Any]) -> list[Attribute]:
-    """The types that follow from a mutant's operands, where some do."""
+    """Returns the types that follow from a mutant's operands, if any do."""
     declared = [r.type for r in op.results]
     try:
         found = inferred_types(op, [v.type for v in op.operands], constants)

@@ -1,4 +1,4 @@
-"""Imported models and training steps of them, each made once a session."""
+"""Imported models and training steps of them, each made once per session."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support import models
 
 
 def imported(name: str) -> ImportedModel:
-    """The program of a model by the exporter that can export it."""
+    """Returns the program of a model, from the exporter that can export it."""
     # The newer exporter cannot export T5.
     return models.imported(name, "torchscript" if name == "t5" else "dynamo")
 
 
 @functools.cache
 def program(name: str, layers: bool, optimizer: str = "") -> ModuleOp:
-    """The model, with layers as functions or not, or a training step of it."""
+    """Returns the model, with layers as functions or not, or a training step of it."""
     module = imported(name).module.clone()
     if layers:
         OutlineRepeatsPass().apply(Context(), module)

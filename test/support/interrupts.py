@@ -1,4 +1,4 @@
-"""Searches that end as if the user had pressed Ctrl-C."""
+"""Interrupts searches as if the user had pressed Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from distir.planning.grid.evaluate import Evaluator
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
     """
-    Interrupts every search after so many evaluations; the list holds how many are left, and may be
-    changed.
+    Interrupts every search after so many evaluations; the returned list holds how many are
+    left, and may be changed.
     """
     original, left = Evaluator.evaluate, [count]
 

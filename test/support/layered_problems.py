@@ -37,12 +37,12 @@ def layered_problem(
     limit: float | None = None,
 ) -> Problem:
     """
-    A forward and a backward chain with a residual beside each, the backward reading what the
-    forward made, and per parameter a gradient and an optimizer's update. Alternatives are
-    layouts: cheap to keep, dear to change, by integer nanoseconds; every other takes a quarter
-    of the memory and a seventh more time. A layer has about
-    4.6 `ops` nodes and is the same in all layers. `limit`: the memory, as a fraction of what
-    the cheapest choice takes.
+    Returns a problem with a forward and a backward chain, a residual beside each, where the
+    backward reads what the forward computed, and for each parameter a gradient and an
+    optimizer's update. Alternatives are layouts: cheap to keep, expensive to change, in
+    integer nanoseconds; every second one takes a quarter of the memory and a seventh more
+    time. A layer has about 4.6 `ops` nodes and is the same in all layers. `limit` is the
+    memory, as a fraction of what the cheapest choice takes.
     """
     random = np.random.default_rng(seed)
     build = _Builder()

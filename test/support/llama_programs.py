@@ -20,8 +20,8 @@ def llama_step(
     vocab: int = 128256,
 ) -> ModuleOp:
     """
-    A training step with Adam, by default in the sizes of LLaMA-8B: grouped queries, RMS
-    norm, SwiGLU and rotary positions; the layers are calls of one function.
+    Returns a training step with Adam, by default in the sizes of LLaMA-8B: grouped queries,
+    RMS norm, SwiGLU and rotary positions; the layers are calls of one function.
     """
     module = parse(_forward(**locals()))
     DifferentiatePass(optimizer="adam").apply(Context(), module)
@@ -42,7 +42,7 @@ def _forward(
     hidden: int,
     vocab: int,
 ) -> str:
-    """The forward pass as text."""
+    """Returns the forward pass as text."""
     size = width // heads
     x = _type(batch, seq, width)
     weights = {

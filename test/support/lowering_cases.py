@@ -46,7 +46,7 @@ _CARRIERS = {np.int16: torch.int16, np.uint8: torch.uint8}
 
 
 def to_torch(value: Any) -> Any:
-    """The torch counterpart of an array, of a list of arrays, or of None."""
+    """Returns the torch counterpart of an array, of a list of arrays, or of None."""
     if value is None:
         return None
     if isinstance(value, list):
@@ -62,7 +62,7 @@ def to_torch(value: Any) -> Any:
 
 
 def to_numpy(value: Any) -> Any:
-    """The inverse of `to_torch`."""
+    """Returns the inverse of `to_torch`."""
     if isinstance(value, list):
         return [to_numpy(v) for v in value]
     if value is None or not isinstance(value, torch.Tensor):
@@ -76,7 +76,7 @@ def to_numpy(value: Any) -> Any:
 
 
 def load_program(source: ProgramSource) -> types.ModuleType:
-    """The module `program.py` of a source, beside the helper modules."""
+    """Imports the module `program.py` of a source, with the helper modules."""
     package = "distir.lowering.template"
     folder = tempfile.TemporaryDirectory()
     save_weights(Path(folder.name) / constants_file(source.name), source.constants)
@@ -119,7 +119,7 @@ def _on(value: Any, device: str) -> Any:
 
 
 def _narrowed(value: Any, type_: Attribute) -> Any:
-    """The array in the element type that the program gives it."""
+    """Returns the array in the element type that the program gives it."""
     element = getattr(type_, "element_type", None)
     if not isinstance(value, np.ndarray) or element is None:
         return value
@@ -128,7 +128,7 @@ def _narrowed(value: Any, type_: Attribute) -> Any:
 
 
 def run_model(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
-    """An ONNX model, lowered and run in this process."""
+    """Lowers an ONNX model and runs it in this process."""
     imported = import_onnx(model)
     names = argument_names(entry_function(imported.module))
     values = arguments(names, model, inputs, dict(imported.weights))

@@ -2,7 +2,7 @@
 Small models from Hugging Face configs with fixed weights, their inputs and outputs, and
 their ONNX files by both of PyTorch's exporters.
 
-Batch 4, sequence 8, vocabulary 128, two layers: a case costs a second or two.
+They have batch 4, sequence 8, vocabulary 128 and two layers: a case costs a second or two.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
 @dataclass(frozen=True)
 class Model:
     """
-    `inputs` and `outputs` are by the names of the module's arguments and results; the
-    outputs are those of evaluation, also of a module in `training` mode.
+    A model with example inputs and outputs, by the names of the module's arguments and
+    results; the outputs are those of evaluation, also of a module in `training` mode.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Unet(nn.Module):
 
 
 class _Attention(nn.Module):
-    """One head; the keys and values are from `memory`."""
+    """Attention with one head; the keys and values are computed from `memory`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -162,7 +162,10 @@ class Resnet(nn.Module):
 
 
 class _Up(nn.Module):
-    """An image in twice the size, together with what went in on that level."""
+    """
+    Doubles the size of an image and combines it with the image that was saved on that
+    level.
+    """
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -176,7 +179,7 @@ class _Up(nn.Module):
 
 
 class ConvolutionalUnet(nn.Module):
-    """Two steps down and two up."""
+    """A U-Net with two steps down and two up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,8 +265,8 @@ def _llama() -> nn.Module:
 
 def _perturb(module: nn.Module) -> None:
     """
-    Biases and norms start out as zeros and ones; with equal values, a mix-up of two
-    parameters or a bias that is added twice would not show.
+    Changes biases and norms, which start as zeros and ones; with equal values, a mix-up of
+    two parameters or a bias that is added twice would not show.
     """
     with torch.no_grad():
         for parameter in module.parameters():
@@ -297,7 +300,9 @@ MODELS = ("mlp", "gpt2", "bert", "llama")
 
 @functools.cache
 def model(name: str) -> Model:
-    """The model with that name, in evaluation mode unless it is called `*_train`."""
+    """
+    Returns the model with that name, in evaluation mode unless it is called `*_train`.
+    """
     torch.manual_seed(0)
     module = _BUILDERS[name]().eval()
     _perturb(module)
@@ -334,7 +339,7 @@ def model(name: str) -> Model:
 
 
 FOLDER = "DISTIR_TEST_MODELS"
-"""The variable of the environment that names the folder of exported models."""
+"""The environment variable that names the folder of exported models."""
 
 
 @functools.cache
@@ -345,8 +350,8 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def onnx_file(name: str, exporter: Exporter = "dynamo") -> Path:
     """
-    The ONNX file of a model, exported once by all processes that test. Do not write to its
-    folder.
+    Returns the ONNX file of a model, which is exported once for all processes that test. Do
+    not write to its folder.
     """
     folder = Path(os.environ.get(FOLDER) or _temporary_folder().name)
     place = folder / f"{name}.{exporter}"
@@ -368,7 +373,7 @@ def onnx_file(name: str, exporter: Exporter = "dynamo") -> Path:
 
 @functools.cache
 def imported(name: str, exporter: Exporter = "dynamo") -> ImportedModel:
-    """The program of a model, without computations of shapes. Do not change it."""
+    """Returns the program of a model, without computations of shapes. Do not change it."""
     found = import_exported(model(name).module, onnx_file(name, exporter))
     FoldShapesPass().apply(Context(), found.module)
     return found

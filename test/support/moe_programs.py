@@ -1,4 +1,7 @@
-"""A training step of layers of experts, as in GShard: dense products and experts take turns."""
+"""
+Training steps of layers of experts, as in GShard, where dense products and experts
+alternate.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ def experts_layer(
     groups: int, tokens: int, width: int, experts: int, slots: int, hidden: int
 ) -> ModuleOp:
     """
-    Experts behind a mask that says which tokens go where: `x`, `mask`, and the experts' two
-    products `w1` and `w2`, with a ReLU between them.
+    Returns a program of experts with a mask that says which tokens go where: `x`, `mask`,
+    and the experts' two products `w1` and `w2`, with a ReLU between them.
     """
     x = f"tensor<{groups}x{tokens}x{width}xf32>"
     mask = f"tensor<{groups}x{tokens}x{experts}x{slots}xf32>"
@@ -41,8 +44,9 @@ def moe_step(
     layers: int, *, groups: int, tokens: int, width: int, experts: int, slots: int
 ) -> ModuleOp:
     """
-    `groups` of `tokens` tokens of a width; per layer a dense product, then `experts` with
-    `slots` tokens of each group, to which a given mask sends them. With SGD.
+    Returns a training step with SGD on `groups` of `tokens` tokens of a width; each layer
+    has a dense product, then `experts` with `slots` tokens of each group, to which a given
+    mask sends them.
     """
     x = f"tensor<{groups}x{tokens}x{width}xf32>"
     mask = f"tensor<{groups}x{tokens}x{experts}x{slots}xf32>"

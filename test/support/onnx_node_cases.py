@@ -27,7 +27,7 @@ RunModel = Callable[[onnx.ModelProto, Sequence[Any]], Sequence[Any]]
 
 @cache
 def node_cases() -> list[Any]:
-    """Every test case of kind `node`; they are generated, which takes seconds."""
+    """Returns every test case of kind `node`; they are generated, which takes seconds."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
@@ -36,7 +36,10 @@ def node_cases() -> list[Any]:
 
 
 def tried_cases() -> list[Any]:
-    """All of them in `make test-all`; else, of those with the same operators, every fourth."""
+    """
+    Returns all of them in `make test-all`; else, of those with the same operators, every
+    fourth.
+    """
     seen: Counter[tuple[str, ...]] = Counter()
     tried: list[Any] = []
     for case in node_cases():
@@ -50,8 +53,8 @@ def tried_cases() -> list[Any]:
 @dataclass
 class Outcomes:
     """
-    Names of tests: `passed`; `refused`, a DistIRError, with its message; `failed`, any
-    other error or a wrong result, with what it was.
+    The names of tests by outcome: `passed`; `refused` with the message of a DistIRError;
+    `failed` with any other error or a wrong result.
     """
 
     passed: list[str] = field(default_factory=list)
@@ -67,7 +70,7 @@ def run_case(case: Any, run: RunModel) -> None:
 
 
 def data_sets(case: Any) -> Iterator[tuple[list[Any], list[Any]]]:
-    """The inputs and expected outputs of a test case."""
+    """Yields the inputs and expected outputs of a test case."""
     graph = case.model.graph
     for inputs, outputs in case.data_sets:
         yield (
@@ -77,7 +80,7 @@ def data_sets(case: Any) -> Iterator[tuple[list[Any], list[Any]]]:
 
 
 def to_value(data: Any, type_: onnx.TypeProto) -> Any:
-    """An array, list or None, whichever form the test case holds it in."""
+    """Returns an array, list or None, whichever form the test case holds it in."""
     if isinstance(data, onnx.TensorProto):
         return numpy_helper.to_array(data)
     if isinstance(data, onnx.SequenceProto):
@@ -111,7 +114,9 @@ def arguments(
     inputs: Sequence[Any],
     weights: dict[str, Any],
 ) -> list[Any]:
-    """The arguments of an imported program, by name from the inputs and the weights."""
+    """
+    Returns the arguments of an imported program, by name from the inputs and the weights.
+    """
     values = {i.name: v for i, v in zip(model.graph.input, inputs, strict=True)}
     values |= {name: np.asarray(w) for name, w in weights.items()}
     return [values[name] for name in names]

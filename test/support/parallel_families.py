@@ -1,4 +1,4 @@
-"""Models of several families, trained in parallel and plainly."""
+"""Trains models of several families in parallel and on one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH, LENGTH, WORDS = 8, 8, 64
 
 @dataclass(frozen=True)
 class Family:
-    """A model, example inputs by name, and the loss of (output, labels) that it is for."""
+    """A model, example inputs by name, and a loss of (output, labels) for it."""
 
     module: nn.Module
     inputs: dict[str, torch.Tensor]
@@ -133,7 +133,10 @@ def resnet() -> Family:
 
 
 class _UNet(nn.Module):
-    """Two ways up, by a transposed convolution and by resizing, past a skip."""
+    """
+    A U-Net with two ways up, by a transposed convolution and by resizing, and a skip
+    connection.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +147,7 @@ class _UNet(nn.Module):
         self.head = nn.Conv2d(8, 4, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Four numbers for each place."""
+        """Returns four numbers for each pixel."""
         whole = F.relu(self.first(images))
         small = F.relu(self.down(whole))
         large = F.interpolate(small, scale_factor=2.0, mode="nearest")
@@ -160,7 +163,10 @@ def unet() -> Family:
 
 
 class _Recurrent(nn.Module):
-    """Two layers of long short-term memory in both directions, and gated units behind."""
+    """
+    Two layers of long short-term memory in both directions, followed by gated recurrent
+    units.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +176,7 @@ class _Recurrent(nn.Module):
         self.head = nn.Linear(8, WORDS)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Logits for each word."""
+        """Returns logits for each token."""
         return self.head(self.second(self.first(self.words(input_ids))[0])[0])
 
 
@@ -202,7 +208,10 @@ def _train(
 
 
 def family_run(name: str, options: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Losses and parameters after some steps on one batch, in parallel and plainly."""
+    """
+    Returns losses and parameters after some steps on one batch, in parallel and on one
+    process.
+    """
     torch.manual_seed(0)
     family = FAMILIES[name]()
     torch.manual_seed(0)

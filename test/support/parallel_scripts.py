@@ -23,7 +23,10 @@ Options = dict[str, Any]
 
 
 def tiny_gpt(dropout: float = 0.0) -> nn.Module:
-    """GPT-2 with two layers; its fused projections are split in runs, its head is tied."""
+    """
+    Returns a GPT-2 with two layers; its fused projections are split in runs, its head is
+    tied.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -45,7 +48,7 @@ def tiny_gpt(dropout: float = 0.0) -> nn.Module:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The global batch of a step, of words and of what is to come next."""
+    """Returns the global batch of a step: tokens, and the tokens that follow them."""
     generator = torch.Generator().manual_seed(step)
     shape = (BATCH, LENGTH)
     return (
@@ -55,18 +58,21 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def own_part(parallel: ParallelModule, whole: torch.Tensor) -> torch.Tensor:
-    """What this rank is given of a batch."""
+    """Returns this rank's part of a batch."""
     return whole.chunk(parallel.data_ranks)[parallel.data_rank]
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor, of which this rank may have a part."""
+    """Returns all of a tensor, of which this rank may have a part."""
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def cross_entropy(output: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Of Hugging Face's outputs or of logits, whatever their dimensions."""
+    """
+    Returns the cross-entropy of Hugging Face's outputs or of logits, whatever their
+    dimensions.
+    """
     logits = getattr(output, "logits", output)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
@@ -77,7 +83,10 @@ def train(
     clip: Callable[[float], torch.Tensor],
     steps: range,
 ) -> list[tuple[float, float]]:
-    """Loss and norm of the gradients of each step, with AdamW and a cosine schedule."""
+    """
+    Trains with AdamW and a cosine schedule; returns the loss and the norm of the gradients
+    of each step.
+    """
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-4)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     found: list[tuple[float, float]] = []
@@ -93,7 +102,7 @@ def train(
 
 
 def train_plainly(module: nn.Module, steps: range) -> list[tuple[float, float]]:
-    """As PyTorch does by itself, on the whole batch."""
+    """Trains with PyTorch alone, on the whole batch."""
 
     def loss(step: int) -> torch.Tensor:
         words, labels = batch(step)
@@ -105,7 +114,7 @@ def train_plainly(module: nn.Module, steps: range) -> list[tuple[float, float]]:
 
 
 def train_parallel(parallel: ParallelModule, steps: range) -> list[tuple[float, float]]:
-    """As a script on each rank does."""
+    """Trains as a script on each rank does."""
 
     def loss(step: int) -> torch.Tensor:
         return parallel(*(own_part(parallel, part) for part in batch(step)))
@@ -115,7 +124,7 @@ def train_parallel(parallel: ParallelModule, steps: range) -> list[tuple[float, 
 
 
 def worst_difference(parallel: ParallelModule, plain: nn.Module) -> float:
-    """The largest difference of a parameter's element on this rank."""
+    """Returns the largest difference of a parameter's element on this rank."""
     reference = dict(plain.named_parameters())
     return max(
         (whole(parameter) - reference[name]).abs().max().item()
@@ -124,7 +133,7 @@ def worst_difference(parallel: ParallelModule, plain: nn.Module) -> float:
 
 
 def tiny_llama() -> nn.Module:
-    """LLaMA with two layers, without a tied head."""
+    """Returns a LLaMA with two layers, without a tied head."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
@@ -142,7 +151,9 @@ def tiny_llama() -> nn.Module:
 
 
 def meta_run(options: Options) -> list[tuple[float, float]]:
-    """Trains a model that nobody has values of; gives losses and norms of gradients."""
+    """
+    Trains a model whose parameters have no values; returns losses and norms of gradients.
+    """
     with torch.device("meta"):
         module = tiny_llama()
     words, _ = batch(0)
@@ -155,7 +166,7 @@ def meta_run(options: Options) -> list[tuple[float, float]]:
 
 
 def meta_buffer(options: Options) -> str:
-    """What is said of statistics on the meta device."""
+    """Returns the error about statistics on the meta device."""
     from distir.errors import DistIRError
 
     with torch.device("meta"):
@@ -168,7 +179,7 @@ def meta_buffer(options: Options) -> str:
 
 
 def training_run(options: Options) -> dict[str, Any]:
-    """Trains GPT-2 in parallel and plainly; gives what a test compares."""
+    """Trains GPT-2 in parallel and on one process; returns what a test compares."""
     model, plain = tiny_gpt(), tiny_gpt()
     words, _ = batch(0)
     parallel = parallelize(model, (words,), loss="cross_entropy", **options)
@@ -204,7 +215,9 @@ def dropout_run(options: Options) -> list[tuple[float, float]]:
 
 
 class Frozen(nn.Module):
-    """A convolution that is not trained, batch normalisation, and a head that is."""
+    """
+    A convolution that is not trained, batch normalisation, and a head that is trained.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,18 +228,18 @@ class Frozen(nn.Module):
         self.unused = nn.Parameter(torch.ones(3))
 
     def forward(self, images: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
-        """Two numbers for each image."""
+        """Returns two numbers for each image."""
         found = torch.relu(self.norm(self.backbone(images)))
         return self.head(found.mean((2, 3))) * scale
 
 
 def mean_of_absolutes(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """A loss of one's own."""
+    """A loss that is a Python function."""
     return (output - wanted).abs().mean()
 
 
 def frozen_run(options: Options) -> dict[str, Any]:
-    """Trains `Frozen` in parallel and plainly, with a loss that is a function."""
+    """Trains `Frozen` in parallel and on one process, with a loss that is a function."""
     model, plain = Frozen(), Frozen().train()
     images, wanted = torch.randn(BATCH, 3, 6, 6), torch.randn(BATCH, 2)
     dist.broadcast(images, 0)
@@ -267,7 +280,7 @@ def frozen_run(options: Options) -> dict[str, Any]:
 
 
 def samples(options: Options, count: int) -> list[int]:
-    """Which samples of a dataset a rank sees in an epoch."""
+    """Returns which samples of a dataset a rank sees in an epoch."""
     words, _ = batch(0)
     parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
     dataset = torch.utils.data.TensorDataset(torch.arange(count))
@@ -299,8 +312,8 @@ def _parallel_step(
 
 def saved(options: Options, folder: Path) -> list[float]:
     """
-    Trains, saves a checkpoint of the parameters and the optimizer's states, and gives the
-    losses of two steps more.
+    Trains, saves a checkpoint of the parameters and the optimizer's states, and returns the
+    losses of two more steps.
     """
     words, _ = batch(0)
     parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
@@ -314,7 +327,9 @@ def saved(options: Options, folder: Path) -> list[float]:
 
 
 def resumed(options: Options, folder: Path) -> list[float]:
-    """Reads the checkpoint under another plan, and gives the losses of these two steps."""
+    """
+    Reads the checkpoint under another plan, and returns the losses of these two steps.
+    """
     words, _ = batch(0)
     source = tiny_gpt()
     for parameter in source.parameters():
@@ -328,7 +343,7 @@ def resumed(options: Options, folder: Path) -> list[float]:
 
 
 def resumed_plainly(folder: Path) -> list[float]:
-    """Reads the checkpoint into Hugging Face's own model, and gives these losses."""
+    """Reads the checkpoint into Hugging Face's own model, and returns these losses."""
     module = tiny_gpt()
     for parameter in module.parameters():
         parameter.data.zero_()
@@ -344,7 +359,7 @@ def resumed_plainly(folder: Path) -> list[float]:
 
 
 def refusals() -> list[str]:
-    """What users are told of calls that cannot be."""
+    """Returns the errors for calls that are impossible."""
     from distir.errors import DistIRError
 
     words, labels = batch(0)
@@ -371,7 +386,7 @@ def refusals() -> list[str]:
 
 
 def planned_refusals(folder: Path) -> list[str]:
-    """What users are told of plans, in files of a folder, that cannot be."""
+    """Returns the errors for plans, in files of a folder, that do not fit."""
     from distir.errors import DistIRError
 
     words, _ = batch(0)

@@ -1,4 +1,4 @@
-"""What tests of pipelines share: arguments that show every mistake, and a comparison."""
+"""What tests of pipelines share: arguments that reveal mistakes, and comparisons."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def arguments_of(
     module: ModuleOp, weights: Mapping[str, Array] | None = None
 ) -> list[Array]:
     """
-    Random arguments, but for given weights by name. Random parameters keep the size of
-    what passes through a layer, so that gradients are as large in the first layer as in
-    the last.
+    Returns random arguments, except for given weights by name. Random parameters preserve
+    the size of what passes through a layer, so that gradients are as large in the first
+    layer as in the last.
     """
     arrays: list[Array] = []
     function = entry_function(module)
@@ -65,7 +65,10 @@ def arguments_of(
 
 
 def distributed(module: ModuleOp, **options: object) -> ModuleOp:
-    """The program over devices of a cluster of 16; the given one stays as it is."""
+    """
+    Returns the program distributed over devices of a cluster of 16; the given one stays as
+    it is.
+    """
     module = module.clone()
     first = module.body.block.first_op
     assert first is not None
@@ -82,9 +85,9 @@ def assert_equal_results(
     tolerance: float = TOLERANCE,
 ) -> None:
     """
-    Every result differs by no more than that, relative to its largest number; and there
-    is a number in it that is no rounding error, but for the gradients of biases of keys,
-    which cancel out.
+    Checks that every result differs by no more than that, relative to its largest number;
+    and that there is a number in it that is no rounding error, except for the gradients of
+    biases of keys, which cancel out.
     """
     names = result_names(entry_function(module))
     for name, a, b in zip(names, expected, actual, strict=True):
@@ -104,7 +107,10 @@ def assert_same(
     weights: Mapping[str, Array] | None = None,
     **options: object,
 ) -> ModuleOp:
-    """Distributed, the program gives the same; returns the distributed one."""
+    """
+    Checks that the distributed program gives the same results; returns the distributed
+    program.
+    """
     arguments = arguments_of(module, weights)
     result = distributed(module, **options)
     assert_equal_results(

@@ -1,7 +1,7 @@
 """
-What the process that ranks are forked from does once, so that none of them has to: it
-imports the modules of models, and takes a small one all the way to its package, which loads
-everything on the way and PyTorch's library of functions for its exporter.
+Warms up the process that ranks are forked from, so that no rank has to: imports the modules
+of models, and compiles a small one to its package, which loads everything on the way and
+PyTorch's library of functions for its exporter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests ask of programs: their text read back, and the types that ONNX infers."""
+"""Helpers of tests for programs: parsing and printing, and the types that ONNX infers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 
 from distir.dialects import get_all_dialects
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import type_from_proto, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.program import argument_names, argument_roles, entry_function
 
 
 def parse(text: str) -> ModuleOp:
-    """A module from its text."""
+    """Returns the module of a text."""
     context = Context()
     for dialect in (Builtin, Func, *(load() for load in get_all_dialects().values())):
         context.load_dialect(dialect)
@@ -34,13 +35,13 @@ def round_trip(module: ModuleOp) -> None:
 
 
 def ops_of(module: ModuleOp, *names: str) -> list[OnnxOp]:
-    """The operators of a module; only those with the given ONNX names, if any."""
+    """Returns the operators of a module; if ONNX names are given, only those."""
     kinds = tuple(OPERATORS["", name] for name in names) or OnnxOp
     return [op for op in module.walk() if isinstance(op, kinds)]
 
 
 def names_by_role(module: ModuleOp) -> dict[str, list[str]]:
-    """The names of the entry function's arguments, by role."""
+    """Returns the names of the entry function's arguments, by role."""
     main = entry_function(module)
     found: dict[str, list[str]] = {}
     for name, role in zip(argument_names(main), argument_roles(main), strict=True):
@@ -49,7 +50,9 @@ def names_by_role(module: ModuleOp) -> dict[str, list[str]]:
 
 
 def inferred_types(op: OnnxOp) -> list[object]:
-    """The result types that ONNX infers for an op from its operands and constants."""
+    """
+    Returns the result types that ONNX infers for an op from its operands and constants.
+    """
     names = [f"i{k}" for k in range(len(op.input_values))]
     inputs = [n if v else "" for n, v in zip(names, op.input_values, strict=True)]
     outputs = [f"o{k}" for k in range(len(op.results))]

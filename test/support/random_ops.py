@@ -16,7 +16,10 @@ SIZES = (1, 2, 3, 4, 6, 8)
 
 Step = Callable[[ProgramBuilder, SSAValue], Sequence[SSAValue]]
 STEPS: list[Step] = []
-"""Each appends an op on a value and gives the new values; none where it does not fit."""
+"""
+The steps: each appends an op on a value and returns the new values; none if it does not
+fit.
+"""
 
 
 def step(function: Step) -> Step:
@@ -47,7 +50,9 @@ def binary(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 
 @step
 def broadcast(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
-    """With a parameter or constant of fewer dimensions, or dimensions of size 1."""
+    """
+    Combines with a parameter or constant of fewer dimensions, or dimensions of size 1.
+    """
     shape = shape_of(x)
     other = [n if b.draw(st.booleans()) else 1 for n in shape]
     other = other[b.draw(st.integers(0, len(shape))) :]
@@ -116,7 +121,7 @@ def transpose(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 
 @step
 def reshape(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
-    """Splits the elements anew; often merges or splits dimensions."""
+    """Regroups the elements; often merges or splits dimensions."""
     n = prod(shape_of(x))
     first = b.draw(st.sampled_from([s for s in SIZES if n % s == 0]))
     second = b.draw(st.sampled_from([s for s in SIZES if n // first % s == 0]))
@@ -186,7 +191,7 @@ def reduce(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 
 @step
 def split(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
-    """In equal parts or not."""
+    """Splits in equal or unequal parts."""
     shape = shape_of(x)
     if not shape:
         return []
@@ -240,7 +245,7 @@ def embedding(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 
 @step
 def gather(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
-    """Looks up constant or given places of a dimension."""
+    """Looks up constant or given positions of a dimension."""
     shape = shape_of(x)
     axes = [i for i, n in enumerate(shape) if n >= TABLE]
     if not axes:
@@ -256,7 +261,7 @@ def gather(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 
 @step
 def where(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
-    """A mask that is an input, given for all or some dimensions."""
+    """Selects by a mask that is an input, given for all or some dimensions."""
     shape = shape_of(x)
     sizes = [n if b.draw(st.booleans()) else 1 for n in shape]
     mask = b.argument("input", sizes[b.draw(st.integers(0, len(sizes))) :], i1)

@@ -1,4 +1,4 @@
-"""Small problems at random, and their optimum by trying everything."""
+"""Random small problems, and their optimum by trying everything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from distir.solver import Memory, Problem
 
 
 def random_problem(seed: int, *, memory: bool, integer: bool = True) -> Problem:
-    """At most 7 nodes with at most 5 alternatives, a third of the edges' entries infinite."""
+    """
+    Returns a problem of at most 7 nodes with at most 5 alternatives; a third of the edges'
+    entries are infinite.
+    """
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 8))
     sizes = random.integers(1, 6, count)
@@ -42,7 +45,7 @@ def random_problem(seed: int, *, memory: bool, integer: bool = True) -> Problem:
 
 
 def brute_force(problem: Problem) -> float:
-    """The least cost of all choices that fit; infinite when none does."""
+    """Returns the least cost of all choices that fit; infinite if none does."""
     count = len(problem.costs)
 
     def along(values: np.ndarray, *axes: int) -> np.ndarray:

@@ -33,7 +33,9 @@ from distir.sharding.mesh import Mesh
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 TABLE = 4
-"""Integers of a program are below this, so that they index any table as large."""
+"""
+Integers of a program are below this, so that they index any table of at least that size.
+"""
 
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
@@ -47,9 +49,9 @@ class ProgramBuilder:
 
     draw: Draw
     functions: list[FuncOp] = field(default_factory=list[FuncOp])
-    """What the function may call."""
+    """The functions that the function may call."""
     mesh: Mesh | None = None
-    """With a mesh, values may be constrained to layouts on it."""
+    """If given, values may be constrained to layouts on this mesh."""
     block: Block = field(default_factory=Block)
     roles: list[str] = field(default_factory=list[str])
     values: list[SSAValue] = field(default_factory=list[SSAValue])
@@ -61,7 +63,7 @@ class ProgramBuilder:
         return self.block.insert_arg(TensorType(element, shape), len(self.block.args))
 
     def parameter(self, shape: Sequence[int]) -> SSAValue:
-        """A new parameter, or one of that shape that is used already."""
+        """Returns a new parameter, or one of that shape that is used already."""
         tied = [
             arg
             for arg, role in zip(self.block.args, self.roles, strict=True)
@@ -147,7 +149,10 @@ class ProgramBuilder:
 
 @st.composite
 def layouts(draw: Draw, shape: Sequence[int], mesh: Mesh) -> Layout:
-    """A random layout without partial axes, a dimension's axes in the mesh's order."""
+    """
+    Returns a random layout without partial axes, with a dimension's axes in the mesh's
+    order.
+    """
     layout = Layout(mesh.name)
     for axis, _ in mesh.axes:
         dim = draw(st.integers(-1, len(shape) - 1))
@@ -169,7 +174,7 @@ def build(
     max_ops: int,
     steps: Sequence[Callable[[ProgramBuilder, SSAValue], Sequence[SSAValue]]],
 ) -> FuncOp:
-    """A random function of one input of that shape (and parameters)."""
+    """Returns a random function of one input of that shape (and parameters)."""
     builder.values.append(builder.argument("input", shape))
     for _ in range(draw(st.integers(2, max_ops))):
         x = draw(st.sampled_from(builder.values[-4:]))
@@ -192,8 +197,9 @@ def build(
 @st.composite
 def programs(draw: Draw, max_ops: int = 10, mesh: Mesh | None = None) -> ModuleOp:
     """
-    A random program with parameters; its first input has a batch dimension. Functions
-    may be called several times. With a mesh, values are constrained to random layouts.
+    Returns a random program with parameters; its first input has a batch dimension.
+    Functions may be called several times. With a mesh, values are constrained to random
+    layouts.
     """
     from support.random_ops import STEPS
 
@@ -210,7 +216,7 @@ def programs(draw: Draw, max_ops: int = 10, mesh: Mesh | None = None) -> ModuleO
 
 
 def arguments_of(module: ModuleOp, seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Values for the arguments of a random program."""
+    """Returns values for the arguments of a random program."""
     generator = np.random.default_rng(seed)
     found: list[npt.NDArray[Any]] = []
     for arg in entry_function(module).body.block.args:
@@ -230,7 +236,9 @@ def arguments_of(module: ModuleOp, seed: int = 0) -> list[npt.NDArray[Any]]:
 def assert_same_results(
     module: ModuleOp, other: ModuleOp, arguments: Sequence[npt.NDArray[Any]]
 ) -> None:
-    """Both programs compute the same, up to the rounding of the largest numbers."""
+    """
+    Checks that both programs compute the same, up to the rounding of the largest numbers.
+    """
     expected, actual = run_program(module, arguments), run_program(other, arguments)
     for a, b in zip(expected, actual, strict=True):
         largest = float(np.max(np.abs(a), initial=1e-3))

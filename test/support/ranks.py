@@ -1,4 +1,4 @@
-"""Runs a function on several processes that talk to each other, as `torchrun` would."""
+"""Runs a function on several processes that communicate, as `torchrun` would."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _SECONDS = 240
 
 def run_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """
-    What a function of an importable module gives on each of `count` ranks, which have one
-    thread each and a process group. Fails with the traceback of the first rank that does.
+    Returns what a function of an importable module returns on each of `count` ranks, which
+    have one thread each and a process group. Fails with the traceback of the first rank
+    that fails.
     """
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     context = multiprocessing.get_context("forkserver")
@@ -57,7 +58,10 @@ def run_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list
 
 @functools.cache
 def _start_server() -> None:
-    """Starts the process that ranks are forked from, which has to find these modules."""
+    """
+    Starts the process that ranks are forked from, which must be able to import these
+    modules.
+    """
     forkserver.set_forkserver_preload(["support.preloaded"])
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Programs under other names, and what of a program is no name."""
+"""Renames programs, and removes names from their text."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ENDINGS = ("gradient", "master", "exp_avg", "momentum", "weight", "0", "step")
 
 def renamed(module: ModuleOp, seed: int) -> ModuleOp:
     """
-    A copy with other names of values, arguments and results, and other scopes: misleading
-    ones, such as `w.gradient` for an input. Labels are renamed consistently.
+    Returns a copy with other names of values, arguments and results, and other scopes:
+    misleading ones, such as `w.gradient` for an input. Labels are renamed consistently.
     """
     draw = random.Random(seed)
     copy = module.clone()
@@ -52,8 +52,8 @@ def renamed(module: ModuleOp, seed: int) -> ModuleOp:
 
 def anonymous(module: ModuleOp) -> str:
     """
-    The text of a program without names of values and scopes, with functions and labels
-    numbered: what must not depend on names.
+    Returns the text of a program without names of values and scopes, with functions and
+    labels numbered: what must not depend on names.
     """
     copy = module.clone()
     for function in list(functions(copy).values())[1:]:  # labels of their callers

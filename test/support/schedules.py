@@ -20,7 +20,7 @@ def gpt(layers: int = 4) -> ModuleOp:
 
 
 def scheduled(module: ModuleOp, schedule: Schedule, *chosen: str) -> ModuleOp:
-    """The program with what a schedule asks for."""
+    """Returns the program after a schedule has been applied."""
     module = module.clone()
     add_schedules(module, [schedule.recorded()])
     module.verify()
@@ -30,7 +30,7 @@ def scheduled(module: ModuleOp, schedule: Schedule, *chosen: str) -> ModuleOp:
 
 
 def splits(module: ModuleOp) -> dict[str, str]:
-    """The dimensions of a distributed program's arguments, by name."""
+    """Returns the dimensions of a distributed program's arguments, by name."""
     entry = entry_function(module)
     found: dict[str, str] = {}
     for name, type_ in zip(

@@ -1,4 +1,4 @@
-"""A case or more for every ONNX operator that has a sharding rule."""
+"""At least one case for every ONNX operator that has a sharding rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Const:
 
 
 def f(*shape: int) -> Array:
-    """Whole numbers from -4 to 4, so that sums are exact."""
+    """Returns whole numbers from -4 to 4, so that sums are exact."""
     return _rng.integers(-4, 5, shape).astype(np.float32)
 
 

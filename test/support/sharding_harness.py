@@ -17,7 +17,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.collective import CoordinateOp
 from distir.dialects.dist import Layout, Shard, layout_of, with_layout
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import (
     constant_attr,
     element_type_of_dtype,
@@ -39,7 +40,7 @@ class Case:
     """
     One op on concrete inputs, by schema position; None is omitted. Inputs in `constants`
     come from an onnx.Constant, the others are arguments. `name` is that of an ONNX
-    operator, or of any op that `make` builds from the operands, its results typed.
+    operator, or of any op that `make` builds, with typed results, from the operands.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Case:
 
 
 def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
-    """The results of one op of the per-rank form."""
+    """Returns the results of one op of the per-rank form."""
     if isinstance(op, CoordinateOp):
         return [np.array(op.index.value.data, dtype=np.int64)]
     if not isinstance(op, OnnxOp):
@@ -70,7 +71,9 @@ def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
 
 
 def run_block(ops: Sequence[Operation], env: dict[SSAValue, Array]) -> list[Array]:
-    """Evaluates ops in order; the results of the last one. Checks types on the way."""
+    """
+    Evaluates ops in order, checking types on the way; returns the results of the last one.
+    """
     results: list[Array] = []
     for op in ops:
         op.verify()
@@ -103,7 +106,10 @@ def build(
     operand_layouts: Sequence[Layout] | None = None,
     result_types: Sequence[Any] | None = None,
 ) -> tuple[Operation, Block]:
-    """The op, its operands arguments of a block or constants, with these layouts."""
+    """
+    Returns the op, whose operands are arguments of a block or constants, with these
+    layouts.
+    """
     block = Block()
     values: list[SSAValue | None] = []
     layouts = iter(operand_layouts or [])
@@ -163,7 +169,7 @@ Assignment = dict[int, tuple[Shard, ...]]
 
 
 def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
-    """Every split of that many elements over one axis."""
+    """Yields every split of that many elements over one axis."""
     if size % parts == 0:
         yield Shard(axis)
         for run in range(1, size // parts):
@@ -176,7 +182,9 @@ def can_split(rule: Rule, factor: int) -> bool:
 
 
 def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:
-    """Every legal split of one or two factors over the axes of a mesh with two axes."""
+    """
+    Yields every legal split of one or two factors over the axes of a mesh with two axes.
+    """
     factors = [f for f in range(len(rule.factors)) if can_split(rule, f)]
     (a, m), (b, n) = on.axes
     yield {}
@@ -200,7 +208,10 @@ def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:
 def partial_assignments(
     plain: Sequential, on: Mesh
 ) -> Iterator[tuple[Assignment, frozenset[int], str]]:
-    """Partial operands over the second axis, and what may be split over the first."""
+    """
+    Yields combinations of partial operands over the second axis, and of what may be split
+    over the first.
+    """
     rule = plain.rule
     (a, m), _ = on.axes
     for linear in rule.linear:
@@ -219,7 +230,7 @@ def partial_assignments(
 def terms(
     array: Array, monoid: str, count: int, rng: np.random.Generator
 ) -> list[Array]:
-    """Arrays that reduce to `array`."""
+    """Returns arrays that reduce to `array`."""
     noise = [
         rng.integers(0, 4, array.shape).astype(array.dtype) for _ in range(count - 1)
     ]
@@ -293,7 +304,7 @@ def run_distributed(
 
 
 def check_replicas(parts: Sequence[Array], layout: Layout, on: Mesh) -> None:
-    """Devices that hold the same part must agree on it."""
+    """Checks that devices which hold the same part agree on it."""
     used = {*layout.split_axes, *layout.partial_axes}
     first: dict[tuple[int, ...], Array] = {}
     for part, coordinates in zip(parts, on.coordinates, strict=True):
@@ -314,7 +325,7 @@ def compare(got: Array, expected: Array) -> None:
 
 
 def sample(items: Sequence[Any], count: int, seed: str) -> list[Any]:
-    """At most that many items, the first one among them, always the same."""
+    """Returns at most that many items, the first one among them, always the same."""
     if len(items) <= count:
         return list(items)
     return [items[0], *random.Random(seed).sample(list(items[1:]), count - 1)]

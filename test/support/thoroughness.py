@@ -1,6 +1,6 @@
 """
-How much tests try: `make test` tries some of the many cases that a test has, of each kind
-one, and a part of the random ones; `make test-all` tries all.
+Decides how much tests try: `make test` tries one case of each kind and a part of the random
+ones; `make test-all` tries all.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))
-"""Set by `make test-all`."""
+"""Whether `make test-all` runs the tests."""
 
 _PART = 4
 
 
 def tries(count: int) -> int:
-    """How many random cases to try, out of `count` in `make test-all`."""
+    """Returns how many random cases to try, out of `count` in `make test-all`."""
     return count if IS_THOROUGH else max(2, count // _PART)
 
 
 def sampled(cases: Iterable[Any], every: int) -> list[Any]:
     """
-    Parameters of a test, of which the first one in `every` is tried always, and the others,
-    which take the same way through the code, in `make test-all`.
+    Returns the parameters of a test: of `every` cases, the first one is always tried, and
+    the others, which take the same way through the code, in `make test-all`.
     """
     found: list[Any] = []
     for number, case in enumerate(cases):

@@ -2,9 +2,9 @@
 Layers that take as long as a test says: a dialect of its own with rules, gradients and
 costs, registered from outside DistIR like those of any other compiler.
 
-`timed.forward` keeps a residual of any size for its backward; its gradient is
-`timed.input` (for the previous layer) and `timed.weight` (for its parameter). Seconds are
-per micro-batch, whatever its size.
+`timed.forward` keeps a residual of any size for its backward; its gradient is `timed.input`
+(for the previous layer) and `timed.weight` (for its parameter). Seconds are per
+micro-batch, whatever its size.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class WeightOp(_Backward):
 
 @sharding_rule("timed.forward")
 def forward_rule(op: Operation) -> Rule:
-    """The batch is parallel, everything else whole."""
+    """The rule of the forward: the batch is parallel, everything else whole."""
     b, n = shape_of(op.operands[0].type)
     r = shape_of(op.results[1].type)[1]
     factors = (Factor(b), Factor(n, "replicate"), Factor(r, "replicate"))
@@ -113,7 +113,7 @@ def forward_rule(op: Operation) -> Rule:
 
 @sharding_rule("timed.input")
 def input_rule(op: Operation) -> Rule:
-    """The batch is parallel."""
+    """The rule of the input's gradient: the batch is parallel."""
     (b, n), (_, r) = (shape_of(v.type) for v in op.operands)
     factors = (Factor(b), Factor(n, "replicate"), Factor(r, "replicate"))
     return Rule(
@@ -126,7 +126,7 @@ def input_rule(op: Operation) -> Rule:
 
 @sharding_rule("timed.weight")
 def weight_rule(op: Operation) -> Rule:
-    """The batch is summed over."""
+    """The rule of the weight's gradient: the batch is summed over."""
     (b, n), (_, r) = (shape_of(v.type) for v in op.operands)
     factors = (Factor(b, "reduction"), Factor(n, "replicate"), Factor(r, "replicate"))
     return Rule(
@@ -139,7 +139,7 @@ def weight_rule(op: Operation) -> Rule:
 
 @cost_function("timed.forward", "timed.input", "timed.weight")
 def seconds(context: CostContext) -> Cost:
-    """What the op says."""
+    """The cost of the ops: the seconds that they declare."""
     attr = context.op.properties["seconds"]
     assert isinstance(attr, FloatAttr)
     return Cost(attr.value.data)
@@ -163,8 +163,8 @@ def timed_layers(
     kept: int = 1,
 ) -> ModuleOp:
     """
-    A chain of layers with these seconds (forward, input's gradient, weight's gradient).
-    The first layer's input needs a gradient too: all layers are alike.
+    Returns a chain of layers with these seconds (forward, input's gradient, weight's
+    gradient). The first layer's input needs a gradient too, so that all layers are alike.
     """
     from distir.dialects.onnx import operator
 

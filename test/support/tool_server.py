@@ -1,8 +1,9 @@
 """
-Tools that start at once: one process imports the project, and forks for each command.
+A server that starts tools quickly: one process imports the project, and forks for each
+command.
 
-Half a second of each command of a lit test is Python importing xDSL and ONNX. `lit.cfg.py`
-starts this server and puts launchers under the tools' names first in the PATH, which send
+Importing xDSL and ONNX takes half a second of each command of a lit test. `lit.cfg.py`
+starts this server and puts launchers under the tools' names first in the PATH; they send
 their arguments, environment and streams here, and end as the forked process does.
 """
 
@@ -28,7 +29,7 @@ from pathlib import Path
 TOOLS = ("distir", "distir-opt", "filecheck")
 
 PRELOADED = ("distir.dialects.onnx", "distir.passes.distribute", "distir.text")
-"""What most commands import once they run."""
+"""Modules that most commands import once they run."""
 
 LAUNCHER = """#!{python} -IS
 import _socket, marshal, os, sys
@@ -40,11 +41,17 @@ server.sendall(marshal.dumps((sys.argv, os.getcwd(), dict(os.environ))))
 server.shutdown(_socket.SHUT_WR)
 sys.exit(int(server.recv(16) or b"1"))
 """
-"""What Python loads for it is built in: half of its time would be `json` and `socket`."""
+"""
+The text of a launcher. It only imports what is built into Python: `json` and `socket` would
+take half of its time.
+"""
 
 
 def launchers() -> Path:
-    """Starts a server that ends with this process; the folder of the tools that go through it."""
+    """
+    Starts a server that ends with this process; returns the folder of the tools that use
+    it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="lit-"))
     address = folder / "socket"
     tools = folder / "bin"
@@ -93,7 +100,7 @@ def serve(address: str) -> None:
 
 
 def _run(client: socket.socket, mains: Mapping[str, Callable[[], object]]) -> int:
-    """What a command exits with, run in this process."""
+    """Runs a command in this process; returns its exit code."""
     _, streams, _, _ = socket.recv_fds(client, 3, 3)
     with client.makefile("rb") as text:
         arguments, folder, environment = marshal.loads(text.read())

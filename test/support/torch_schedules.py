@@ -24,7 +24,7 @@ SINGLE_STAGE: dict[str, Any] = {
 
 
 def _stage(rank: int, ranks: int, stages: int) -> Any:
-    """As much of a stage as the schedules look at when they are built."""
+    """Returns as much of a stage as the schedules look at when they are built."""
     return SimpleNamespace(
         num_stages=stages,
         stage_index=rank,
@@ -37,20 +37,20 @@ def _stage(rank: int, ranks: int, stages: int) -> Any:
 
 
 def multi_stage(name: str, ranks: int, micro_batches: int, chunks: int) -> Any:
-    """An object of PyTorch's class for a schedule with several stages per rank."""
+    """Returns an object of PyTorch's class for a schedule with several stages per rank."""
     stages = [_stage(0, ranks, ranks * chunks) for _ in range(chunks)]
     return MULTI_STAGE[name](stages, micro_batches, loss_fn=lambda y, t: y)
 
 
 def runtime(ranks: int, micro_batches: int, chunks: int) -> Any:
-    """PyTorch's runtime for schedules that come from a file."""
+    """Returns PyTorch's runtime for schedules that come from a file."""
     stages = [_stage(0, ranks, ranks * chunks) for _ in range(chunks)]
     return torch_schedules._PipelineScheduleRuntime(stages, micro_batches)
 
 
 def run_dry(theirs: Any) -> None:
     """
-    PyTorch's dry run of a schedule with its sends and receives, which raises where they
+    Runs PyTorch's dry run of a schedule with its sends and receives, which raises if they
     would deadlock. It does not know the actions for FSDP and the reduction of gradients.
     """
     known = {"F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"}
@@ -66,8 +66,8 @@ def run_dry(theirs: Any) -> None:
 
 def as_schedule(order: dict[int, list[Any]]) -> PipelineSchedule:
     """
-    PyTorch's actions as ours: without idle cells and reductions of gradients, and with
-    overlapped pairs one after the other, as PyTorch's runtime runs them by default.
+    Converts PyTorch's actions to ours: without idle cells and reductions of gradients, and
+    with overlapped pairs one after the other, as PyTorch's runtime runs them by default.
     """
     phases = {phase.value for phase in Phase}
     return PipelineSchedule.of(
@@ -86,7 +86,7 @@ def as_schedule(order: dict[int, list[Any]]) -> PipelineSchedule:
 
 
 class RecordingStage:
-    """A stage that notes what a schedule makes it compute; nothing is sent."""
+    """A stage that records what a schedule makes it compute; nothing is sent."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.stage_index, self.num_stages = rank, ranks
@@ -100,7 +100,7 @@ class RecordingStage:
         self.actions.append(Action(self.stage_index, Phase.BACKWARD, micro_batch))
 
     def perform_reduce_grad(self, _: int) -> None:
-        """Gradients are not the matter of these tests."""
+        """Does nothing: these tests ignore the reduction of gradients."""
 
     def _no_operations(self, _: int) -> list[Any]:
         return []
@@ -110,7 +110,9 @@ class RecordingStage:
 
 
 def run_single_stage(name: str, ranks: int, micro_batches: int) -> PipelineSchedule:
-    """What each rank computes when PyTorch runs a schedule with one stage per rank."""
+    """
+    Returns what each rank computes when PyTorch runs a schedule with one stage per rank.
+    """
     rows: list[list[Action]] = []
     for rank in range(ranks):
         stage = RecordingStage(rank, ranks)

@@ -1,4 +1,4 @@
-"""Training steps of the models, and what PyTorch's own training makes of them."""
+"""Training steps of the models, and the results of PyTorch's own training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {"learning_rate": 1e-2, "epsilon": 1e-5}
 
 @functools.cache
 def training_step(name: str, exporter: Exporter = "dynamo") -> ImportedModel:
-    """The sequential training step and the weights it starts from."""
+    """Returns the sequential training step and the weights it starts from."""
     found = imported(name, exporter)
     found = replace(found, module=found.module.clone())
     OutlineRepeatsPass().apply(Context(), found.module)
@@ -40,7 +40,7 @@ def training_step(name: str, exporter: Exporter = "dynamo") -> ImportedModel:
 
 @functools.cache
 def batch(name: str) -> Arrays:
-    """The inputs and labels of every step."""
+    """Returns the inputs and labels of every step."""
     shape = next(iter(model(name).outputs.values())).shape
     random = np.random.default_rng(0)
     if name in WITH_MSE:
@@ -102,7 +102,9 @@ def by_pytorch(name: str, steps: int) -> Trained:
 
 
 def assert_equals_pytorch(name: str, results: Arrays) -> None:
-    """Losses and parameters are those of PyTorch, relative to the largest number."""
+    """
+    Checks that losses and parameters are those of PyTorch, relative to the largest number.
+    """
     expected = by_pytorch(name, len(results["loss"]))
     assert len(results) == 1 + expected.count
     for key, found in results.items():

@@ -1,4 +1,4 @@
-"""A case or more for every op of the `train` dialect."""
+"""At least one case for every op of the `train` dialect."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
+)
+from distir.dialects.train_ops.causal_attention import (
+    MergeAttentionOp,
+    PlacedAttentionGradOp,
+    PlacedAttentionOp,
 )
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
@@ -23,7 +30,8 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
@@ -49,23 +57,24 @@ from distir.dialects.train_ops.recurrent import GruGradOp, LstmGradOp, RnnGradOp
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
+from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
 
 _rng = np.random.default_rng(11)
 
 
 def real(*shape: int, dtype: Any = np.float32) -> Array:
-    """Normally distributed numbers."""
+    """Returns normally distributed numbers."""
     return _rng.standard_normal(shape).astype(dtype)
 
 
 def positive(*shape: int, dtype: Any = np.float32) -> Array:
-    """Numbers between a half and one."""
+    """Returns numbers between a half and one."""
     return _rng.uniform(0.5, 1.0, shape).astype(dtype)
 
 
 def integers(low: int, high: int, *shape: int, dtype: Any = np.int64) -> Array:
-    """Whole numbers, `high` excluded."""
+    """Returns whole numbers, `high` excluded."""
     return _rng.integers(low, high, shape).astype(dtype)
 
 
@@ -74,7 +83,7 @@ def scalar(value: Any, dtype: Any = np.float32) -> Array:
 
 
 def coarse(*shape: int, dtype: Any = np.float32) -> Array:
-    """Multiples of 1/64 around 0, whose sums are exact in half precision."""
+    """Returns multiples of 1/64 around 0, whose sums are exact in half precision."""
     return (np.round(_rng.standard_normal(shape) * 64) / 64).astype(dtype)
 
 
@@ -84,7 +93,7 @@ CASES: list[Case] = []
 def case(
     make: Callable[..., Operation], *inputs: Array, label: str = "", **options: Any
 ):
-    """A case of the op that `make` builds from its operands and these options."""
+    """Adds a case of the op that `make` builds from its operands and these options."""
     CASES.append(
         Case(
             getattr(make, "name", make.__name__),
@@ -136,7 +145,7 @@ _rng = np.random.default_rng(13)
 
 
 def attention_cases(dy: Array, *operands: Array, label: str = "", **options: Any):
-    """Attention, and its gradient from what it computes."""
+    """Adds cases of attention, and of its gradient from what it computes."""
     case(AttentionOp, *operands, label=label, **options)
     forward = sequential(CASES[-1]).results
     case(AttentionGradOp, dy, *forward, *operands, label=label, **options)
@@ -163,6 +172,36 @@ attention_cases(*(a.astype(np.float16) for a in _packed), **_heads, is_causal=Tr
 _wide = [a.astype(np.float64) for a in _packed]
 attention_cases(*_wide, **_heads, is_causal=True, label="f64")
 
+attention_cases(_dy, _q, *_few, blocks=2, label="blocks")
+attention_cases(*(a.repeat(3, 1) for a in _packed), **_heads, blocks=2, run=3)
+
+
+def placed_attention_cases(dy: Array, *operands: Array, label: str, **options: Any):
+    """Attention at positions, its gradient, and what it gives merged with itself."""
+    case(PlacedAttentionOp, *operands, label=label, **options)
+    y, sums = forward = sequential(CASES[-1]).results
+    case(PlacedAttentionGradOp, dy, *forward, *operands, label=label, **options)
+    case(MergeAttentionOp, y, sums, dy, np.flip(sums, 2).copy(), label=label)
+
+
+_rng = np.random.default_rng(26)
+_places = [np.array([5, 0, 3, 9]), np.array([4, 1, 2, 8, 7, 3])]
+placed_attention_cases(_dy, *_places, _q, *_kv, label="positions")
+placed_attention_cases(_dy, *_places, _q, *_kv, real(4, 6), label="positions and mask")
+placed_attention_cases(
+    *(_dy, _places[0], _places[1][:4], _q, *_few),
+    blocks=2,
+    softcap=0.5,
+    label="in blocks",
+)
+placed_attention_cases(_packed[0], *_places, *_packed[1:], **_heads, label="packed")
+placed_attention_cases(
+    *(_packed[0].astype(np.float16), *_places),
+    *(a.astype(np.float16) for a in _packed[1:]),
+    **_heads,
+    label="packed f16",
+)
+
 # Dropout
 _rng = np.random.default_rng(15)
 for _dtype in (np.float16, np.float32, np.float64):
@@ -184,7 +223,7 @@ case(DropoutOp, scalar(1.5), scalar(1, np.int64), **_options, label="scalar")
 
 
 def _part(x: Any, counter: Any, first: Any, second: Any) -> Operation:
-    """A part of a tensor that is too large for 32-bit positions."""
+    """Returns dropout of a part of a tensor that is too large for 32-bit positions."""
     return DropoutOp(
         x,
         counter,
@@ -214,6 +253,9 @@ for _dtype in (np.float32, np.float16):
     case(BatchNormGradOp, *_x, real(6), real(6), positive(6), epsilon=1e-5)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
+    _values, _parts = [real(6), real(6)], dict(groups=2, epsilon=1e-5)
+    case(GhostBatchNormOp, _x[1], *_values, **_parts)
+    case(GhostBatchNormGradOp, *_x, real(6), real(2, 6), positive(2, 6), **_parts)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations
@@ -223,7 +265,7 @@ _rng = np.random.default_rng(12)
 def norm_cases(
     dy: Array, x: Array, *scales: Array, is_rms: bool = False, **options: Any
 ):
-    """A normalisation layer, and its gradient from what that computes."""
+    """Adds cases of a normalisation layer, and of its gradient from what that computes."""
     layer, gradient = (
         (RmsNormOp, RmsNormGradOp) if is_rms else (LayerNormOp, LayerNormGradOp)
     )
@@ -276,7 +318,9 @@ for _is_rms in (False, True):
 def _gather(
     dy: Any, indices: Any, data: Any = None, *, rows: int, axis: int
 ) -> Operation:
-    """Rows split as those of `data` where it is given."""
+    """
+    Returns the gradient of a look-up, with rows split as those of `data` if that is given.
+    """
     assert isinstance(dy.type, TensorType) and isinstance(indices.type, TensorType)
     sizes, depth = dy.type.get_shape(), indices.type.get_num_dims()
     shape = [*sizes[:axis], rows, *sizes[axis + depth :]]
@@ -321,7 +365,7 @@ case(SquareSumOp, real(4, 6, dtype=np.float16) * 8)
 
 
 def _shaped(make: Any, result: str) -> Callable[..., Operation]:
-    """Ops whose result has a shape of its own."""
+    """Returns a function that makes an op whose result has a shape of its own."""
 
     def build(*operands: Any, shape: tuple[int, ...], **options: Any) -> Operation:
         type_ = TensorType(operands[0].type.element_type, shape)
@@ -447,3 +491,26 @@ for _op, _gates, _how in (
             label=f"{_direction},{_how}",
             **_how,
         )
+
+for _shape, _flat, _blocks in (
+    ((3, 4), (14,), None),
+    ((3, 4), (12,), None),
+    ((3, 4), (8, 2), [(1, 2, 2)]),
+    ((3, 8), (7, 4), [(1, 4, 1)]),
+    ((4, 3, 4), (13, 2, 2), [(0, 2, 2), (2, 2, 1)]),
+    ((8, 2), (5, 2, 2), [(0, 2, 4), (0, 2, 2)]),
+    ((), (4,), None),
+):
+    _label = f"{list(_shape)},{list(_flat)},{_blocks}".replace(" ", "")
+    case(
+        *(_shaped(FlattenOp, "flat"), real(*_shape)),
+        shape=_flat,
+        blocks=_blocks,
+        label=_label,
+    )
+    case(
+        *(_shaped(UnflattenOp, "tensor"), real(*_flat)),
+        shape=_shape,
+        blocks=_blocks,
+        label=_label,
+    )

@@ -1,4 +1,4 @@
-"""Three steps of AdamW: those of an imported model and PyTorch's own."""
+"""Compares three steps of AdamW: those of an imported model and PyTorch's own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def exported_by_default(
     path: Path,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Path:
-    """The file that `torch.onnx.export` writes without options."""
+    """Returns the file that `torch.onnx.export` writes without options."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -56,7 +56,7 @@ def exported_by_default(
 def exported_by_trace(
     module: torch.nn.Module, args: Sequence[Any], path: Path, **options: Any
 ) -> Path:
-    """The file that PyTorch's older exporter writes without further options."""
+    """Returns the file that PyTorch's older exporter writes without further options."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(module.eval(), tuple(args), path, dynamo=False, **options)
@@ -66,7 +66,7 @@ def exported_by_trace(
 def differentiated(
     imported: ImportedModel, loss: str = "mse", output: int = 0
 ) -> ImportedModel:
-    """The model as a training step, in place."""
+    """Turns the model into a training step, in place."""
     for each in (
         FoldShapesPass(),
         OutlineRepeatsPass(),
@@ -78,7 +78,7 @@ def differentiated(
 
 
 def trained_names(imported: ImportedModel) -> set[str]:
-    """The names of the parameters that a training step updates."""
+    """Returns the names of the parameters that a training step updates."""
     function = entry_function(imported.module)
     updated = {text_attribute(a, UPDATES) for a in result_attributes(function)}
     names, roles = argument_names(function), argument_roles(function)
@@ -90,7 +90,10 @@ def trained_names(imported: ImportedModel) -> set[str]:
 
 
 def trained(imported: ImportedModel, inputs: Arrays) -> tuple[list[float], Arrays]:
-    """The loss of every step and the weights after the last, by the reference."""
+    """
+    Returns the loss of every step and the weights after the last, by the reference
+    interpreter.
+    """
     function = entry_function(imported.module)
     names, roles = argument_names(function), argument_roles(function)
     values: list[npt.NDArray[Any]] = []
@@ -117,7 +120,9 @@ def trained(imported: ImportedModel, inputs: Arrays) -> tuple[list[float], Array
 def trained_by_pytorch(
     module: torch.nn.Module, loss_of: Callable[[torch.nn.Module], torch.Tensor]
 ) -> tuple[list[float], Arrays, set[str]]:
-    """The loss of every step, the parameters after the last, and which were trained."""
+    """
+    Returns the loss of every step, the parameters after the last, and which were trained.
+    """
     module = copy.deepcopy(module).eval()
     optimizer = torch.optim.AdamW(
         [p for p in module.parameters() if p.requires_grad],
@@ -147,8 +152,8 @@ def assert_equal_steps(
     tolerance: float = 1e-5,
 ) -> None:
     """
-    A training step gives PyTorch's losses and parameters, relative to the largest number
-    of each; it trains what PyTorch trains and nothing else.
+    Checks that a training step gives PyTorch's losses and parameters, relative to the
+    largest number of each, and trains what PyTorch trains and nothing else.
     """
     before = {n: a.copy() for n, a in imported.weights.items()}
     losses, found = trained(imported, inputs)
@@ -171,7 +176,7 @@ def assert_equal_steps(
 def assert_steps_equal_pytorch(
     imported: ImportedModel, module: torch.nn.Module, x: torch.Tensor
 ) -> None:
-    """The same for the mean squared error of a module of one input and result."""
+    """Checks the same for the mean squared error of a module of one input and result."""
     labels = torch.randn(
         module.eval()(x).shape, generator=torch.Generator().manual_seed(2)
     )

@@ -20,7 +20,7 @@ from support.programs import parse
 
 
 def training_mlp(batch: int = 8, **options: object) -> ModuleOp:
-    """A step of a two-layer MLP."""
+    """Returns a step of a two-layer MLP."""
     module = build_mlp(layers=2, d_model=8, batch=batch)
     differentiate = DifferentiatePass(**({"loss": "mse"} | options))  # type: ignore[arg-type]
     differentiate.apply(Context(), module)
@@ -28,7 +28,7 @@ def training_mlp(batch: int = 8, **options: object) -> ModuleOp:
 
 
 def training_gpt(dropout: float = 0.0, layers: int = 2, **options: object) -> ModuleOp:
-    """A step of a GPT on 4 sequences of 8."""
+    """Returns a step of a GPT on 4 sequences of 8."""
     module = build_gpt(
         layers=layers, d_model=16, heads=4, vocab=32, batch=4, seq=8, dropout=dropout
     )
@@ -43,7 +43,7 @@ def training_head(
     ignored: int | None = None,
     dtype: str = "f32",
 ) -> ModuleOp:
-    """A step of a linear layer that learns from the mean of its cross-entropies."""
+    """Returns a step of a linear layer that learns from the mean of its cross-entropies."""
     sizes = "x".join(str(n) for n in places)
     x, w = f"tensor<{sizes}x6x{dtype}>", f"tensor<6x{classes}x{dtype}>"
     y = f"tensor<{sizes}x{classes}x{dtype}>"
@@ -61,7 +61,10 @@ def training_head(
 
 
 def distributed(module: ModuleOp, **options: object) -> ModuleOp:
-    """The program over devices of the cluster of CPUs; the given one stays as it is."""
+    """
+    Returns the program distributed over devices of the cluster of CPUs; the given one stays
+    as it is.
+    """
     module = module.clone()
     first = module.body.block.first_op
     assert first is not None
@@ -72,12 +75,12 @@ def distributed(module: ModuleOp, **options: object) -> ModuleOp:
 
 
 def package(module: ModuleOp, folder: Path, **options: object) -> Path:
-    """The package of the distributed program."""
+    """Writes the package of the distributed program; returns its folder."""
     return write_package(distributed(module, **options), folder)
 
 
 def batches(module: ModuleOp) -> dict[str, npt.NDArray[Any]]:
-    """Random inputs and labels of a training step."""
+    """Returns random inputs and labels of a training step."""
     entry = entry_function(module)
     values = zip(
         argument_names(entry),

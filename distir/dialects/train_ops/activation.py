@@ -1,4 +1,4 @@
-"""Gradients of activation functions that ONNX has as one op."""
+"""Gradients of activation functions that are one op in ONNX."""
 
 from __future__ import annotations
 

@@ -60,6 +60,10 @@ class FusedAttentionOp(TrainOp):
     unless given; with `softcap` c, cap(s) is c * tanh(s / c), else s. `mask` broadcasts to
     [batch, query heads, queries, keys]; booleans say which keys a query sees, floats are
     added. With `is_causal`, query i sees keys up to i. A query that sees no key has P = 0.
+
+    With `blocks`, queries and keys are cut into that many equal blocks, and a query sees keys
+    of the block with its own number alone; there is no mask then. A block is a run of
+    neighbours, or, with `run`, every `blocks`-th run of so many neighbours.
     """
 
     q = operand_def(TensorType)
@@ -71,6 +75,18 @@ class FusedAttentionOp(TrainOp):
     softcap = opt_prop_def(F32)
     q_num_heads = opt_prop_def(I64)
     kv_num_heads = opt_prop_def(I64)
+    blocks = opt_prop_def(I64)
+    run = opt_prop_def(I64)
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks there are; 1 without `blocks`."""
+        return 1 if self.blocks is None else self.blocks.value.data
+
+    @property
+    def run_length(self) -> int | None:
+        """How many neighbours of a block lie together; None for all of them."""
+        return None if self.run is None else self.run.value.data
 
     @property
     def is_packed(self) -> bool:
@@ -96,14 +112,14 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def factor(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of the scores."""
         return (
             1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
         )
 
     @property
     def cap(self) -> float | None:
-        """What scores stay below; None for any scores."""
+        """The bound of the soft cap; None without one."""
         return None if self.softcap is None else self.softcap.value.data
 
     def verify_(self) -> None:
@@ -138,6 +154,7 @@ class FusedAttentionOp(TrainOp):
                 f"{sizes.key_heads} key heads"
             )
         super().verify_()
+        self._verify_blocks()
         if self.mask is None:
             return
         mask = shape_of(self.mask)
@@ -150,6 +167,24 @@ class FusedAttentionOp(TrainOp):
                 f"{list(sizes.scores)}"
             )
 
+    def _verify_blocks(self) -> None:
+        if self.blocks is None and self.run is None:
+            return
+        if self.blocks is None or self.mask is not None or self.is_causal is not None:
+            raise VerifyException(
+                f"{self.name}: run needs blocks, and blocks go without mask and is_causal"
+            )
+        count, run = self.block_count, self.run_length
+        for name, length in {
+            "queries": self.sizes.queries,
+            "keys": self.sizes.keys,
+        }.items():
+            if min(count, run or 1) < 1 or length % (count * (run or 1)):
+                runs = "" if run is None else f" in runs of {run}"
+                raise VerifyException(
+                    f"{self.name}: {length} {name} are not {count} equal blocks{runs}"
+                )
+
     def _check(
         self, name: str, value: SSAValue, heads: int, length: int, size: int
     ) -> None:
@@ -160,7 +195,7 @@ class FusedAttentionOp(TrainOp):
         check_shape(self, name, value, expected)
 
     def check_result(self, name: str, y: SSAValue) -> None:
-        """Raises VerifyException unless a tensor is what `y` is, by shape and elements."""
+        """Raises VerifyException unless a tensor has the shape and elements of `y`."""
         sizes = self.sizes
         check_element_type(self, name, y, element_type(self.q))
         self._check(name, y, sizes.query_heads, sizes.queries, sizes.value_head)
@@ -174,9 +209,9 @@ class FusedAttentionOp(TrainOp):
 @irdl_op_definition
 class AttentionOp(FusedAttentionOp):
     """
-    y = P v, P = softmax(cap(scale * q k') + mask); `FusedAttentionOp` says the shapes. It
-    computes what `onnx.Attention` does, and keeps what its gradient needs to have P again
-    without another softmax:
+    y = P v, P = softmax(cap(scale * q k') + mask); `FusedAttentionOp` gives the shapes. It
+    computes what `onnx.Attention` does, and keeps what its gradient needs to compute P
+    again without another softmax:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
         sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.
@@ -196,18 +231,27 @@ class AttentionOp(FusedAttentionOp):
         **settings: Any,
     ):
         """Makes the op of its operands and of its properties by name; types follow."""
+        y, logsumexp = self.types_of(q, v, **settings)
+        super().__init__(*(q, k, v, mask), y=y, logsumexp=logsumexp, **settings)
+
+    @staticmethod
+    def types_of(
+        q: SSAValue,
+        v: SSAValue,
+        q_num_heads: int | None = None,
+        kv_num_heads: int | None = None,
+        **_: Any,
+    ) -> tuple[TensorType, TensorType]:
+        """The types of the results of attention with these properties."""
         queries, values = shape_of(q), shape_of(v)
-        heads, key_heads = settings.get("q_num_heads"), settings.get("kv_num_heads")
-        if heads is None or key_heads is None:
+        if q_num_heads is None or kv_num_heads is None:
             rows, shape = queries[:3], (*queries[:3], *values[3:])
         else:
-            rows = (queries[0], heads, queries[1])
-            shape = (*queries[:2], heads * (values[2] // key_heads))
-        super().__init__(
-            *(q, k, v, mask),
-            y=TensorType(element_type(q), shape),
-            logsumexp=TensorType(accumulation_type(q), rows),
-            **settings,
+            rows = (queries[0], q_num_heads, queries[1])
+            shape = (*queries[:2], q_num_heads * (values[2] // kv_num_heads))
+        return (
+            TensorType(element_type(q), shape),
+            TensorType(accumulation_type(q), rows),
         )
 
     def verify_(self) -> None:

@@ -37,7 +37,7 @@ I64 = IntegerAttr.constr(i64)
 F32 = base(FloatAttr[Float32Type])
 F64 = base(FloatAttr[Float64Type])
 INTEGERS = DenseArrayBase.constr(i64)
-"""What a property holds: a number of that type, or a list of 64-bit integers."""
+"""The constraints of properties: a number of that type, or a list of 64-bit integers."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,14 @@ class Derived:
 
 
 def like(source: str) -> Derived:
-    """The shape and the element type of `source`; layouts are found by rules."""
+    """
+    Returns the shape and the element type of `source`; layouts follow from sharding rules.
+    """
     return Derived(source, _plain)
 
 
 def _plain(value: SSAValue) -> TensorType:
-    """The type of a value without its layout: the same object if it has none."""
+    """Returns the type of a value without its layout: the same object if it has none."""
     type_ = value.type
     if isinstance(type_, TensorType) and isinstance(type_.encoding, NoneAttr):
         return type_
@@ -62,18 +64,18 @@ def _plain(value: SSAValue) -> TensorType:
 
 
 def total_of(source: str) -> Derived:
-    """A scalar of the type that sums of the elements of `source` are kept in."""
+    """Returns a scalar of the type in which sums of the elements of `source` are kept."""
     return Derived(source, lambda value: TensorType(accumulation_type(value), []))
 
 
 Types = Mapping[str, Derived]
-"""Values of an op by name and their types."""
+"""The values of an op by name, with the rules that give their types."""
 
 
 class TrainOp(IRDLOperation):
     """
     Base of the ops of a training step: without side effects, printed as operands,
-    attributes and the types of operands and results, unless an op says otherwise.
+    attributes and the types of operands and results, unless an op defines otherwise.
     """
 
     irdl_options = (ParsePropInAttrDict(),)
@@ -81,13 +83,16 @@ class TrainOp(IRDLOperation):
     assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     TYPES: ClassVar[Types] = {}
-    """Operands and results whose types follow: verified, and what results are made with."""
+    """
+    Operands and results whose types follow from others: they are verified, and results are
+    made with them.
+    """
 
     def __init__(self, *operands: SSAValue | Sequence[SSAValue] | None, **named: Any):
         """
-        Makes an op of its operands in order (optional ones and lists may be left out at the end)
-        and the properties by name, as attributes or as Python values: None and False stand
-        for one that is absent. The name of a result gives its type where that does not
+        Makes an op from its operands in order (optional ones and lists may be left out at
+        the end), and from properties by name, as attributes or as Python values: None and
+        False stand for absent ones. The name of a result gives its type if that does not
         follow from operands, or None to leave out an optional one.
         """
         definition = self.get_irdl_definition()
@@ -122,7 +127,9 @@ class TrainOp(IRDLOperation):
 
 
 def _attribute(value: Any, constraint: object) -> Attribute | None:
-    """A Python value as the attribute that a property with this constraint holds."""
+    """
+    Returns a Python value as the attribute that a property with this constraint holds.
+    """
     match value:
         case None | False:
             return None
@@ -144,5 +151,8 @@ def _attribute(value: Any, constraint: object) -> Attribute | None:
 
 @cache
 def _number(value: float, is_double: bool) -> Attribute:
-    """One object for all ops, as comparing numbers takes its time."""
+    """
+    Returns one attribute object for all ops with that number, as comparing numbers takes
+    time.
+    """
     return FloatAttr(value, f64 if is_double else f32)

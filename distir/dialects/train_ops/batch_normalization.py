@@ -1,9 +1,10 @@
 """
-The statistics and gradients of batch normalisation: y = n * scale + bias with n = (x - mean) * r and
-r = 1 / sqrt(variance + epsilon), over x of shape [batch, channels, *space]. Everything but
-`x` and its gradients has one number per channel. What is summed over batch and space and
-what is computed per element are two ops, so that a split batch needs only the sums of
-its parts to be added up.
+The statistics and gradients of batch normalisation.
+
+With n = (x - mean) * r and r = 1 / sqrt(variance + epsilon), it is y = n * scale + bias,
+over x of shape [batch, channels, *space]. Everything but `x` and its gradients has one
+number per channel. What is summed over batch and space and what is computed per element are
+two ops, so that a split batch needs only the sums of its parts to be added up.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
-from distir.dialects.train_ops.checks import check_shape, shape_of
+from distir.dialects.train_ops.checks import (
+    check_shape,
+    check_type,
+    element_type,
+    shape_of,
+)
 
 
 class BatchNormOp(TrainOp):
-    """Base of these ops."""
+    """Base of the ops of batch normalisation."""
 
     def _verify(self, x: SSAValue, mean: SSAValue) -> None:
         shape = shape_of(x)
@@ -38,8 +44,8 @@ class BatchNormOp(TrainOp):
 @irdl_op_definition
 class BatchNormVarianceOp(BatchNormOp):
     """
-    The variance of each channel about a given mean, of `count` elements each, in the
-    type of `mean`: variance = sum((x - mean)^2) / count.
+    The variance of each channel about a given mean, over `count` elements each, in the type
+    of `mean`: variance = sum((x - mean)^2) / count.
     """
 
     name = "train.batch_norm_variance"
@@ -85,8 +91,8 @@ class BatchNormSumsOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormGradOp(BatchNormOp):
     """
-    The gradients where mean and variance are given, not those of `x`: that of the input, and
-    those of scale and bias, sums over batch and space in the type of `mean`:
+    The gradients if mean and variance are given, and are not those of `x`: that of the
+    input, and those of scale and bias, sums over batch and space in the type of `mean`:
 
         dx = scale * r * dy, dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -116,8 +122,8 @@ class BatchNormGradOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormInputGradOp(BatchNormOp):
     """
-    The gradient of the input where mean and variance are those of `x` itself, from the
-    whole sums over `count` elements per channel:
+    The gradient of the input if mean and variance are those of `x` itself, from the whole
+    sums over `count` elements per channel:
 
         dx = scale * r * (dy - dbias / count - n * dscale / count)
     """
@@ -145,4 +151,118 @@ class BatchNormInputGradOp(BatchNormOp):
         check_shape(self, "scale", self.scale, shape_of(self.mean))
 
 
-OPS = [BatchNormVarianceOp, BatchNormSumsOp, BatchNormGradOp, BatchNormInputGradOp]
+class GhostNormOp(TrainOp):
+    """
+    Base of ghost batch normalisation, of statistics of parts of the batch ("Train longer,
+    generalize better", 2017), and its gradient. The samples of `x` are `groups` parts of
+    equal sizes, one after the other; a statistic is [groups, channels].
+    """
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    groups = prop_def(I64)
+    epsilon = prop_def(F32)
+
+    def check_statistic(self, name: str, value: SSAValue) -> None:
+        """Raises VerifyException unless a tensor has a number for each part and channel."""
+        check_type(
+            self, name, value, ghost_statistic(self.scale, self.groups.value.data)
+        )
+
+    def verify_(self) -> None:
+        shape = shape_of(self.x)
+        if len(shape) < 2:
+            raise VerifyException(
+                f"{self.name}: x has {len(shape)} dimensions, expected at least 2"
+            )
+        groups = self.groups.value.data
+        if groups < 1 or shape[0] % groups:
+            raise VerifyException(
+                f"{self.name}: {shape[0]} samples cannot be {groups} equal parts"
+            )
+        check_shape(self, "scale", self.scale, shape[1:2])
+        super().verify_()
+
+
+def ghost_statistic(scale: SSAValue, groups: int) -> TensorType:
+    """The type of a statistic of that many parts of the batch."""
+    return TensorType(element_type(scale), [groups, *shape_of(scale)])
+
+
+@irdl_op_definition
+class GhostBatchNormOp(GhostNormOp):
+    """
+    y = n * scale + bias, with `mean` and `inverse` = 1 / sqrt(var(x) + epsilon) of each
+    channel in each part of the batch. What micro-batches and devices have in PyTorch, where
+    each works with the statistics of its own samples.
+    """
+
+    name = "train.ghost_batch_norm"
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    bias = operand_def(TensorType)
+    y = result_def(TensorType)
+    mean = result_def(TensorType)
+    inverse = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"bias": like("scale"), "y": like("x")}
+
+    def __init__(
+        self,
+        x: SSAValue,
+        scale: SSAValue,
+        bias: SSAValue,
+        *,
+        groups: int,
+        epsilon: float,
+    ):
+        """Makes the op; its result types follow from the operands."""
+        statistics = dict.fromkeys(("mean", "inverse"), ghost_statistic(scale, groups))
+        super().__init__(x, scale, bias, groups=groups, epsilon=epsilon, **statistics)
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_statistic("mean", self.mean)
+        self.check_statistic("inverse", self.inverse)
+
+
+@irdl_op_definition
+class GhostBatchNormGradOp(GhostNormOp):
+    """
+    The gradients of `train.ghost_batch_norm`, from the statistics that it gives:
+
+        dscale = sum(dy * n), dbias = sum(dy), over all parts of the batch,
+        dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), with the means of its part
+    """
+
+    name = "train.ghost_batch_norm_grad"
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    inverse = operand_def(TensorType)
+    dx = result_def(TensorType)
+    dscale = result_def(TensorType)
+    dbias = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {
+        **dict.fromkeys(("dy", "dx"), like("x")),
+        **dict.fromkeys(("dscale", "dbias"), like("scale")),
+    }
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_statistic("mean", self.mean)
+        self.check_statistic("inverse", self.inverse)
+
+
+OPS = [
+    BatchNormVarianceOp,
+    BatchNormSumsOp,
+    BatchNormGradOp,
+    BatchNormInputGradOp,
+    GhostBatchNormOp,
+    GhostBatchNormGradOp,
+]

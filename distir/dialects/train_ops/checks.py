@@ -1,4 +1,7 @@
-"""What the verifiers of train ops share. Layouts are not compared: rules do that."""
+"""
+Checks that the verifiers of train ops share. Layouts are not compared: sharding rules do
+that.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """The (global) shape of a tensor."""
+    """Returns the (global) shape of a tensor."""
     assert isinstance(value.type, TensorType)
     return value.type.get_shape()
 
@@ -29,7 +32,9 @@ def shape_of(value: SSAValue) -> tuple[int, ...]:
 def check_shape(
     op: Operation, name: str, value: SSAValue, expected: Sequence[int]
 ) -> None:
-    """Raises VerifyException unless a tensor has that shape; -1 is unknown."""
+    """
+    Raises VerifyException unless a tensor has that shape; -1 stands for an unknown size.
+    """
     shape = shape_of(value)
     if len(shape) != len(expected) or any(
         a != b and a >= 0 and b >= 0 for a, b in zip(shape, expected, strict=True)
@@ -46,7 +51,7 @@ def check_type(op: Operation, name: str, value: SSAValue, expected: TensorType) 
 
 
 def checked_axis(op: Operation, axis: int, rank: int) -> int:
-    """The index of a possibly negative axis. Raises VerifyException."""
+    """Returns the index of an axis that may be negative. Raises VerifyException."""
     if not -rank <= axis < rank:
         raise VerifyException(
             f"{op.name}: axis {axis} is outside of a tensor with {rank} dimensions"
@@ -55,13 +60,15 @@ def checked_axis(op: Operation, axis: int, rank: int) -> int:
 
 
 def element_type(value: SSAValue) -> Attribute:
-    """The element type of a tensor."""
+    """Returns the element type of a tensor."""
     assert isinstance(value.type, TensorType)
     return value.type.element_type
 
 
 def accumulation_type(value: SSAValue) -> Float32Type | Float64Type:
-    """The type that sums of a tensor's elements are kept in: f64 for f64, else f32."""
+    """
+    Returns the type in which sums of a tensor's elements are kept: f64 for f64, else f32.
+    """
     return f64 if element_type(value) == f64 else f32
 
 

@@ -1,7 +1,8 @@
 """
-Gradients of convolutions and pooling over any number of dimensions of space. Windows are
-given in full: `pads` lists what is added before each dimension and then what is added
-after each, as in ONNX.
+Gradients of convolutions and pooling over any number of dimensions of space.
+
+Windows are given in full: `pads` lists what is added before each dimension and then what is
+added after each, as in ONNX.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class WindowsOp(TrainOp):
         *,
         ceil: bool = False,
     ) -> None:
-        """Checks the numbers, and the size of space before (source) and after."""
+        """
+        Checks the attributes, and the sizes of space before the window (`source`) and after
+        it.
+        """
         before, after = shape_of(source), shape_of(windowed)
         rank = len(kernel)
         if len(before) != rank + 2 or len(after) != rank + 2:
@@ -99,7 +103,7 @@ class WindowsOp(TrainOp):
 
 
 class ConvGradOp(WindowsOp):
-    """Base of the gradients of a convolution; `group` as in ONNX."""
+    """Base of the gradients of a convolution; `group` is as in ONNX."""
 
     group = prop_def(I64)
 
@@ -174,7 +178,10 @@ class PoolGradOp(WindowsOp):
         return _numbers(self.kernel_shape)
 
     def _verify(self, x: SSAValue, dy: SSAValue) -> None:
-        """Checks `dy` against the input, or its gradient, which is like it."""
+        """
+        Checks `dy` against the input `x`, or against the input's gradient, which is like
+        it.
+        """
         check_float(self, "dy", dy)
         self._verify_windows(x, dy, self.kernel, ceil=True)
         check_shape(self, "dy", dy, (*shape_of(x)[:2], *shape_of(dy)[2:]))
@@ -220,7 +227,7 @@ class AveragePoolGradOp(PoolGradOp):
 
     def counts(self) -> list[list[int]]:
         """
-        How many places count, for each dimension of space and each window; their
+        The number of elements that count, for each dimension of space and each window; the
         product over the dimensions is what the window's sum is divided by.
         """
         sizes, windows = shape_of(self.dx)[2:], shape_of(self.dy)[2:]

@@ -1,8 +1,11 @@
-"""Dropout whose random numbers depend on nothing but where an element is."""
+"""
+Dropout whose random numbers depend on nothing but the position of an element in the whole
+tensor.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -33,42 +36,33 @@ from distir.dialects.train_ops.checks import (
     check_type,
     shape_of,
 )
-
-
-class Split(NamedTuple):
-    """A dimension is dealt out to `parts` devices in turn, `run` elements at a time."""
-
-    dim: int
-    parts: int
-    run: int
+from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 
 @irdl_op_definition
 class DropoutOp(TrainOp):
     """
-    `y = x / (1 - ratio)` where an element is kept, else 0. An element is kept if its
-    random number is not less than `ratio * 2^32`, rounded. With threefry(key, counter)
-    being Threefry-2x32-20 and every pair (lower, upper) 32 bits of a 64-bit number,
+    `y = x / (1 - ratio)` where an element is kept, else 0. An element is kept if its random
+    number is not less than `ratio * 2^32`, rounded. With threefry(key, counter) being
+    Threefry-2x32-20 and every pair (lower, upper) 32 bits of a 64-bit number,
 
         key = threefry((seed, stream), counter)
         random number = threefry(key, position)[0]
 
     where the position of an element is its row-major index in the whole tensor. So every
     distribution draws the same numbers. They can be drawn again at any time: without
-    `mask`, the gradient is the same op on `dy`, and nothing but the counter is kept for
-    it.
+    `mask`, the gradient is the same op on `dy`, and nothing but the counter is kept for it.
 
-    - `mask`: a second result, if asked for: which elements are kept, as booleans. The
-      gradient then takes it (`train.dropout_grad`) instead of drawing again: a byte for
-      each element in memory, and less work.
+    - `mask`: an optional second result, which elements are kept, as booleans. The gradient
+      then takes it (`train.dropout_grad`) instead of drawing again: a byte for each element
+      in memory, and less work.
+    - `counter`: an i64 scalar that differs for each training step and each call of the
+      function that the op is in;
+    - `stream`: differs for each op; `seed`: that of the whole program; 32 bits each.
 
-    - `counter`: an i64 scalar that is another one for each training step and each call
-      of the function that the op is in;
-    - `stream`: another one for each op, `seed`: of the whole program; 32 bits each.
-
-    On one device's part of a tensor, of the per-rank form, the op also takes the device's
+    On one device's part of a tensor, in the per-rank form, the op also takes the device's
     coordinate along each axis that splits the tensor. Then `global_shape` is the shape of
-    the whole tensor and `splits` says for each coordinate `[dimension, parts, run]`, the
+    the whole tensor and `splits` has for each coordinate `[dimension, parts, run]`, the
     axes of one dimension major to minor.
     """
 
@@ -99,18 +93,16 @@ class DropoutOp(TrainOp):
 
     @property
     def scale(self) -> float:
-        """What elements that are kept are multiplied by."""
+        """The factor of elements that are kept."""
         return 1 / (1 - self.ratio.value.data)
 
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        The split of a dimension that each operand among `coordinates` is the place in.
+        For each operand among `coordinates`, the split of a dimension in which it is the
+        position.
         """
-        return tuple(
-            Split(*(int(v) for v in entry.get_values()))
-            for entry in (self.splits.data if self.splits is not None else ())
-        )
+        return splits_of(self.splits)
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
@@ -148,19 +140,12 @@ class DropoutOp(TrainOp):
             )
         if not entries:
             return
-        if any(len(entry) != 3 for entry in entries):
+        left = shape_of_part(self.whole_shape, self.parts)
+        if left is None:
             raise VerifyException(
-                f"{self.name}: each of splits is [dimension, parts, run]"
+                f"{self.name}: a tensor with global_shape {list(self.whole_shape)} "
+                f"cannot be split by {', '.join(str([*s]) for s in self.parts)}"
             )
-        left = list(self.whole_shape)
-        for split in self.parts:
-            fits = 0 <= split.dim < len(left) and split.parts >= 1 and split.run >= 1
-            if not fits or left[split.dim] % (split.parts * split.run):
-                raise VerifyException(
-                    f"{self.name}: a tensor with global_shape {list(self.whole_shape)} "
-                    f"cannot be split by [{split.dim}, {split.parts}, {split.run}]"
-                )
-            left[split.dim] //= split.parts
         check_shape(self, "x", self.x, left)
 
 
@@ -182,7 +167,7 @@ class DropoutGradOp(TrainOp):
 
     @property
     def scale(self) -> float:
-        """What gradients of elements that are kept are multiplied by."""
+        """The factor of gradients of elements that are kept."""
         return 1 / (1 - self.ratio.value.data)
 
     def verify_(self) -> None:

@@ -28,11 +28,11 @@ from distir.dialects.train_ops.checks import (
 @irdl_op_definition
 class GatherGradOp(TrainOp):
     """
-    The gradient of `onnx.Gather` along `axis` with respect to its data: zeros of the
-    shape of `ddata`, to which each slice of `dy` is added at the place its index says.
-    `dy` is `[...before, ...indices, ...after]`, `ddata` is `[...before, rows, ...after]`;
-    indices are in `-rows .. rows-1`, negative ones count from the end. The order of
-    additions is fixed.
+    The gradient of `onnx.Gather` along `axis` with respect to its data: zeros of the shape
+    of `ddata`, to which each slice of `dy` is added at the position of its index. `dy` is
+    `[...before, ...indices, ...after]`, `ddata` is `[...before, rows, ...after]`; indices
+    are in `-rows .. rows-1`, negative ones count from the end. The order of additions is
+    fixed.
 
     With `data`, whose values are not used, the rows are split as those of `data`.
     """

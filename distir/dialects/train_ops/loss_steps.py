@@ -1,7 +1,9 @@
 """
 The steps of a cross-entropy whose classes are split (a vocabulary-parallel loss, as in
-Megatron-LM), and of its gradient. `train.cross_entropy` and its gradient decompose into
-these; only numbers per label, no logits, travel between devices.
+Megatron-LM), and of its gradient.
+
+`train.cross_entropy` and its gradient decompose into these; only numbers per label, no
+logits, are sent between devices.
 """
 
 from __future__ import annotations
@@ -91,8 +93,8 @@ class LabelLogitOp(TrainOp):
 class CrossEntropySumOp(LabelLossOp):
     """
     `loss = sum_i (log total[i] + maximum[i] - chosen[i]) / divisor`, without positions
-    labelled `ignore_index`; labels are one of `classes`, a number of the whole program.
-    Where one is none of them, the loss is NaN in PyTorch.
+    labelled `ignore_index`; labels are one of `classes`, a number of the whole program. If
+    a label is none of them, the loss is NaN in PyTorch.
     """
 
     name = "train.cross_entropy_sum"
@@ -112,7 +114,7 @@ class CrossEntropySumOp(LabelLossOp):
 
     @property
     def count(self) -> int:
-        """How many classes the whole program has."""
+        """The number of classes in the whole program."""
         return self.classes.value.data
 
     def verify_(self) -> None:
@@ -159,4 +161,4 @@ OPS = [
     CrossEntropySumOp,
     CrossEntropyPartGradOp,
 ]
-"""The steps of losses whose classes are split."""
+"""The ops of this family."""

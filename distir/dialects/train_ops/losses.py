@@ -32,19 +32,22 @@ def check_logits(op: Operation, logits: SSAValue) -> None:
 
 
 class LabelLossOp(TrainOp):
-    """What losses of labels and their gradients share; all have an operand `labels`."""
+    """
+    What losses of labels and their gradients share: an operand `labels`, a divisor and a
+    label that is ignored.
+    """
 
     divisor = opt_prop_def(I64)
     ignore_index = opt_prop_def(I64)
 
     @property
     def factor(self) -> float:
-        """What the sum of losses is multiplied with: `1 / divisor`."""
+        """The factor of the sum of losses: `1 / divisor`."""
         return 1.0 if self.divisor is None else 1.0 / self.divisor.value.data
 
     @property
     def ignored(self) -> int | None:
-        """The label that does not count."""
+        """The label that does not count, if any."""
         return None if self.ignore_index is None else self.ignore_index.value.data
 
     def _verify(self, logits: SSAValue, labels: SSAValue) -> None:

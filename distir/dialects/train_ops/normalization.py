@@ -31,7 +31,7 @@ class NormalizingOp(TrainOp):
     """
     Base of layers that normalise the dimensions of `x` from `axis` on, and of their
     gradients. `scale` has the shape of these dimensions. A statistic has the shape of `x`
-    with ones in their place, and elements of f32, of f64 for f64.
+    with ones in their place, and elements of f32 (f64 for f64).
     """
 
     x = operand_def(TensorType)
@@ -49,17 +49,17 @@ class NormalizingOp(TrainOp):
         super().verify_()
 
     def check_like_result(self, name: str, value: SSAValue) -> None:
-        """Raises VerifyException unless a tensor is like what the layer gives."""
+        """Raises VerifyException unless a tensor has the type of the layer's result."""
         check_shape(self, name, value, shape_of(self.x))
         check_element_type(self, name, value, element_type(self.scale))
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
-        """Raises VerifyException unless a tensor has a number for each row of `x`."""
+        """Raises VerifyException unless a tensor has one number for each row of `x`."""
         check_type(self, name, value, statistic_type(self.x, self.dimension))
 
 
 def statistic_type(x: SSAValue, axis: int) -> TensorType:
-    """The type of a statistic of the dimensions of `x` from `axis` on."""
+    """Returns the type of a statistic of the dimensions of `x` from `axis` on."""
     sizes = shape_of(x)
     axis %= len(sizes)
     shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
@@ -69,7 +69,7 @@ def statistic_type(x: SSAValue, axis: int) -> TensorType:
 def _result_types(
     x: SSAValue, scale: SSAValue, axis: int, statistics: tuple[str, ...]
 ) -> dict[str, TensorType]:
-    """The types of the results of a layer by name."""
+    """Returns the types of the results of a layer by name."""
     found = dict.fromkeys(statistics, statistic_type(x, axis))
     return {"y": TensorType(element_type(scale), shape_of(x)), **found}
 
@@ -102,7 +102,7 @@ class LayerNormOp(NormalizingOp):
         axis: int,
         epsilon: float,
     ):
-        """Makes the op; its result types follow from the operands."""
+        """Makes the op from its operands; its result types follow."""
         types = _result_types(x, scale, axis, ("mean", "inverse"))
         super().__init__(x, scale, bias, axis=axis, epsilon=epsilon, **types)
 
@@ -128,7 +128,7 @@ class RmsNormOp(NormalizingOp):
     inverse = result_def(TensorType)
 
     def __init__(self, x: SSAValue, scale: SSAValue, *, axis: int, epsilon: float):
-        """Makes the op; its result types follow from the operands."""
+        """Makes the op from its operands; its result types follow."""
         types = _result_types(x, scale, axis, ("inverse",))
         super().__init__(x, scale, axis=axis, epsilon=epsilon, **types)
 

@@ -1,11 +1,11 @@
 """
-Updates of one parameter, as PyTorch's `torch.optim` computes them, and what clipping
-gradients by their global norm needs.
+Updates of one parameter, as PyTorch's `torch.optim` computes them, and the sum of squares
+with which gradients are clipped by their global norm.
 
-Every update is elementwise: a parameter, its gradient and its states split the same way
-in any way, and ZeRO is a choice of layouts. The gradient may have narrower elements than
-the parameter: in mixed precision the parameter is the f32 master copy, and a Cast behind
-the update makes the narrow one.
+Every update is elementwise: a parameter, its gradient and its states are split in the same
+way, whichever that is, and ZeRO is a choice of layouts. The gradient may have narrower
+elements than the parameter: in mixed precision the parameter is the f32 master copy, and a
+Cast after the update makes the narrow one.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class UpdateOp(TrainOp):
     """
     Base of all updates; every one has operands `parameter` and `gradient`.
 
-    A hyper-parameter is a property. Those of `STEP_SETTINGS` may be given as operands too,
-    scalars of f64: `given` names them, in the order of `step_settings`, and their
-    properties are what they are where nobody says otherwise.
+    A hyper-parameter is a property. Those of `STEP_SETTINGS` may be operands too, scalars
+    of f64: `given` names them, in the order of `step_settings`, and their properties are
+    the default values.
     """
 
     learning_rate = prop_def(F64)
@@ -75,7 +75,7 @@ class UpdateOp(TrainOp):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The hyper-parameters: the properties that are numbers, by name."""
+        """The hyper-parameters that are properties, by name."""
         return {
             name: value.value.data
             for name, value in self.properties.items()
@@ -280,8 +280,8 @@ class AdamOp(AdamFamilyOp):
 @irdl_op_definition
 class AdamWOp(AdamFamilyOp):
     """
-    One step of AdamW: `g = gradient`; the parameter is multiplied with
-    `1 - learning_rate * weight_decay` first.
+    One step of AdamW: `g = gradient`; the parameter is multiplied by `1 - learning_rate *
+    weight_decay` first.
     """
 
     name = "train.adamw"
@@ -290,8 +290,8 @@ class AdamWOp(AdamFamilyOp):
 @irdl_op_definition
 class SquareSumOp(TrainOp):
     """
-    The sum of the squares of all elements, a scalar: f64 for f64, else f32. Where the
-    tensor is split each device computes its term of the sum.
+    The sum of the squares of all elements, a scalar: f64 for f64, else f32. If the tensor
+    is split, each device computes its term of the sum.
     """
 
     name = "train.square_sum"

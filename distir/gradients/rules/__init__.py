@@ -1,6 +1,8 @@
 """
-The gradient rules of ONNX and train ops, one file per family. Importing this package
-registers them.
+The gradient rules of ONNX and train ops, one file per family.
+
+Importing this package registers them. The docstring of a rule gives its formulas: dy is the
+gradient of the result.
 """
 
 from distir.registries import import_families

@@ -1,10 +1,10 @@
-"""Gradient rules of activation functions that are one kernel."""
+"""Gradient rules of activation functions that are one op."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.gradients.rule import (
     GradientBuilder,

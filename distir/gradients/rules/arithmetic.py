@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
@@ -15,13 +15,13 @@ from distir.gradients.rule import (
 
 
 def is_wanted(value: SSAValue) -> bool:
-    """Whether a gradient of this operand can be of use: a constant has none."""
+    """Whether a gradient of this operand can be used: not of a constant."""
     return is_differentiable(value) and direct_constant(value) is None
 
 
 @onnx_gradient("Add", "Sum")
 def add(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient itself."""
+    """Every operand gets the gradient itself."""
     return [build.sum_to(gradient, v) if is_wanted(v) else None for v in op.operands]
 
 
@@ -147,7 +147,7 @@ def extreme(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 
 @onnx_gradient("Where")
 def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient to the operand that was chosen, zero to the other."""
+    """The operand that was chosen gets the gradient, the other one zero."""
     condition, a, b = op.operands
     zero = build.scalar(0, gradient)
     da = db = None
@@ -161,7 +161,7 @@ def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 @onnx_gradient("Clip")
 def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The gradient where the operand is within the bounds (these included), zero
+    The operand gets the gradient where it is within the bounds (these included), zero
     elsewhere; there it flows to the bound.
     """
     x, low, high = (op.input(i) for i in range(3))

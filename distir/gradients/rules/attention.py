@@ -1,11 +1,11 @@
-"""Training form and gradient rule of fused attention."""
+"""The training form and the gradient rule of fused attention."""
 
 from __future__ import annotations
 
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.checks import element_type
@@ -23,7 +23,10 @@ from distir.program import describe
 
 
 def _other_form(op: OnnxOp) -> str | None:
-    """What attention has that `train.attention` has not, in words for users."""
+    """
+    Says, in words for users, which feature of attention `train.attention` lacks; None if it
+    lacks none.
+    """
     names = {4: "a past", 5: "a past", 6: "lengths of keys without padding"}
     for i, name in names.items():
         if op.input(i) is not None:
@@ -42,7 +45,7 @@ def _other_form(op: OnnxOp) -> str | None:
 
 @training_form("onnx.Attention")
 def kept_attention(op: OnnxOp) -> AttentionOp | None:
-    """Keeps the logarithm of each query's sum of exponentials."""
+    """The training form, which keeps the logarithm of each query's sum of exponentials."""
     if _other_form(op) is not None:
         return None
     packed = len(shape(op.operands[0])) == 3
@@ -61,7 +64,9 @@ def kept_attention(op: OnnxOp) -> AttentionOp | None:
 def other_attention(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """What has no training form has no gradient either: raises DistIRError."""
+    """
+    Raises DistIRError for attention without training form, which has no gradient either.
+    """
     raise DistIRError(
         f"{describe(op)} has no gradient rule for attention with {_other_form(op)}; export "
         f"the model without it, or with attention written out"
@@ -86,8 +91,8 @@ def attention(
 
 def _mask_gradient(fused: AttentionGradOp, build: GradientBuilder) -> SSAValue:
     """
-    The gradient of a mask that is added, written out; nothing is left of it where it is
-    not used. Query heads are `[key heads, group]` here.
+    Returns the gradient of a mask that is added, in elementary ops, which are removed if it
+    is not used. Query heads are `[key heads, group]` here.
     """
     sizes = fused.sizes
     key_heads, group = sizes.key_heads, sizes.query_heads // sizes.key_heads

@@ -1,4 +1,4 @@
-"""Gradient rule of batch normalisation."""
+"""The gradient rule of batch normalisation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
 )
 from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
@@ -51,13 +53,27 @@ def batch_normalization(
     return [build.result(fused), *found, None, None]
 
 
+@gradient_rule("train.ghost_batch_norm")
+def ghost_batch_normalization(
+    op: GhostBatchNormOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the input, the scale and the statistics."""
+    dy = gradients[0]
+    assert dy is not None
+    fused = GhostBatchNormGradOp(
+        *(dy, op.x, op.scale, op.mean, op.inverse), groups=op.groups, epsilon=op.epsilon
+    )
+    return build.add(fused).results
+
+
 def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradients where mean and variance are not those of the input."""
+    """Returns the gradients if mean and variance are not those of the input."""
     x, scale, bias, mean, variance = op.operands
     epsilon = op.attribute("epsilon")
     fused = BatchNormGradOp(dy, x, scale, mean, variance, epsilon=epsilon)
     dx, dscale, dbias = build.add(fused).results
-    # y changes with the mean as against x, and with r = (variance + epsilon)^(-1/2).
+    # The derivative by the mean is minus that by x; the variance acts through r = (variance
+    # + epsilon)^(-1/2).
     shifted = build.onnx("Add", variance, build.scalar(epsilon, variance))
     inverse = build.onnx("Reciprocal", build.onnx("Sqrt", shifted))
     wide_scale = _as(scale, variance, build)
@@ -70,9 +86,7 @@ def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Grad
 
 
 def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
-    """
-    Whether mean and variance are those of `x`, as `batch-statistics` writes them.
-    """
+    """Whether mean and variance are those of `x`, as `batch-statistics` writes them."""
     owner, average = variance.owner, mean.owner
     if not isinstance(owner, BatchNormVarianceOp) or tuple(owner.operands) != (x, mean):
         return False
@@ -89,7 +103,7 @@ def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
 
 
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The value with the elements of another."""
+    """Returns the value with the element type of another."""
     if element_type(value) == element_type(like):
         return value
     return build.onnx("CastLike", value, like)
@@ -99,8 +113,8 @@ def moments(
     x: SSAValue, like: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    The mean and variance of each channel, with the elements of `like`, as ops that a
-    split batch takes part in.
+    Returns the mean and variance of each channel, with the element type of `like`, computed
+    by ops that allow a split batch.
     """
     sizes = shape(x)
     axes = build.integers([0, *range(2, len(sizes))])

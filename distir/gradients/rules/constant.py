@@ -1,11 +1,11 @@
 """
-Ops through which no gradient flows: their results are constant almost everywhere, or are
-made of operands that are constants.
+Gradient rules of ops through which no gradient flows: their results are constant almost
+everywhere, or depend on constants alone.
 """
 
 from __future__ import annotations
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 from distir.gradients.rules.arithmetic import is_wanted
@@ -44,13 +44,15 @@ NO_GRADIENT = (
 
 @gradient_rule(*(f"onnx.{name}" for name in NO_GRADIENT))
 def no_gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """None for every operand."""
+    """No operand has a gradient."""
     return [None] * len(op.operands)
 
 
 @gradient_rule("onnx.OneHot", "onnx.Range")
 def of_constants(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """None, for the constant bounds or values that these ops have in programs."""
+    """
+    No operand has a gradient, as these ops have constant bounds or values in programs.
+    """
     if any(gradients) and any(is_wanted(v) for v in op.operands):
         raise DistIRError(
             f"{describe(op)} has a gradient only where its floating-point operands are "

@@ -1,7 +1,9 @@
 """
-Gradient rules of contractions. Each gradient is one contraction, so that it is one
-matrix product for hardware, and the batch dimensions of a weight's gradient are summed
-inside it: split over devices they give partial sums.
+Gradient rules of contractions.
+
+Each gradient is one contraction, so that hardware computes one matrix product, and the
+batch dimensions of a weight's gradient are summed inside it: split over devices they give
+partial sums.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from string import ascii_letters
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
@@ -28,8 +30,8 @@ from distir.program import describe
 @onnx_gradient("MatMul")
 def matmul(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    `dA = dY B^T`, `dB = A^T dY`. Where B is a matrix, the rows of all batches of A and dY
-    are the rows of one matrix.
+    `dA = dY B^T`, `dB = A^T dY`. If B is a matrix, the rows of all batches of A and dY are
+    treated as the rows of one matrix.
     """
     a, b = op.operands
     rank_a, rank_b = len(shape(a)), len(shape(b))
@@ -73,8 +75,8 @@ def _matmul_by_matrix(
 @onnx_gradient("Gemm")
 def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    `dA = alpha dY B^T`, `dB = alpha A^T dY`, transposed where the operand is, and
-    `dC = beta dY`, summed to the shape of C.
+    `dA = alpha dY B^T`, `dB = alpha A^T dY`, transposed where the operand is, and `dC =
+    beta dY`, summed to the shape of C.
     """
     a, b = op.operands[:2]
     bias = op.input(2)
@@ -116,14 +118,14 @@ def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 def einsum(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     The equation with the operand and the result exchanged. Raises DistIRError for a
-    diagonal, a letter that one term has twice.
+    diagonal, that is, a letter that one term has twice.
     """
     terms, result = _spelled_out(op)
     return _einsum_gradients(op, terms, result, gradient, build)
 
 
 def _spelled_out(op: OnnxOp) -> tuple[list[str], str]:
-    """The terms and the result of an equation, each dimension a letter."""
+    """Returns the terms and the result of an equation, with a letter for each dimension."""
     equation: str = op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -185,8 +187,8 @@ def _contraction(
     build: GradientBuilder,
 ) -> SSAValue:
     """
-    The product of the factors, summed over what the target lacks or has stretched, and
-    repeated along what only the target has.
+    Returns the product of the factors, summed over what the target lacks or has stretched,
+    and repeated along what only the target has.
     """
     values: list[SSAValue] = []
     terms: list[str] = []

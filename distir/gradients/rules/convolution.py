@@ -1,4 +1,4 @@
-"""Gradients of convolutions and pooling."""
+"""Gradient rules of convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
     ConvGradInputOp,
@@ -27,7 +27,7 @@ from distir.program import describe
 
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
-    """Strides, dilations and pads in full; without what ceil mode adds."""
+    """Returns strides, dilations and pads in full, without what ceil mode adds."""
     rank = len(space)
     strides = op.attribute("strides") or [1] * rank
     dilations = op.attribute("dilations") or [1] * rank
@@ -49,7 +49,9 @@ def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[st
 
 @onnx_gradient("Conv")
 def convolution(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Two kernels, and a sum over all but channels for the bias."""
+    """
+    One op for the input, one for the weight, and a sum over all but channels for the bias.
+    """
     x, weight = op.operands[:2]
     windows = _windows(op, shape(x)[2:], shape(weight)[2:])
     windows["group"] = op.attribute("group")
@@ -101,7 +103,7 @@ def transposed_convolution(
 
 @onnx_gradient("MaxPool")
 def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Finds the places of the maxima again, in the input."""
+    """Finds the positions of the maxima again, in the input."""
     (x,) = op.operands
     kernel = op.attribute("kernel_shape")
     windows = _windows(op, shape(x)[2:], kernel)
@@ -126,7 +128,7 @@ def average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("GlobalAveragePool")
 def global_average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The same share for every place."""
+    """Every position gets the same share."""
     (x,) = op.operands
     share = build.onnx("Div", dy, build.scalar(prod(shape(x)[2:]), dy))
     return [build.onnx("Expand", share, build.integers(shape(x)))]
@@ -134,7 +136,7 @@ def global_average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gra
 
 @onnx_gradient("GlobalMaxPool")
 def global_max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """One window over all of space."""
+    """Max pooling with one window over all of space."""
     (x,) = op.operands
     space = shape(x)[2:]
     ones = [1] * len(space)

@@ -1,4 +1,4 @@
-"""Gradient rule of dropout."""
+"""The gradient rule of dropout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 
 @gradient_rule("train.dropout")
 def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """Keeps what the mask keeps; without a mask, the same op draws the same numbers again."""
+    """
+    Keeps the elements that the forward kept: by its mask or, without one, by drawing the
+    same random numbers again.
+    """
     gradient = gradients[0]
     assert gradient is not None
     if op.mask is not None:

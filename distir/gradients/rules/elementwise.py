@@ -1,6 +1,7 @@
 """
-Gradient rules of functions of one number: `dx = dy f'(x)`. Where the result gives the
-slope it is used and not the operand, so that the operand need not be kept.
+Gradient rules of functions of one number: `dx = dy f'(x)`.
+
+If the slope can be computed from the result, it is, so that the operand need not be kept.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from math import pi, sqrt
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
@@ -24,7 +25,7 @@ from distir.gradients.term import Term
 
 @onnx_gradient("Identity", "Dropout")
 def identity(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient itself: outside of training, dropout does nothing."""
+    """The gradient itself. Dropout outside of training is the identity too."""
     return [dy]
 
 
@@ -52,7 +53,7 @@ def _softsign_slope(x: Term, y: Term) -> Term:
 
 
 Formula = Callable[[Term, Term], Term]
-"""Of the operand x and the result y."""
+"""A formula of the operand x and the result y."""
 
 SLOPES: dict[str, Formula] = {
     "Abs": lambda x, y: x.onnx("Sign"),
@@ -69,7 +70,7 @@ SLOPES: dict[str, Formula] = {
     "Sinh": lambda x, y: x.onnx("Cosh"),
     "Cosh": lambda x, y: x.onnx("Sinh"),
 }
-"""What `dy` is multiplied by."""
+"""The factor of `dy`, by operator."""
 
 DIVISORS: dict[str, Formula] = {
     "Sqrt": lambda x, y: y * 2,
@@ -81,7 +82,7 @@ DIVISORS: dict[str, Formula] = {
     "Asinh": lambda x, y: (x * x + 1).onnx("Sqrt"),
     "Acosh": lambda x, y: (x * x - 1).onnx("Sqrt"),
 }
-"""What `dy` is divided by."""
+"""The divisor of `dy`, by operator."""
 
 # Where a function has two branches, the gradient is chosen and not multiplied, so that
 # an infinite slope of the branch not taken does no harm.
@@ -90,7 +91,7 @@ DIVISORS: dict[str, Formula] = {
 def _exponential_branch(
     x: Term, y: Term, dy: Term, offset: float, *, factor: float = 1, divisor: float = 1
 ) -> Term:
-    """`factor dy` where x is positive, else `dy (y + offset) / divisor`."""
+    """Returns `factor dy` where x is positive, else `dy (y + offset) / divisor`."""
     below = dy * (y + offset)
     below = below if divisor == 1 else below / divisor
     above = dy if factor == 1 else dy * factor
@@ -128,7 +129,7 @@ def _hard_swish(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
 
 
 Rule = Callable[[OnnxOp, Term, Term, Term], Term]
-"""The gradient by the op, its operand x, its result y and dy."""
+"""The gradient, given the op, its operand x, its result y and dy."""
 
 RULES: dict[str, Rule] = {
     "Neg": lambda op, x, y, dy: -dy,
@@ -164,7 +165,9 @@ for _name, _rule in RULES.items():
 
 @onnx_gradient("PRelu")
 def prelu(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """`dy` where x is positive, else `slope dy`; the slope gets `x dy` there."""
+    """
+    `dy` where x is positive, else `slope dy`; the slope gets `x dy` in the latter case.
+    """
     dy, x, slope = (Term(v, build) for v in (gradient, *op.operands))
     positive = x > 0
     small = dy * slope

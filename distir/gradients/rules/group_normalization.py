@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.checks import element_type
 from distir.dialects.train_ops.normalization import LayerNormGradOp, LayerNormOp
@@ -32,8 +32,8 @@ def _in_groups(
     op: OnnxOp, groups: int, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """
-    Layer normalisation, without a scale, of rows that each hold a group; the scale and
-    bias are numbers for each channel.
+    Treats it as layer normalisation, without a scale, of rows that each hold a group; scale
+    and bias have one number for each channel.
     """
     x, scale, _ = op.operands
     sizes, epsilon = shape(x), op.attribute("epsilon")

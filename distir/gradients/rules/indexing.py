@@ -1,11 +1,11 @@
-"""Gradients of look-ups."""
+"""The gradient rule of look-ups."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.gradients.rule import (
     GradientBuilder,
@@ -17,8 +17,8 @@ from distir.gradients.rule import (
 @onnx_gradient("Gather")
 def gather(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Rows of a table that is looked up by data (an embedding) split as the table's; where
-    constants select parts of a value, that value need not be kept for its shape.
+    The rows of a table that data looks up (an embedding) are split as the table's; if
+    constants select parts of a value, the value need not be kept for its shape.
     """
     data, indices = op.operands
     axis = op.attribute("axis")

@@ -1,4 +1,4 @@
-"""Gradients of losses."""
+"""Gradient rules of losses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
 from distir.dialects.train_ops.checks import accumulation_type, element_type
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
@@ -20,7 +20,7 @@ from distir.program import describe
 def cross_entropy(
     op: CrossEntropyOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """One fused op, from the logits themselves."""
+    """One op, from the logits."""
     (dloss,) = gradients
     assert dloss is not None
     grad = CrossEntropyGradOp(dloss, op.logits, op.labels, **op.properties)
@@ -29,8 +29,8 @@ def cross_entropy(
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
     """
-    The gradient of the loss. Raises DistIRError for forms without a gradient and labels
-    that do not fit the scores.
+    Returns the gradient of the loss. Raises DistIRError for forms without a gradient and
+    labels that do not fit the scores.
     """
     _check_labels(op)
     if op.input(2) is not None:
@@ -60,7 +60,7 @@ def _check_labels(op: OnnxOp) -> None:
 
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
-    """Which labels count, as booleans; None where all do."""
+    """Returns which labels count, as booleans; None if all do."""
     ignored = op.attribute("ignore_index")
     if ignored is None:
         return None
@@ -72,7 +72,7 @@ def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
 def _per_label(
     op: OnnxOp, dloss: SSAValue, kept: SSAValue | None, build: GradientBuilder
 ) -> SSAValue:
-    """What each label's loss is multiplied with, a scalar unless there is no reduction."""
+    """Returns the factor of each label's loss, a scalar unless there is no reduction."""
     if op.attribute("reduction") != "mean":
         return dloss
     if kept is None:

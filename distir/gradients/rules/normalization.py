@@ -1,4 +1,7 @@
-"""Softmax and normalisation layers: training forms and gradient rules, all fused kernels."""
+"""
+Softmax and normalisation layers: training forms and gradient rules, all of which are single
+ops.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
@@ -33,14 +36,16 @@ kernel_gradient("LogSoftmax", LogSoftmaxGradOp, "axis", keeps_result=True)
 
 
 def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:
-    """Whether a scale broadcasts against one row, not against rows among themselves."""
+    """
+    Whether a scale broadcasts along a row and is the same for all rows.
+    """
     have = shape(scale)
     extra = len(have) - (len(sizes) - axis)
     return extra <= 0 or prod(have[:extra]) == 1
 
 
 def _full(value: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAValue:
-    """A scale that broadcasts against one row, as wide as the row."""
+    """Returns a scale that broadcasts along a row, as wide as the row."""
     have = shape(value)
     if have == tuple(sizes):
         return value
@@ -52,7 +57,7 @@ def _full(value: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAV
 
 
 def _narrow(gradient: SSAValue, target: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The inverse of `_full`, for a gradient."""
+    """Returns a gradient reduced to the shape of `target`: the inverse of `_full`."""
     if len(shape(target)) > len(shape(gradient)):
         padded = (1,) * (len(shape(target)) - len(shape(gradient))) + shape(gradient)
         gradient = build.onnx("Reshape", gradient, build.integers(padded))
@@ -66,7 +71,9 @@ def _ones(like: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAVa
 def _kept(
     op: OnnxOp, x: SSAValue, scale: SSAValue, bias: SSAValue | None
 ) -> LayerNormOp | RmsNormOp:
-    """The op that computes what a normalisation does, of these, and keeps its statistics."""
+    """
+    Returns the op that computes the normalisation of these values and keeps its statistics.
+    """
     axis = op.attribute("axis") % len(shape(x))
     epsilon = op.attribute("epsilon")
     if op.name == "onnx.RMSNormalization":
@@ -76,7 +83,10 @@ def _kept(
 
 @training_form("onnx.LayerNormalization", "onnx.RMSNormalization")
 def kept_normalization(op: OnnxOp) -> LayerNormOp | RmsNormOp | None:
-    """Keeps the statistics of rows, where scale and bias are numbers for each of a row."""
+    """
+    The training form, which keeps the statistics of rows; for scales and biases with one
+    number for each element of a row.
+    """
     x, scale, bias = op.operands[0], op.operands[1], op.input(2)
     row = shape(x)[op.attribute("axis") % len(shape(x)) :]
     unused = all(result.first_use is None for result in op.results[1:])
@@ -115,8 +125,8 @@ def normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """
-    What has no training form, as its scale or bias is broadcast: needs the input and the
-    scale; the statistics are computed again.
+    For normalisations without training form, whose scale or bias is broadcast: needs the
+    input and the scale; the statistics are computed again.
     """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
@@ -144,7 +154,9 @@ def normalization(
 def _through(
     op: OnnxOp, dy: SSAValue, scale: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
-    """The gradients of input and scale of a normalisation with that scale, and no bias."""
+    """
+    Returns the gradients of input and scale of a normalisation with that scale and no bias.
+    """
     kept = _kept(op, op.operands[0], scale, None)
     build.add(kept)
     settings = {"axis": kept.axis, "epsilon": kept.epsilon}

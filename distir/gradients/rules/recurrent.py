@@ -1,4 +1,4 @@
-"""Gradients of recurrent layers."""
+"""The gradient rule of recurrent layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.recurrent import (
     GruGradOp,
     LstmGradOp,
@@ -19,7 +19,7 @@ from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, sha
 from distir.program import describe
 
 _SEQUENCE_LENGTHS, _PEEPHOLES = 4, 7
-"""Schema positions of operands that there is no gradient with."""
+"""Schema positions of operands with which there is no gradient."""
 
 _ACTIVATIONS = {
     "onnx.RNN": ("tanh",),
@@ -29,7 +29,7 @@ _ACTIVATIONS = {
 
 
 def _check(op: OnnxOp) -> None:
-    """Raises DistIRError for a form that there is no gradient of."""
+    """Raises DistIRError for a form that has no gradient."""
     reasons = {
         "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
         "a clip": op.attribute("clip") is not None,
@@ -53,7 +53,7 @@ def _check(op: OnnxOp) -> None:
 
 @gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
 def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """One op; what was left out is zero."""
+    """One op; operands that are left out count as zeros."""
     _check(op)
     x, w, r = op.operands[:3]
     batch_first = bool(op.attribute("layout"))
@@ -65,7 +65,7 @@ def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
         y = (batch, steps, directions, hidden)
 
     def known(value: SSAValue | None, sizes: Sequence[int]) -> SSAValue:
-        """The value, or zeros of that shape."""
+        """Returns the value, or zeros of that shape."""
         if value is not None:
             return value
         return build.onnx("Expand", build.scalar(0.0, x), build.integers(sizes))

@@ -7,7 +7,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
@@ -20,7 +20,7 @@ from distir.program import describe
 
 
 def _axes(op: OnnxOp) -> list[int]:
-    """The axes that an op reduces."""
+    """Returns the axes that an op reduces."""
     rank = len(shape(op.operands[0]))
     axes = constant_input(op, 1)
     if axes is None or axes.size == 0:
@@ -29,7 +29,7 @@ def _axes(op: OnnxOp) -> list[int]:
 
 
 def _kept(value: SSAValue, op: OnnxOp, build: GradientBuilder) -> SSAValue:
-    """A value of the result's shape with the reduced dimensions as 1."""
+    """Returns a value of the result's shape with the reduced dimensions as 1."""
     axes = _axes(op)
     sizes = [1 if i in axes else n for i, n in enumerate(shape(op.operands[0]))]
     if shape(value) == tuple(sizes):
@@ -42,8 +42,9 @@ Reduced = Callable[[OnnxOp, SSAValue, GradientBuilder], SSAValue]
 
 def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
     """
-    Registers the rule of reductions: from the gradient of the result, with the reduced
-    dimensions as 1, to that of the operand, which is repeated along them if it is smaller.
+    Registers the rule of reductions: a function from the gradient of the result, with the
+    reduced dimensions as 1, to that of the operand, which is repeated along them if it is
+    smaller.
     """
 
     def register(function: Reduced) -> Reduced:
@@ -61,13 +62,13 @@ def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
 
 @_reduction("ReduceSum")
 def reduce_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The gradient, repeated."""
+    """The gradient, repeated along the reduced dimensions."""
     return dy
 
 
 @_reduction("ReduceMean")
 def reduce_mean(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
-    """The gradient over the number of elements, repeated."""
+    """The gradient divided by the number of elements, repeated."""
     sizes = shape(op.operands[0])
     count = build.scalar(prod(sizes[i] for i in _axes(op)), dy)
     return build.onnx("Div", dy, count)
@@ -125,8 +126,8 @@ def reduce_log_sum_exp(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAV
 @_reduction("ReduceProd")
 def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """
-    `dy` times the product of the elements before and of those behind, so that a zero
-    divides nothing. Raises DistIRError for axes that are not next to each other.
+    `dy` times the product of the elements before and of those after, so that no division by
+    zero occurs. Raises DistIRError for axes that are not next to each other.
     """
     x, axes = op.operands[0], _axes(op)
     if not axes:

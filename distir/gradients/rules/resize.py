@@ -1,4 +1,4 @@
-"""The gradient of resizing, which is linear in what it resizes."""
+"""The gradient rule of resizing, which is linear in its input."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import DenseArrayBase, f64
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import constant_of
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
@@ -35,7 +35,7 @@ def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 
 def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
-    """The scale of every dimension. Raises DistIRError."""
+    """Returns the scale of every dimension. Raises DistIRError."""
     before, after = shape(x), shape(op.results[0])
     found = [1.0] * len(before)
     axes = [a % len(before) for a in op.attribute("axes") or range(len(before))]

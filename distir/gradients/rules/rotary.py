@@ -1,10 +1,11 @@
-"""Gradient rule of rotary position embedding."""
+"""The gradient rule of rotary position embedding."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 
@@ -12,9 +13,9 @@ from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, sha
 @onnx_gradient("RotaryEmbedding")
 def rotary_embedding(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Pairs of features are turned by an angle; their gradients are turned back, for which
-    only cosines and sines are needed. Those of cosines and sines, where these depend on
-    something, need the input.
+    Pairs of features are rotated by an angle; their gradients are rotated back, which needs
+    cosines and sines only. The gradients of cosines and sines, if these depend on anything,
+    need the input.
     """
     x, cos, sin = op.operands[:3]
     positions = op.input(3)
@@ -50,8 +51,8 @@ def _pairs(
     op: OnnxOp, value: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
-    The first and the second features of all pairs that are turned; heads are a dimension
-    of their own.
+    Returns the first and the second features of all pairs that are rotated; heads are a
+    dimension of their own.
     """
     sizes = shape(value)
     if len(sizes) == 3:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
@@ -54,7 +54,7 @@ def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 def _with_batch_indices(
     indices: SSAValue, count: int, build: GradientBuilder
 ) -> SSAValue:
-    """Indices into the first `count` dimensions, too, which each entry is in."""
+    """Returns indices that also contain the indices of the first `count` dimensions."""
     sizes = shape(indices)
     batch, places = sizes[:count], sizes[count:-1]
     grid = np.moveaxis(np.indices(batch, dtype=np.int64), 0, -1)
@@ -68,9 +68,9 @@ def _with_batch_indices(
 @onnx_gradient("ScatterElements", "ScatterND")
 def scatter(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    The updates get what lies where they were written, the data the gradient with zeros
-    there (or all of it, where updates are added). Raises DistIRError for other
-    reductions.
+    The updates get the gradient at the positions where they were written, the data the
+    gradient with zeros there (or all of it, if updates are added). Raises DistIRError for
+    other reductions.
     """
     data, indices, updates = op.operands
     reduction = op.attribute("reduction")
@@ -96,7 +96,7 @@ def scatter(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 
 @gradient_rule("onnx.TopK")
 def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The gradient of the values, put where these were found."""
+    """The gradient of the values, written to the positions where these were found."""
     gradient = gradients[0]
     if gradient is None:
         return [None, None]

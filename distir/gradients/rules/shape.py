@@ -10,7 +10,7 @@ import numpy.typing as npt
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
@@ -24,12 +24,15 @@ from distir.program import describe
 
 
 def zeros(sizes: Sequence[int], like: SSAValue, build: GradientBuilder) -> SSAValue:
-    """A tensor of zeros of the element type of `like`."""
+    """Returns a tensor of zeros of the element type of `like`."""
     return build.onnx("Expand", build.scalar(0, like), build.integers(sizes))
 
 
 def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
-    """The value of an input; None where it is omitted. Raises DistIRError."""
+    """
+    Returns the value of an input; None if it is omitted. Raises DistIRError if it is not
+    constant.
+    """
     value = op.input(index)
     if value is None:
         return None
@@ -46,7 +49,10 @@ def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
 def padded(
     value: SSAValue, begins: Sequence[int], ends: Sequence[int], build: GradientBuilder
 ) -> SSAValue:
-    """The value with so many zeros at both ends of each dimension; negative: cropped."""
+    """
+    Returns the value with so many zeros at both ends of each dimension; negative numbers
+    crop.
+    """
     if not any((*begins, *ends)):
         return value
     if max(*begins, *ends) > 0:
@@ -71,7 +77,10 @@ def reshape(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 
 @onnx_gradient("Transpose")
 def transpose(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The inverse permutation; of a product of matrices, the product the other way round."""
+    """
+    The inverse permutation; for a transposed product of matrices, the product in the other
+    order.
+    """
     rank = len(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(rank))))
     inverse = [int(i) for i in np.argsort(order)]
@@ -99,14 +108,16 @@ def _is_plain_gemm(op: OnnxOp) -> bool:
 
 @onnx_gradient("SpaceToDepth")
 def space_to_depth(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The way back."""
+    """The inverse rearrangement."""
     block = op.attribute("blocksize")
     return [build.onnx("DepthToSpace", dy, blocksize=block)]
 
 
 @onnx_gradient("DepthToSpace")
 def depth_to_space(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The way back; in CRD mode the blocks come out in front of the channels."""
+    """
+    The inverse rearrangement; in CRD mode the blocks come out in front of the channels.
+    """
     block = op.attribute("blocksize")
     dx = build.onnx("SpaceToDepth", dy, blocksize=block)
     if op.attribute("mode") == "CRD":
@@ -141,7 +152,7 @@ def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Concat")
 def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The part of each operand."""
+    """Each operand gets its part of the gradient."""
     if len(op.operands) == 1:
         return [gradient]
     axis = op.attribute("axis") % len(shape(op.results[0]))
@@ -153,7 +164,7 @@ def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @gradient_rule("onnx.Split")
 def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The parts joined, zeros for results without a gradient."""
+    """The parts joined, with zeros for results without a gradient."""
     parts = [
         zeros(shape(r), r, build) if g is None else g
         for r, g in zip(op.results, gradients, strict=True)
@@ -168,7 +179,7 @@ def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
 @onnx_gradient("Pad")
 def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    What lies inside the padding; the padding's value gets the rest. Raises DistIRError
+    The gradient inside the padding; the padding's value gets the rest. Raises DistIRError
     for modes that pad by elements of the operand.
     """
     mode = op.attribute("mode")
@@ -196,7 +207,7 @@ def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("Slice")
 def slice_(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
-    """The gradient among zeros: reversed where the step is negative, and spread out."""
+    """The gradient among zeros: reversed if the step is negative, and spread out."""
     nothing = [None] * (len(op.operands) - 1)
     sizes, kept = shape(op.operands[0]), shape(gradient)
     if 0 in kept:
@@ -227,7 +238,7 @@ def slice_(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
 
 
 def _chosen(op: OnnxOp) -> dict[int, range]:
-    """The indices that a Slice takes along each of its axes."""
+    """Returns the indices that a Slice takes along each of its axes."""
     sizes = shape(op.operands[0])
     starts, ends, axes, steps = (constant_input(op, i) for i in range(1, 5))
     assert starts is not None and ends is not None
@@ -243,7 +254,7 @@ def _chosen(op: OnnxOp) -> dict[int, range]:
 
 
 def _spread(value: SSAValue, steps: Sequence[int], build: GradientBuilder) -> SSAValue:
-    """Puts `step - 1` zeros behind each element of each dimension."""
+    """Inserts `step - 1` zeros after each element of each dimension."""
     if all(step == 1 for step in steps):
         return value
     rows: list[int] = []

@@ -1,4 +1,4 @@
-"""Gradient rule of shrinkage."""
+"""The gradient rule of shrinkage."""
 
 from __future__ import annotations
 

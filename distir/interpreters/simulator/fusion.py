@@ -1,16 +1,17 @@
 """
-Values that never pass through memory, because the kernel that computes them uses them.
+Fusion: values that never pass through memory, because the kernel that computes them also
+uses them.
 
 Programs have one op for each thing that is computed; libraries run some of them as one
-kernel. A profile names the fusions that the software it was measured with makes:
+kernel. A profile names the fusions of the software that it was measured with:
 
 - `bias`: a matrix product adds its bias;
-- `views`: transposed, split and sliced tensors are read where they lie, except by what
-  needs them contiguous (reshapes, communication, results of functions);
-- `elementwise`: an elementwise op, or a softmax, goes on with the result of the elementwise
-  op before it;
-- `buckets`: gradients of all parameters are added up over micro-batches and reduced, and
-  parameters updated, many at once.
+- `views`: transposed, split and sliced tensors are read in place, except by ops that need
+  them contiguous (reshapes, communication, results of functions);
+- `elementwise`: an elementwise op, or a softmax, is computed by the kernel of the
+  elementwise op before it;
+- `buckets`: the gradients of many parameters are accumulated over micro-batches and reduced
+  together, and the parameters updated together.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ _ELEMENTWISE = frozenset(
 )
 _OPTIMIZERS = frozenset({"train.adam", "train.adamw", "train.sgd"})
 _REACH = 16
-"""How many ops may be between two that run as one kernel."""
+"""The most ops that may lie between two that run as one kernel."""
 _BEFORE = _ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = _ELEMENTWISE | {"onnx.Softmax"}
 
 
 def is_compiled(op: Operation) -> bool:
-    """Whether a compiler makes kernels of the function that an op is in."""
+    """Whether the function that an op is in is compiled into kernels."""
     function = op.parent_op()
     if function is None or COMPILED not in function.attributes:
         return False
@@ -66,12 +67,15 @@ def is_compiled(op: Operation) -> bool:
 
 
 def fusions_around(op: Operation, known: frozenset[str]) -> frozenset[str]:
-    """The fusions that are made of an op: those that software makes anyway, and a compiler."""
+    """
+    Returns the fusions that apply to an op: those that the software always makes, and those
+    of a compiler.
+    """
     return known | {ELEMENTWISE} if is_compiled(op) else known
 
 
 def is_view(op: Operation, fusions: frozenset[str]) -> bool:
-    """Whether an op does nothing but to say how to read its operand."""
+    """Whether an op only describes how to read its operand."""
     return (
         VIEWS in fusions
         and op.name in _STRIDED
@@ -80,7 +84,9 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
 
 
 def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
-    """The operand whose kernel goes on with an op; None if it has its own kernel."""
+    """
+    Returns the operand whose kernel also computes an op; None if the op has its own kernel.
+    """
     product = _biased(op, fusions)
     if product is not None:
         return product
@@ -102,8 +108,8 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 
 def _can_follow(op: Operation, before: Operation) -> bool:
     """
-    Whether everything else that an op uses is there when the one before it runs, which is
-    not far away.
+    Whether all other operands of an op exist when the op before it runs, and that op is
+    near.
     """
     others = {v.owner for v in op.operands} - {before}
     between = op.prev_op
@@ -117,7 +123,10 @@ def _can_follow(op: Operation, before: Operation) -> bool:
 
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
-    """The result of an op that another one goes on with in the same kernel."""
+    """
+    Returns the result of an op that another op in the same kernel uses; None if there is
+    none.
+    """
     for value in op.results:
         if len(_users(value)) == 1:
             (user,) = _users(value)
@@ -128,9 +137,9 @@ def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
 
 def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether an op is done together with others like it: an update of a parameter, a
-    conversion of one, what brings a gradient to an update, or what adds a term to a sum
-    that a function is given and returns.
+    Whether an op runs together with others like it: an update of a parameter, a conversion
+    of one, what brings a gradient to an update, or what adds a term to a sum that a
+    function takes and returns.
     """
     if BUCKETS not in fusions:
         return False
@@ -146,7 +155,7 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
 
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
-    """The product to which an op adds a vector."""
+    """Returns the product to which an op adds a vector; None for other ops."""
     if BIAS not in fusions or op.name != "onnx.Add":
         return None
     first, second = op.operands
@@ -171,6 +180,8 @@ def _takes_strides(user: Operation) -> bool:
 
 
 def _users(value: SSAValue) -> list[Operation]:
-    """The ops of the function that use a value; not those that passes took out of it."""
+    """
+    Returns the ops in the function that use a value, without ops that passes have detached.
+    """
     block = value.owner if isinstance(value.owner, Block) else value.owner.parent
     return [use.operation for use in value.uses if use.operation.parent is block]

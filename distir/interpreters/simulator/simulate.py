@@ -120,7 +120,9 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
 
 
 def batch_size(entry: FuncOp) -> int:
-    """The first dimension of the first input, in the global shape; 0 if there is none."""
+    """
+    Returns the first dimension of the first input, in the global shape; 0 if there is none.
+    """
     for arg, role in zip(entry.body.block.args, argument_roles(entry), strict=True):
         shape = shape_of(arg.type)
         if role == "input" and isinstance(arg.type, TensorType) and shape:
@@ -129,7 +131,7 @@ def batch_size(entry: FuncOp) -> int:
 
 
 def _used_meshes(module: ModuleOp) -> list[str]:
-    """The meshes that layouts of the program's values name, each once."""
+    """Returns the meshes that layouts of the program's values name, each once."""
     names: dict[str, None] = {}
     seen: set[int] = set()
     functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
@@ -148,7 +150,7 @@ def _used_meshes(module: ModuleOp) -> list[str]:
 
 
 def _cluster_of(module: ModuleOp, names: list[str]) -> ClusterOp:
-    """The cluster of the meshes used, or the only one of the module."""
+    """Returns the cluster of the meshes used, or the only one of the module."""
     ops = list(module.body.block.ops)
     clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}
     wanted = {

@@ -1,4 +1,4 @@
-"""What a simulation found out about a program."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from distir.interpreters.simulator.engine.trace import TraceWriter
 @dataclass(frozen=True)
 class Simulation:
     """
-    A simulated step. Lists have one entry per device that the program uses, in the order
-    of `devices` (device ids).
+    A simulated step. Lists have one entry per device that the program uses, in the order of
+    `devices` (device ids).
 
-    - `step_time_s`: until the last device is done;
+    - `step_time_s`: seconds until the last device is done;
     - `throughput_samples_per_s`: size of the first dimension of the first input over the
-      step time; 0 without such an input, or when the step takes no time;
-    - `peak_memory_bytes`, `memory_bytes`: needed, and there on the device;
-    - `communication_bytes`: what each device sends;
-    - `flops`: floating-point operations of its contractions, what it computes again
-      counted again; other ops are bound by memory and count none;
-    - `seconds_at_peak`: what these operations would take at the device's peak for their
-      element types, and nothing else;
-    - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
-      that goes on while a device computes is not in them;
+      step time; 0 without such an input, or if the step takes no time;
+    - `peak_memory_bytes`, `memory_bytes`: the bytes needed, and those that the device has;
+    - `communication_bytes`: the bytes that each device sends;
+    - `flops`: floating-point operations of its contractions, where recomputed ones count
+      again; other ops are bound by memory and count none;
+    - `seconds_at_peak`: the seconds that these operations alone would take at the device's
+      peak for their element types;
+    - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication that
+      runs while a device computes is not included;
     - `transit_s`: the part of `idle_s` in which the device waits for a value that is being
       sent to it at that time;
-    - `ops`: ops that ran, each call of a function counted, once for all devices.
+    - `ops`: ops that ran, with each call of a function counted, once for all devices.
     """
 
     cluster: str
@@ -57,8 +57,8 @@ class Simulation:
     @property
     def exposed_communication_s(self) -> list[float]:
         """
-        The seconds in which each device communicates, or waits for a value that is
-        being sent, and does not compute.
+        The seconds in which each device communicates, or waits for a value that is being
+        sent, and does not compute.
         """
         pairs = zip(self.communication_s, self.transit_s, strict=True)
         return [communicating + transit for communicating, transit in pairs]
@@ -75,7 +75,7 @@ class Simulation:
     @property
     def mfu(self) -> float:
         """
-        Model FLOPs utilisation: the share of the step time in which the devices, on
+        Model FLOPs utilisation: the fraction of the step time in which the devices, on
         average, would be done with their contractions at their peak. What a program
         computes again counts again.
         """
@@ -83,14 +83,14 @@ class Simulation:
 
     @property
     def exposed_communication(self) -> float:
-        """The share of the step time in `exposed_communication_s`, on average."""
+        """The fraction of the step time in `exposed_communication_s`, on average."""
         return self._share(self.exposed_communication_s)
 
     @property
     def bubble_fraction(self) -> float:
         """
-        The share of the step time in `waiting_s`, on average: the bubble of a pipeline;
-        without one, waiting for slower devices.
+        The fraction of the step time in `waiting_s`, on average: the bubble of a pipeline;
+        without one, the waiting for slower devices.
         """
         return self._share(self.waiting_s)
 
@@ -120,7 +120,7 @@ class Simulation:
 
     @property
     def too_small(self) -> list[int]:
-        """The devices whose memory does not suffice."""
+        """The devices that need more memory than they have."""
         return [
             device
             for device, peak, memory in zip(
@@ -130,7 +130,7 @@ class Simulation:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON data."""
+        """Returns the result as JSON data."""
         return {
             "step_time_s": self.step_time_s,
             "throughput_samples_per_s": self.throughput_samples_per_s,
@@ -179,7 +179,7 @@ def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def report(simulation: Simulation) -> str:
-    """The simulation as plain text, a line per device."""
+    """Returns the simulation as plain text, with a line per device."""
     s = simulation
     lines = [
         f"step time {s.step_time_s:.6g} s, {s.throughput_samples_per_s:.6g} samples/s, "

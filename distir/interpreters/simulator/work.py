@@ -1,4 +1,4 @@
-"""What an op computes on one device, by its sharding rule."""
+"""The work of an op on one device, by its sharding rule."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Product(NamedTuple):
 @dataclass(frozen=True)
 class Work:
     """
-    Floating-point operations of an op on one device of its mesh, whose rule is `rule`;
-    `parts` says into how many parts each of its factors is split (1 if it is not there).
+    The floating-point operations of an op on one device of its mesh. `rule` is the op's
+    rule; `parts` maps its factors to the number of parts that they are split into (1 if
+    missing).
     """
 
     rule: Rule
@@ -39,8 +40,8 @@ class Work:
     @staticmethod
     def of(op: Operation, mesh: Mesh | None, rule: Rule | None = None) -> Work:
         """
-        The work of an op on one device of a mesh (None: sequential); `rule` is its rule, if
-        that is known.
+        Returns the work of an op on one device of a mesh (None: sequential); `rule` is its
+        rule, if that is known.
         """
         rule = rule_for(op) if rule is None else rule
         if mesh is None or not rule.flops:
@@ -62,7 +63,7 @@ class Work:
 
     @cached_property
     def flops(self) -> float:
-        """Floating-point operations; 0 for ops bound by memory."""
+        """The floating-point operations; 0 for ops bound by memory."""
         if not self.rule.flops:
             return 0
         return self.rule.flops / prod(self.parts.values())
@@ -70,8 +71,8 @@ class Work:
     @cached_property
     def product(self) -> Product:
         """
-        The op as products of two matrices, its first two operands: `k` are the factors
-        that the results lack, `batch` those that both operands and the results have.
+        The op as products of two matrices, its first two operands: `k` are the factors that
+        the results lack, `batch` those that both operands and the results have.
         """
         rule = self.rule
         first, second = (

@@ -1,5 +1,7 @@
 """
-Reference implementations of the `train` dialect, and what its ops cost, one file per family.
+Reference implementations of the `train` dialect, and the costs of its ops, one file per
+family.
+
 Importing this package registers them.
 """
 

@@ -1,4 +1,6 @@
-"""How the ops of `train` are computed on arrays: half precision in f32."""
+"""
+Registers what the ops of `train` compute on arrays; half precision is computed in f32.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ _COMPUTATIONS: dict[type[Operation], Computation] = {}
 
 def computes(*op_types: type[Operation]) -> Callable[[Computation], Computation]:
     """
-    Registers what ops compute: a function from the op and the arrays of its operands to
-    that of its result, or one for each. Operands in half precision come as f32, and
-    results may be wider than their types.
+    Registers what ops compute: a function from the op and the arrays of its operands to the
+    array of its result, or to one for each result. Operands in half precision are passed in
+    f32, and results may be wider than their types.
     """
 
     def register(function: Computation) -> Computation:
@@ -43,7 +45,7 @@ def computes(*op_types: type[Operation]) -> Callable[[Computation], Computation]
 @register_reference_implementations
 @register_impls
 class TrainFunctions(InterpreterFunctions):
-    """The ops of `train`."""
+    """Implementations of the ops of `train`."""
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,27 +12,32 @@ from distir.dialects.train_ops.attention import (
     AttentionOp,
     FusedAttentionOp,
 )
+from distir.dialects.train_ops.causal_attention import (
+    MergeAttentionOp,
+    PlacedAttentionGradOp,
+    PlacedAttentionOp,
+)
 from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _by_head(x: Array, heads: int) -> Array:
-    """`[batch, length, heads * size]` as `[batch, heads, length, size]`."""
+    """Returns `[batch, length, heads * size]` as `[batch, heads, length, size]`."""
     if x.ndim == 4:
         return x
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 def _like(x: Array, like: Array) -> Array:
-    """The inverse of `_by_head`."""
+    """Returns the inverse of `_by_head`, in the form of `like`."""
     return x.swapaxes(1, 2).reshape(like.shape) if like.ndim == 3 else x
 
 
 @dataclass(frozen=True)
 class _Attended:
     """
-    The operands of attention by head, keys and values repeated for each query head;
-    `scores` with the factor and the cap; `shown`, those with the mask.
+    The operands of attention by head, with keys and values repeated for each query head;
+    `scores` with the factor and the cap; `shown`, the scores with the mask.
     """
 
     q: Array
@@ -39,6 +45,13 @@ class _Attended:
     v: Array
     scores: Array
     shown: Array
+
+
+def _blocks(op: FusedAttentionOp, length: int) -> Array:
+    """The number of the block of each query or key."""
+    count = op.block_count
+    run = length // count if op.run_length is None else op.run_length
+    return np.arange(length) // max(run, 1) % count
 
 
 def _attended(
@@ -59,36 +72,108 @@ def _attended(
         shown = shown + mask
     if op.is_causal is not None:
         shown = np.where(np.tri(*shown.shape[2:], dtype=bool), shown, -np.inf)
+    if op.blocks is not None:
+        same = _blocks(op, sizes.queries)[:, None] == _blocks(op, sizes.keys)
+        shown = np.where(same, shown, -np.inf)
     return _Attended(q, k, v, scores, shown)
 
 
 def _logsumexp(shown: Array) -> Array:
-    """Along keys; 0 for a query that sees none."""
+    """
+    Returns the logarithm of the sum of exponentials along keys; 0 for a query that sees
+    none.
+    """
     largest = shown.max(-1, keepdims=True)
     largest = np.where(np.isneginf(largest), 0, largest)
     total = np.exp(shown - largest).sum(-1)
     return np.where(total == 0, 0, largest[..., 0] + np.log(np.where(total, total, 1)))
 
 
+def _placed(
+    found: _Attended, query_positions: Array, key_positions: Array
+) -> _Attended:
+    """The same where a query does not see what lies behind its position."""
+    seen = key_positions <= query_positions[:, None]
+    return replace(found, shown=np.where(seen, found.shown, -np.inf))
+
+
 @computes(AttentionOp)
 def attention(op: AttentionOp, *operands: Array) -> tuple[Array, ...]:
     found = _attended(op, *operands)
-    logsumexp = _logsumexp(found.shown)
+    return _results(op, found, _logsumexp(found.shown), operands[0])
+
+
+@computes(PlacedAttentionOp)
+def placed_attention(
+    op: PlacedAttentionOp,
+    query_positions: Array,
+    key_positions: Array,
+    *operands: Array,
+) -> tuple[Array, ...]:
+    found = _placed(_attended(op, *operands), query_positions, key_positions)
+    sums = _logsumexp(found.shown)
+    y, _ = _results(op, found, sums, operands[0])
+    return y, np.where(np.isneginf(found.shown).all(-1), -np.inf, sums)
+
+
+def _results(
+    op: FusedAttentionOp, found: _Attended, logsumexp: Array, q: Array
+) -> tuple[Array, ...]:
     p = np.exp(found.shown - logsumexp[..., None])
-    y = (p @ found.v).astype(operands[0].dtype)
+    y = (p @ found.v).astype(q.dtype)
     if op.is_packed:
-        y = y.swapaxes(1, 2).reshape(*operands[0].shape[:2], -1)
+        y = y.swapaxes(1, 2).reshape(*q.shape[:2], -1)
     return y, logsumexp
+
+
+@computes(MergeAttentionOp)
+def merge_attention(
+    op: MergeAttentionOp, y_a: Array, sums_a: Array, y_b: Array, sums_b: Array
+) -> tuple[Array, ...]:
+    sums = np.logaddexp(sums_a, sums_b)
+    known = np.where(np.isneginf(sums), 0, sums)
+
+    def weighed(y: Array, own: Array) -> Array:
+        share = np.exp(own - known)[..., None]
+        return _like(_by_head(y, own.shape[1]) * share, y)
+
+    return weighed(y_a, sums_a) + weighed(y_b, sums_b), sums
 
 
 @computes(AttentionGradOp)
 def attention_gradient(
     op: AttentionGradOp, dy: Array, y: Array, logsumexp: Array, *operands: Array
 ) -> tuple[Array, ...]:
+    return _gradients(op, dy, y, logsumexp, operands, _attended(op, *operands))
+
+
+@computes(PlacedAttentionGradOp)
+def placed_attention_gradient(
+    op: PlacedAttentionGradOp,
+    dy: Array,
+    y: Array,
+    logsumexp: Array,
+    query_positions: Array,
+    key_positions: Array,
+    *operands: Array,
+) -> tuple[Array, ...]:
+    found = _placed(_attended(op, *operands), query_positions, key_positions)
+    # A query that sees no key has no probabilities.
+    sums = np.where(np.isneginf(logsumexp), 0, logsumexp)
+    return _gradients(op, dy, y, sums, operands, found)
+
+
+def _gradients(
+    op: FusedAttentionOp,
+    dy: Array,
+    y: Array,
+    logsumexp: Array,
+    operands: Sequence[Array],
+    found: _Attended,
+) -> tuple[Array, ...]:
     sizes, scale = op.sizes, dy.dtype.type(op.factor)
     groups = sizes.query_heads // sizes.key_heads
     dy, y = (_by_head(x, sizes.query_heads) for x in (dy, y))
-    found = _attended(op, *operands)
     p = np.exp(found.shown - logsumexp[..., None]).astype(dy.dtype)
     dp = dy @ found.v.swapaxes(2, 3)
     ds = p * (dp - (dy * y).sum(-1, keepdims=True)) * scale
@@ -105,5 +190,5 @@ def attention_gradient(
     return tuple(_like(gradient, operand) for gradient, operand in gradients)
 
 
-op_class("attention", "train.attention")
-op_class("attention_gradient", "train.attention_grad")
+op_class("attention", "train.attention", "train.placed_attention")
+op_class("attention_gradient", "train.attention_grad", "train.placed_attention_grad")

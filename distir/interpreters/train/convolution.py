@@ -27,7 +27,9 @@ Place = tuple[slice, ...]
 def _reach(
     op: WindowsOp, sizes: Sequence[int], kernel: Sequence[int], windows: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The padding, with what windows reach beyond it at the end."""
+    """
+    Returns the padding per dimension, where the end includes what windows reach beyond it.
+    """
     margins: list[tuple[int, int]] = []
     for axis, (before, after) in enumerate(op.margins):
         last = (windows[axis] - 1) * op.steps[axis]
@@ -39,7 +41,9 @@ def _reach(
 def _taps(
     op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], Place]]:
-    """The place of each element of the kernel in every window of padded space."""
+    """
+    Yields, for each element of the kernel, its places in every window of padded space.
+    """
     for tap in np.ndindex(*kernel):
         yield (
             tap,
@@ -51,7 +55,7 @@ def _taps(
 
 
 def _cropped(padded: Array, margins: Sequence[tuple[int, int]]) -> Array:
-    """The part of a padded array that is not padding."""
+    """Returns the part of a padded array that is not padding."""
     inside = (
         slice(before, size - after)
         for (before, after), size in zip(margins, padded.shape[2:], strict=True)
@@ -69,7 +73,7 @@ def _padded_zeros(
 def _view(
     op: WindowsOp, x: Array, kernel: Sequence[int], windows: Sequence[int], fill: float
 ) -> Array:
-    """`x` as `[N, C, *windows, *kernel]`."""
+    """Returns `x` as `[N, C, *windows, *kernel]`."""
     margins = tuple(_reach(op, x.shape[2:], kernel, windows))
     return Windows(tuple(kernel), op.steps, op.spacing, margins).view(x, fill)
 
@@ -127,7 +131,7 @@ def average_pool(op: AveragePoolGradOp, dy: Array) -> Array:
 def _spread(
     op: PoolGradOp, shape: Sequence[int], terms: Iterator[Array], windows: Sequence[int]
 ) -> Array:
-    """The sum of what each element of the kernel adds to the places it was at."""
+    """Returns the sum of what each element of the kernel adds at its places."""
     margins = _reach(op, shape[2:], op.kernel, windows)
     out: Array | None = None
     for (_, place), term in zip(_taps(op, op.kernel, windows), terms, strict=True):

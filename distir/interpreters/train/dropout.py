@@ -15,8 +15,8 @@ _PARITY = np.uint32(0x1BD11BDA)
 
 def threefry(key: tuple[Any, Any], first: Any, second: Any) -> tuple[Array, Array]:
     """
-    Threefry-2x32 with 20 rounds (Salmon et al. 2011): two 32-bit words for every counter
-    `(first, second)`. Sums wrap around.
+    Returns Threefry-2x32 with 20 rounds (Salmon et al. 2011): two 32-bit words for every
+    counter `(first, second)`. Sums wrap around.
     """
     words = [np.atleast_1d(np.asarray(k, np.uint32)) for k in key]
     words.append(words[0] ^ words[1] ^ _PARITY)
@@ -34,13 +34,13 @@ def threefry(key: tuple[Any, Any], first: Any, second: Any) -> tuple[Array, Arra
 
 
 def _halves(numbers: Any) -> tuple[Array, Array]:
-    """The lower and upper 32 bits of 64-bit numbers."""
+    """Returns the lower and upper 32 bits of 64-bit numbers."""
     bits = np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
     return bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)
 
 
 def positions(op: DropoutOp, shape: tuple[int, ...], coordinates: Any) -> Array:
-    """The positions in the whole tensor of the elements of this part."""
+    """Returns the positions in the whole tensor of the elements of this part."""
     indices = [np.arange(size, dtype=np.int64) for size in shape]
     for split, place in reversed(list(zip(op.parts, coordinates, strict=True))):
         block, inside = np.divmod(indices[split.dim], split.run)
@@ -53,7 +53,7 @@ def positions(op: DropoutOp, shape: tuple[int, ...], coordinates: Any) -> Array:
 
 
 def kept(op: DropoutOp, shape: tuple[int, ...], counter: Any, places: Any) -> Array:
-    """Which elements of a tensor, or of this part of it, are kept."""
+    """Returns which elements of a tensor, or of this part of it, are kept."""
     key = threefry(
         (op.seed.value.data, op.stream.value.data), *_halves(np.int64(counter))
     )
@@ -77,5 +77,5 @@ def dropout_gradient(op: DropoutGradOp, dy: Array, mask: Array) -> Array:
 
 
 def _scaled(x: Array, keep: Array, scale: float) -> Array:
-    """The values that are kept times `scale`, the others 0."""
+    """Returns `x` times `scale` where it is kept, 0 elsewhere."""
     return np.where(keep, x * x.dtype.type(scale), x.dtype.type(0))

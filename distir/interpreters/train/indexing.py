@@ -26,7 +26,10 @@ def gather_gradient(op: GatherGradOp, dy: Array, indices: Array, *like: Array) -
 
 @cost_function("train.gather_grad")
 def lookup_gradient(context: CostContext) -> Cost:
-    """Fills its result with zeros, then reads and writes the elements looked up."""
+    """
+    The cost of the gradient of a look-up: it fills its result with zeros, then reads and
+    writes the elements looked up.
+    """
     gradient, indices = context.operand_bytes[:2]
     return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
 

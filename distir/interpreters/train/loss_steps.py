@@ -17,7 +17,10 @@ from distir.interpreters.train.losses import labels_that_count
 
 
 def _among(labels: Array, classes: int) -> tuple[Array, Array]:
-    """Which labels are classes held here, and the labels with 0 for the others."""
+    """
+    Returns which labels are among the classes held here, and the labels with 0 for the
+    others.
+    """
     held = (labels >= 0) & (labels < classes)
     return held, np.where(held, labels, 0)[..., None]
 

@@ -19,8 +19,8 @@ def labels_that_count(
     op: LabelLossOp, count: int, labels: Array
 ) -> tuple[Array, Array]:
     """
-    Which labels count, and the labels with 0 for the others. Raises DistIRError for one
-    that is none of `count` classes.
+    Returns which labels count, and the labels with 0 for the others. Raises DistIRError for
+    a label that is none of `count` classes.
     """
     kept = np.ones(labels.shape, bool) if op.ignored is None else labels != op.ignored
     classes = np.where(kept, labels, 0)
@@ -34,7 +34,7 @@ def labels_that_count(
 
 
 def _exponentials(logits: Array) -> tuple[Array, Array]:
-    """Logits less their maximum, and the exponentials of that."""
+    """Returns the logits less their maximum, and the exponentials of that."""
     shifted = logits - logits.max(-1, keepdims=True, initial=-np.inf)
     return shifted, np.exp(shifted)
 

@@ -16,7 +16,7 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _mean(x: Array, axis: int) -> Array:
-    """Over the dimensions from `axis` on, which stay with size 1."""
+    """Returns the mean over the dimensions from `axis` on, which remain with size 1."""
     return x.mean(tuple(range(axis, x.ndim)), keepdims=True)
 
 

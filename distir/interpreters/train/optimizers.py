@@ -20,7 +20,10 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _settings(op: UpdateOp, given: Sequence[Array]) -> dict[str, float]:
-    """The hyper-parameters, those that are operands with the values that are given."""
+    """
+    Returns the hyper-parameters of an update; those that are operands have the given
+    values.
+    """
     names = op.given_settings
     return op.settings | {n: float(v) for n, v in zip(names, given, strict=True)}
 

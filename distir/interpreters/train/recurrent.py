@@ -16,14 +16,17 @@ from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 Weights = tuple[Array, Array, Array]
-"""Of one direction: of the input, of the state, and the biases of both."""
+"""The weights of one direction: of the input, of the state, and the biases of both."""
 
 Totals = tuple[Array, Array, Array]
 """The gradients of these weights, which steps add to."""
 
 States = list[Array]
 Backward = Callable[[States], tuple[Array, States]]
-"""From the gradients of the states after a step to those of its input and of those before."""
+"""
+From the gradients of the states after a step to those of its input and of the states
+before.
+"""
 
 Step = Callable[[Weights, Totals, Array, States], tuple[States, Backward]]
 
@@ -36,8 +39,9 @@ def _products(
     weights: Weights, totals: Totals, x: Array, h: Array, left: Array, right: Array
 ) -> tuple[Array, Array]:
     """
-    The gradients of input and state from those of the products of the input (left) and the
-    state (right) with their weights, whose gradients are added to the totals.
+    Returns the gradients of input and state from those of the products of the input
+    (`left`) and the state (`right`) with their weights, whose gradients are added to the
+    totals.
     """
     totals[0][:] += left.T @ x
     totals[1][:] += right.T @ h
@@ -141,7 +145,10 @@ def _gradients(
     starts: list[Array],
     ends: list[Array],
 ) -> tuple[Array, ...]:
-    """`starts` are the initial states, `ends` the gradients of the last ones."""
+    """
+    Returns the gradients of one direction; `starts` are the initial states, `ends` the
+    gradients of the last ones.
+    """
     batch_first = op.batch_first is not None
     if batch_first:
         x, dy = x.swapaxes(0, 1), dy.transpose(1, 2, 0, 3)

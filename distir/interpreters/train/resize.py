@@ -27,8 +27,8 @@ def resize_gradient(op: ResizeGradOp, dy: Array) -> Array:
 
 def _weights(op: ResizeGradOp, axis: int) -> Array:
     """
-    How much of each element of the input along an axis (rows) is in each of the result:
-    what `onnx.Resize` makes of a matrix with a single one in each row.
+    Returns how much of each element of the input along an axis (rows) is in each element of
+    the result: what `onnx.Resize` makes of an identity matrix.
     """
     size, count = shape_of(op.dx)[axis], shape_of(op.dy)[axis]
     scale = op.factors[axis]

@@ -1,10 +1,10 @@
 """
-Micro-benchmarks of the machine at hand, and the profile that explains them.
+Micro-benchmarks of the machine at hand, and the profile that explains their results.
 
-`calibrate` lowers probes (`compute_probes.py`, `communication_probes.py`: programs of one op)
-like any program, times them in turn on all devices (`distir.lowering.timing`), fits figures
-to what each op took (`samples.py`, `fit.py`) and gives a `MeasuredMachine`, which writes a profile and a
-cluster.
+`calibrate` lowers probes (`compute_probes.py`, `communication_probes.py`: programs of one
+op) like any program, times them in turn on all devices (`distir.lowering.timing`), fits
+figures to what each op took (`samples.py`, `fit.py`) and returns a `MeasuredMachine`, which
+writes a profile and a cluster.
 """
 
 from distir.lowering.calibration.fit import Residual, check_residuals

@@ -1,4 +1,7 @@
-"""What `distir calibrate` measures between two devices: every collective, and sends."""
+"""
+The communication that `distir calibrate` measures between two devices: every collective,
+and sends.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _PAIR = (
 
 
 def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
-    """All of them, for one element type; buffers are `scale` times as large."""
+    """
+    Returns all communication probes for one element type; their buffers are `scale` times
+    as large as by default.
+    """
     sizes = [rows * scale for rows in ROWS]
     return [
         *(probe for rows in sizes for probe in _collectives(rows, element)),
@@ -60,7 +66,7 @@ def _collectives(rows: int, element: str) -> Iterator[Probe]:
             {"x": before},
             [f'%y = collective.{name} %x over ["d"] : {before} -> {after}'],
             {"y": after},
-            # What a slice takes is no communication.
+            # The time of a slice is not communication.
             kind="" if name == "slice" else name,
             size=_bytes(rows, element),
             prologue=_MESH,
@@ -68,7 +74,10 @@ def _collectives(rows: int, element: str) -> Iterator[Probe]:
 
 
 def _round_trip(rows: int, element: str) -> Probe:
-    """There and back, so that the second send cannot start before the first arrives."""
+    """
+    Returns a probe of a send there and back, so that the second send cannot start before
+    the first arrives.
+    """
     here, there = _laid_out(rows, element, "a"), _laid_out(rows, element, "b")
     return Probe(
         "dist.send",

@@ -1,9 +1,10 @@
 """
-The ops that `distir calibrate` measures on one device, at sizes that cross its caches.
+The ops that `distir calibrate` measures on one device, at sizes below and above those of
+its caches.
 
-Activations are [rows, width] or [batch, heads, rows, columns]. Probes that say `A of B` give
-their op an operand as it comes out of a B: a view that must be copied (Reshape and MatMul of
-Transpose), or a sum that is part of the product's own call (Add of MatMul).
+Activations are [rows, width] or [batch, heads, rows, columns]. Probes that say `A of B`
+give their op an operand as a B returns it: a view that must be copied (Reshape and MatMul
+of Transpose), or a sum that is part of the product's own call (Add of MatMul).
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _SWAPPED = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
 
 def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
     """
-    All of them, for one element type. Tensors are `scale` times as large: they have more
-    rows or larger batches, parameters more rows.
+    Returns all compute probes for one element type. Tensors are `scale` times as large as
+    by default: they have more rows or larger batches, parameters more rows.
     """
     return [
         probe
@@ -204,7 +205,7 @@ def _attention(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _products(e: str, scale: int) -> Iterator[Probe]:
-    """What a linear layer computes: its outputs, and both gradients."""
+    """Yields probes of what a linear layer computes: its outputs, and both gradients."""
     for rows, inputs, outputs in LAYERS:
         rows *= scale
         x = tensor(rows, inputs, element=e)

@@ -1,4 +1,4 @@
-"""Figures of ops and links that explain what was measured, and how well they do."""
+"""Fits figures of ops and links to measurements, and says how well they explain these."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.measured import OpFigures
 
 CACHES = (0.0, 2.0**17, 2.0**18, 2.0**19, 2.0**20, 2.0**21, 2.0**22)
-"""Sizes in bytes from which on an op may be slower; 0: it is not."""
+"""
+The cache sizes in bytes that are tried; beyond it an op may be slower. 0: there is none.
+"""
 
 SHORTEST = 1e-5
-"""Seconds that shorter measurements count as: an error of a view's 2 us changes nothing."""
+"""
+Shorter measurements count as this many seconds, as an error of 2 us in a view does not
+matter.
+"""
 
 Array = npt.NDArray[np.float64]
 
@@ -24,8 +29,8 @@ Array = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Sample:
     """
-    An op that computes `flops`, moves `moved` bytes and took `seconds`, of the `total`
-    that was measured (a program may have had to do more than this op).
+    An op that computes `flops`, moves `moved` bytes and took `seconds` out of the `total`
+    that was measured (a program may contain other ops too).
     """
 
     flops: float
@@ -37,8 +42,8 @@ class Sample:
 @dataclass(frozen=True)
 class Residual:
     """
-    What figures leave unexplained: the mean and the largest error, relative to what was
-    measured (but at least to `SHORTEST`), over so many samples.
+    What figures leave unexplained: the mean and the largest error over so many samples,
+    relative to what was measured (but at least to `SHORTEST`).
     """
 
     name: str
@@ -54,7 +59,7 @@ class Residual:
 
 
 def check_residuals(residuals: Sequence[Residual], limit: float) -> None:
-    """Refuses a fit whose mean error is above `limit` somewhere. Raises DistIRError."""
+    """Refuses a fit that has a mean error above `limit`. Raises DistIRError."""
     bad = [r for r in residuals if not r.mean <= limit]
     if bad:
         shown = "; ".join(f"{r.name}: {r}" for r in bad)
@@ -67,7 +72,7 @@ def check_residuals(residuals: Sequence[Residual], limit: float) -> None:
 
 @dataclass(frozen=True)
 class OpFit:
-    """Figures of an op, and the samples that they explain."""
+    """The figures of an op, and the samples to which they were fitted."""
 
     figures: OpFigures
     samples: Sequence[Sample]
@@ -76,8 +81,8 @@ class OpFit:
 
 def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
     """
-    The figures of an op with the least squares of relative errors; none is negative.
-    Raises DistIRError without enough samples.
+    Returns the figures of an op with the least squares of relative errors; none of them is
+    negative. Raises DistIRError if there are too few samples.
     """
     _check_count(name, samples)
     seconds = np.array([s.seconds for s in samples])
@@ -111,7 +116,10 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """Seconds of a kind of communication: `overhead`, and `per_byte` of its buffer."""
+    """
+    The time of a kind of communication: `overhead` seconds, and `per_byte` seconds for each
+    byte of its buffer.
+    """
 
     overhead: float
     per_byte: float
@@ -137,7 +145,7 @@ def fit_communication(kind: str, samples: Sequence[tuple[float, float]]) -> Link
 
 
 def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:
-    """The residual of pairs of predicted and measured seconds."""
+    """Returns the residual of pairs of predicted and measured seconds."""
     errors = [abs(p - took) / max(took, SHORTEST) for p, took in pairs]
     return Residual(name, len(errors), float(np.mean(errors)), max(errors))
 
@@ -154,9 +162,9 @@ def _least_squares(
     columns: Array, seconds: Array, totals: Array
 ) -> tuple[Array, float]:
     """
-    The coefficients that are not negative with the least squares of errors relative to
-    `totals`, and these squares. There are few columns, so every choice of those that count is
-    tried: the best one whose coefficients are all positive is the optimum.
+    Returns the non-negative coefficients with the least squares of errors relative to
+    `totals`, and the sum of these squares. As there are few columns, every subset of them
+    is tried: the best one whose coefficients are all positive is the optimum.
     """
     weighted, target = columns / totals[:, None], seconds / totals
     best, least = np.zeros(columns.shape[1]), float(target @ target)

@@ -1,4 +1,4 @@
-"""What was measured of a machine, as a profile and as a cluster."""
+"""A machine as it was measured, written as a profile and as a cluster."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ PASSING = {
     SEND: 1.0,
 }
 """
-By kind of communication, the share of a whole tensor that each of two devices sends: parts
-go around a ring once, in an all-reduce twice; in an all-to-all half of each part stays.
+By kind of communication, the fraction of a whole tensor that each of two devices sends: in
+a ring every part passes once, in an all-reduce twice; in an all-to-all half of each part
+stays.
 """
 SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 
@@ -35,8 +36,8 @@ SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 class MeasuredMachine:
     """
     A machine of `devices` equal devices of kind `device`, as it was measured: `ops` by
-    element type and name, `links` by kind of communication between two devices (empty for
-    a single device); `memory` in bytes per device. `conditions` say how it was measured.
+    element type and name, `links` by kind of communication between two devices (empty for a
+    single device), `memory` in bytes per device. `conditions` say how it was measured.
     """
 
     name: str
@@ -50,21 +51,21 @@ class MeasuredMachine:
     @property
     def residuals(self) -> list[Residual]:
         """
-        The part of the measured time that the fit does not explain, by op or kind of
-        communication.
+        Returns the part of the measured time that the fit does not explain, by op or kind
+        of communication.
         """
         fits = [fit for table in self.ops.values() for fit in table.values()]
         return [fit.residual for fit in (*fits, *self.links.values())]
 
     @property
     def memory_bandwidth(self) -> float:
-        """Bytes/s of the fastest addition."""
+        """The bytes/s of the fastest addition."""
         fits = [f for t in self.ops.values() for n, f in t.items() if n == SUM]
         return max(s.moved / s.seconds for fit in fits for s in fit.samples)
 
     @property
     def peak_flops(self) -> dict[str, float]:
-        """FLOP/s of the fastest product, by element type."""
+        """Returns the FLOP/s of the fastest matrix product, by element type."""
         return {
             element: max(s.flops / s.seconds for s in table[PRODUCT].samples)
             for element, table in self.ops.items()
@@ -72,7 +73,9 @@ class MeasuredMachine:
         }
 
     def cluster(self) -> ClusterOp:
-        """The machine as a `device.cluster`, with the best rates that were measured."""
+        """
+        Returns the machine as a `device.cluster`, with the best rates that were measured.
+        """
         peaks = self.peak_flops
         kind = KindOp(
             self.device,
@@ -97,17 +100,17 @@ class MeasuredMachine:
 
     @property
     def link_bandwidth(self) -> float:
-        """Bytes/s of large messages."""
+        """The bytes/s of large messages."""
         return 1 / self.links[SEND].per_byte
 
     def cluster_text(self) -> str:
-        """The `.mlir` file of the cluster."""
+        """Returns the `.mlir` file of the cluster as text."""
         stream = StringIO()
         Printer(stream=stream).print_op(self.cluster())
         return f"// {self.conditions}\n{stream.getvalue()}\n"
 
     def profile_json(self) -> dict[str, Any]:
-        """The profile, as `Profile.parse` reads it."""
+        """Returns the profile as JSON data that `Profile.parse` reads."""
         classes = {element: self._classes(element) for element in self.peak_flops}
         ops = {
             element: {name: _op_json(fit) for name, fit in sorted(table.items())}
@@ -127,11 +130,14 @@ class MeasuredMachine:
         }
 
     def profile(self) -> Profile:
-        """The profile itself."""
+        """Returns the profile."""
         return Profile.parse(self.name, json.loads(json.dumps(self.profile_json())))
 
     def _classes(self, element: str) -> dict[str, Any]:
-        """Curves for ops that were not measured, as the plainest one of their class."""
+        """
+        Returns curves for ops that were not measured: those of the plainest op of their
+        class.
+        """
         table = self.ops[element]
         moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}
         computing = {
@@ -146,8 +152,8 @@ class MeasuredMachine:
 
     def _link(self) -> dict[str, Any]:
         """
-        Figures by kind of communication, whose bandwidth is that of the bytes that pass the
-        link (`PASSING`).
+        Returns the figures by kind of communication; their bandwidth is that of the bytes
+        that pass the link (`PASSING`).
         """
         kinds = {
             kind: {

@@ -1,4 +1,4 @@
-"""Measuring a machine: from probes to a `MeasuredMachine`."""
+"""Measures a machine: from probes to a `MeasuredMachine`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from distir.lowering.calibration.machine import SEND, MeasuredMachine
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
 from distir.lowering.timing import (
+    BACKENDS,
     TimedPackage,
     Timings,
     TimingSettings,
@@ -26,18 +27,19 @@ from distir.lowering.torch_package import write_package
 
 Log = Callable[[str], None]
 
-BACKENDS = ("gloo", "nccl")
 GPU_SCALE = 16
-"""How much larger the tensors are that GPUs are measured with."""
+"""By which factor the tensors are larger with which GPUs are measured."""
 
 Timer = Callable[[Sequence[Probe]], tuple[list[float], str, int]]
-"""Seconds of each probe, the name of the device, its memory in bytes."""
+"""Returns the seconds of each probe, the name of the device, and its memory in bytes."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """
-    - `backend`: `gloo` measures CPUs, one core a device, `nccl` GPUs;
+    How a machine is measured.
+
+    - `backend`: `gloo` measures CPUs, with one core as a device, `nccl` GPUs;
     - `devices`: how many work at the same time, as in a distributed program; with one,
       there is no communication to measure;
     - `element`: the element type of all tensors;
@@ -57,8 +59,8 @@ class Settings:
     @property
     def timing(self) -> TimingSettings:
         """
-        How probes are timed. On CPUs they take turns, so that data is as far away as in
-        a program. A GPU runs many calls on end: it works while the host issues the next
+        How probes are timed. On CPUs they take turns, so that data is as far away as in a
+        program. A GPU runs many calls in a row: it works while the host issues the next
         ones.
         """
         if self.backend == "gloo":
@@ -70,8 +72,8 @@ def calibrate(
     settings: Settings, log: Log, timer: Timer | None = None
 ) -> MeasuredMachine:
     """
-    Measures the machine at hand and fits a profile to what it finds. `timer` times probes
-    in another way than by running them. Raises DistIRError.
+    Measures the machine at hand and fits a profile to the measurements. `timer` replaces
+    the timing of probes on the machine. Raises DistIRError.
     """
     one_of("backend", settings.backend, BACKENDS)
     if settings.devices not in (1, 2):
@@ -107,7 +109,7 @@ def calibrate(
 
 
 def _mixed(first: Sequence[Probe], second: Sequence[Probe]) -> list[Probe]:
-    """Both, the second ones spread evenly over the first."""
+    """Returns both lists in one, with the second probes spread evenly over the first."""
     places = [(i / len(first), p) for i, p in enumerate(first)]
     places += [((i + 0.5) / len(second), p) for i, p in enumerate(second)]
     return [probe for _, probe in sorted(places, key=lambda place: place[0])]
@@ -135,7 +137,7 @@ def _timed(
                 progress=log,
             )
 
-        # Devices that are not there are found out before all the work.
+        # Missing devices are detected before all the work.
         timed(probes[:1], TimingSettings(rounds=1, warm_up=0, samples=1))
         timings = timed(probes, settings.timing)
     return [typical(t) for t in timings.times], timings.device, timings.memory

@@ -1,6 +1,6 @@
 """
-A micro-benchmark: a program of one op, lowered like any other, so that what is timed is
-what generated programs run.
+Micro-benchmarks: programs of one op, lowered like any other, so that what is timed is what
+generated programs run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distir.text import ProgramParser, new_context
 
 
 def tensor(*shape: int, element: str = "f32") -> str:
-    """A tensor type as text."""
+    """Returns a tensor type as text."""
     return f"tensor<{'x'.join([*map(str, shape), element])}>"
 
 
@@ -26,11 +26,11 @@ class Probe:
 
     - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
       operand comes from a B, where that makes a difference;
-    - `arguments`: types by SSA name; `body`: the ops, one a line; `results`: SSA names and
-      types of what is returned;
-    - `below`: integer arguments are less than that;
-    - `kind`: of communication, if it is that, with a buffer of `size` bytes; `prologue`: the
-      meshes of its layouts.
+    - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
+      and types of what is returned;
+    - `below`: the exclusive upper bound of integer arguments;
+    - `kind`: the kind of communication, if it is that, with a buffer of `size` bytes;
+      `prologue`: the meshes of its layouts.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Probe:
 
     @property
     def text(self) -> str:
-        """The program as text."""
+        """Returns the program as text."""
         arguments = ", ".join(f"%{n}: {t}" for n, t in self.arguments.items())
         types = ", ".join(self.results.values())
         values = ", ".join(f"%{n}" for n in self.results)
@@ -59,13 +59,13 @@ class Probe:
 
 
 class Prober:
-    """Makes the programs of probes."""
+    """Parses the programs of probes."""
 
     def __init__(self) -> None:
         self._context = new_context()
 
     def module(self, probe: Probe) -> ModuleOp:
-        """The program of a probe."""
+        """Returns the program of a probe."""
         name = f"probe of {probe.name}"
         module = ProgramParser(self._context, probe.text, name).parse_module()
         module.verify()
@@ -83,8 +83,8 @@ def onnx(
     below: int = 2,
 ) -> Probe:
     """
-    A probe of one operator of ONNX: `operands` and `results` are types, `constants` the
-    operands that are constants, as `dense` attributes.
+    Returns a probe of one operator of ONNX: `operands` and `results` are types, `constants`
+    the operands that are constants, as `dense` attributes.
     """
     constants = constants or {}
     body = [
@@ -110,8 +110,8 @@ def onnx(
 
 def written(name: str, types: Mapping[str, str], *lines: str, below: int = 2) -> Probe:
     """
-    A probe of ops in text without their types; `types` has that of every value. Values
-    that no op makes are arguments, values that no op uses are results.
+    Returns a probe of ops in text without their types; `types` has the type of every value.
+    Values that no op computes are arguments, values that no op uses are results.
     """
     body: list[str] = []
     uses: list[str] = []

@@ -1,4 +1,7 @@
-"""What the simulator knows of the ops of a probe: the samples that figures are fitted to."""
+"""
+Samples for the fit of figures: what the simulator says that the ops of a probe compute and
+move, with the time that they took.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ _NOWHERE = DeviceKind("none", 0, 1.0, {"default": 1.0}, 0.0)
 
 @dataclass(frozen=True)
 class _CostRecorder(CostContext):
-    """Notes what a cost function says that an op does, whatever it costs."""
+    """
+    Records what a cost function says that an op computes and moves, whatever cost it
+    returns.
+    """
 
     seen: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
@@ -47,7 +53,10 @@ class _CostRecorder(CostContext):
 
 @dataclass(frozen=True)
 class Described:
-    """An op of a probe: its element type, what it computes and moves."""
+    """
+    An op of a probe: its element type, and the operations and bytes that it computes and
+    moves.
+    """
 
     op: Operation
     element: str
@@ -56,7 +65,10 @@ class Described:
 
 
 def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
-    """What the simulator's cost functions say that an op does on one device."""
+    """
+    Returns what the simulator's cost functions say that an op computes and moves on one
+    device.
+    """
     layouts = [layout_of(value) for value in (*op.operands, *op.results)]
     mesh = next((meshes[layout.mesh] for layout in layouts if layout), None)
 
@@ -81,14 +93,14 @@ def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
 
 
 OpFits = dict[str, dict[str, OpFit]]
-"""By element type and name."""
+"""The fitted ops by element type and name."""
 
 
 def fit_ops(probes: Sequence[Probe], seconds: Sequence[float]) -> OpFits:
     """
-    The figures of all ops that were measured; `seconds` are those of each probe. Where a
-    probe needs other ops besides the one it is for, what these take by themselves is
-    subtracted. Raises DistIRError.
+    Returns the figures of all ops that were measured; `seconds` are those of each probe. If
+    a probe contains other ops besides the one it is for, the time that these take by
+    themselves is subtracted. Raises DistIRError.
     """
     prober = Prober()
     measured: dict[tuple[str, str], list[tuple[list[Described], float]]] = {}

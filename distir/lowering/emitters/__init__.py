@@ -1,6 +1,8 @@
 """
 The PyTorch expressions of ONNX operators, of communication and, in `train`, of training
-steps, one file per family. Importing this package registers them.
+steps, one file per family.
+
+Importing this package registers them.
 """
 
 from distir.registries import import_families

@@ -1,4 +1,4 @@
-"""Emitters of attention and of what language models put around it."""
+"""Emitters of attention, rotary embeddings and other operators of language models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distir.lowering.emitter import Call, torch_emitter
 
 
 def _fits_one_call(call: Call) -> bool:
-    """Whether F.scaled_dot_product_attention computes exactly this."""
+    """Whether F.scaled_dot_product_attention computes exactly what the op does."""
     if len(call.op.results) > 1 or any(call.has(i) for i in (4, 5, 6)):
         return False
     windows = (
@@ -43,7 +43,7 @@ def attention(call: Call) -> str:
         causal = call.attribute("is_causal")
         options = "" if not call.has(3) else f", {call.operand(3)}"
         if causal and call.has(3):
-            # PyTorch's attention takes one or the other.
+            # PyTorch's attention takes a mask or a causal flag, not both.
             given = f"{call.operand(3)}, {call.shape(0)[-2]}, {call.shape(1)[-2]}"
             options = f", {call.helper('attention')}.with_causal({given})"
         elif causal:

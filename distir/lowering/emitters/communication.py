@@ -28,8 +28,8 @@ def _op(call: Call) -> collective.CollectiveOp:
 
 def _written(call: Call, function: str, numbers: Sequence[str]) -> str:
     """
-    `collectives.function(x, group, name=value, ...)` with the properties that are set;
-    `start_function` for what is asynchronous.
+    Returns `collectives.function(x, group, name=value, ...)` with the properties that are
+    set; for an asynchronous op the function is `start_function`.
     """
     op = _op(call)
     if op.is_asynchronous:

@@ -22,7 +22,7 @@ def _list(call: Call, name: str, default: Sequence[int]) -> list[int]:
 def _pads(
     call: Call, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """The padding before and after each spatial dimension."""
+    """Returns the padding before and after each spatial dimension."""
     n = len(kernel)
     auto = call.attribute("auto_pad")
     if auto in ("NOTSET", None, ""):
@@ -47,22 +47,25 @@ def _number(values: Sequence[int]) -> str:
 
 
 def _padded(x: str, before: Sequence[int], after: Sequence[int]) -> tuple[str, str]:
-    """The operand, padded first if PyTorch cannot do it, and the padding argument."""
+    """
+    Returns the operand, padded first if PyTorch's call cannot pad in that way, and the
+    padding argument.
+    """
     if list(before) == list(after):
         return x, _number(before)
     return f"F.pad({x}, {_innermost_first(before, after)!r})", "0"
 
 
 def _innermost_first(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Padding as `F.pad` wants it."""
+    """Returns padding in the order that `F.pad` takes."""
     pairs = zip(reversed(before), reversed(after), strict=True)
     return [p for pair in pairs for p in pair]
 
 
 def _options(**options: str) -> str:
     """
-    The keyword arguments of a PyTorch call, as text, without those that have PyTorch's
-    defaults: 0 for padding, 1 for others.
+    Returns the keyword arguments of a PyTorch call, as text, without those that have
+    PyTorch's defaults: 0 for padding, 1 for others.
     """
     return "".join(
         f", {name}={value}"
@@ -104,7 +107,9 @@ def conv(call: Call) -> str:
 
 
 def _convolve(call: Call, kernel: Sequence[int], n: int) -> str:
-    """A function of x and weight, for the quantised convolutions."""
+    """
+    Returns the expression of a function of x and weight, for the quantised convolutions.
+    """
     return f"lambda x, w: {_convolution(call, 'x', 'w', 'None', kernel, n)}"
 
 

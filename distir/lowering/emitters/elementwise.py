@@ -11,7 +11,7 @@ _UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
 
 
 def is_wide_unsigned(call: Call, index: int) -> bool:
-    """Whether an operand has one of these types."""
+    """Whether an operand has one of the types `_UNSIGNED`."""
     return call.has(index) and call.element(index) in _UNSIGNED
 
 
@@ -22,8 +22,8 @@ def is_integer(call: Call, index: int = 0) -> bool:
 
 def signed(call: Call, index: int, *, wraps: bool = False) -> str:
     """
-    An operand in a type that PyTorch computes with: unsigned ones become int64, with a
-    check that they fit unless the op `wraps` around anyway.
+    Returns an operand in a type that PyTorch computes with: wide unsigned integers become
+    int64, with a check that they fit unless the op `wraps` around anyway.
     """
     if not is_wide_unsigned(call, index):
         return call.scalar(index)
@@ -36,8 +36,8 @@ def elementwise(
     template: str, *, wraps: bool = False, to_bool: bool = False
 ) -> Callable[[Call], str]:
     """
-    An emitter that fills the operands into `{0}`, `{1}`; `wraps`: exact modulo 2**64;
-    `to_bool`: the result is boolean.
+    Returns an emitter that fills the operands into `{0}`, `{1}`. `wraps`: the op is exact
+    modulo 2**64; `to_bool`: the result is boolean.
     """
 
     def emit(call: Call) -> str:
@@ -76,7 +76,7 @@ _LIKE_TORCH = """
     Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Reciprocal
     Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh
 """
-"""Operators that PyTorch has under the same name."""
+"""Operators that have the same name in PyTorch."""
 
 for _name, _template in {
     **{name: f"torch.{name.lower()}({{0}})" for name in _LIKE_TORCH.split()},

@@ -9,7 +9,7 @@ from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 def _floats(call: Call, index: int) -> str:
-    """An expression for the list of Python numbers that an operand holds."""
+    """Returns an expression for the list of Python numbers that an operand holds."""
     known = call.constant(index)
     if known is not None:
         return repr([float(v) for v in known.reshape(-1)]) if known.size else "None"
@@ -17,7 +17,10 @@ def _floats(call: Call, index: int) -> str:
 
 
 def _interpolation(call: Call) -> str | None:
-    """The mode of F.interpolate that does exactly this, with its options."""
+    """
+    Returns the mode of F.interpolate that computes exactly what the op does, with its
+    options; None if there is none.
+    """
     before, after = call.shape(), call.result_shape()
     if after is None or "FLOAT" not in call.element(0):
         return None
@@ -44,8 +47,8 @@ def plain_interpolation(
     call: Call, before: Sequence[int], after: Sequence[int]
 ) -> str | None:
     """
-    The mode of F.interpolate that does exactly what the attributes of an op say, if the two
-    sizes are all that positions depend on; None if none does.
+    Returns the mode of F.interpolate that computes exactly what the attributes of an op
+    say, if positions depend on nothing but the two sizes; None if there is none.
     """
     if min(before) <= 0 or not 3 <= len(before) <= 5 or before[:2] != after[:2]:
         return None

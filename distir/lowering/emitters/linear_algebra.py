@@ -51,7 +51,10 @@ torch_templates(
 
 
 def _scaled(call: Call, function: str, extra: str = "") -> str:
-    """Scale and zero point are operands, the latter may be left out at the end."""
+    """
+    Returns a call with scale and zero point as arguments; the latter may be left out at the
+    end.
+    """
     template = "({*}, {missing}{result:dtype}, axis={axis}, block={block_size}{extra})"
     missing = "None, " * (3 - call.count)
     return call.write(

@@ -6,7 +6,9 @@ from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 def _normalized(call: Call) -> tuple[int, ...] | None:
-    """The normalised shape, where PyTorch's own call does what the op says."""
+    """
+    Returns the normalised shape if PyTorch's own call computes what the op does, else None.
+    """
     axis = call.attribute("axis") % max(call.rank(), 1)
     shape = call.shape()[axis:]
     fits = all(
@@ -63,7 +65,7 @@ torch_templates(
 
 
 def _loss(call: Call, function: str) -> str:
-    """A loss of scores and labels, and where they are given weights of the classes."""
+    """Returns a loss of scores and labels and, if given, weights of the classes."""
     weight = f", {call.operand(2)}" if call.has(2) else ""
     ignore = call.attribute("ignore_index")
     extra = "" if ignore is None else f", ignore_index={ignore}"

@@ -9,7 +9,9 @@ _OPTIMIZERS: dict[str, tuple[int, str]] = {
     "Adagrad": (3, "decay_factor epsilon norm_coefficient"),
     "Adam": (4, "alpha beta epsilon norm_coefficient norm_coefficient_post"),
 }
-"""Tensors per parameter, itself and its gradient among them, and the attributes."""
+"""
+The number of tensors per parameter, itself and its gradient included, and the attributes.
+"""
 
 
 @torch_emitter(*(f"onnx.training.{name}" for name in _OPTIMIZERS))

@@ -8,7 +8,7 @@ from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 def _axes(call: Call) -> str:
-    """The reduced axes as an expression; `None` for all of them."""
+    """Returns the reduced axes as an expression; `None` for all of them."""
     if call.has(1):
         known = call.constant(1)
         if known is not None and known.size == 0:
@@ -24,7 +24,9 @@ def _is_noop(call: Call) -> bool:
 
 
 def _direct(call: Call) -> bool:
-    """Whether PyTorch's own reduction can be called: floats, known and non-empty axes."""
+    """
+    Whether PyTorch's own reduction can be called: for floats and known, non-empty axes.
+    """
     known = call.constant(1)
     return (
         call.element(0) in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")

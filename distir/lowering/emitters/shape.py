@@ -1,4 +1,4 @@
-"""Emitters of ops that rearrange elements or speak of shapes."""
+"""Emitters of ops that rearrange elements or ask for shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ def constant(call: Call) -> str:
 
 
 def _or_known(call: Call, method: str, otherwise: str, module: str = "shapes") -> str:
-    """The method with the shape of the result where that is known."""
+    """
+    Returns a call of the method with the shape of the result if that is known, else of the
+    function `otherwise` of a helper module.
+    """
     shape = call.result_shape()
     if shape is not None:
         return call.write(f"{{0}}.{method}({{shape}})", shape=repr(shape))

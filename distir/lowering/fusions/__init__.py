@@ -1,9 +1,10 @@
 """
-Groups of ONNX ops that are one PyTorch call, on the program of one rank.
+Replaces groups of ONNX ops that are one PyTorch call, in the program of one rank.
 
-Those that are one operator of ONNX become it first (`distir.transforms.patterns`). A fusion then
-looks at one op, the last of its group, and puts a `torch.call` in its place. Groups are
-recognised by what they compute, never by names. `fuse-operators` is the pass.
+Groups that are one operator of ONNX become it first (`distir.transforms.patterns`). A
+fusion then looks at one op, the last of its group, and replaces the group by a
+`torch.call`. Groups are recognised by what they compute, never by names. `fuse-operators`
+is the pass.
 """
 
 from xdsl.dialects.builtin import ModuleOp
@@ -35,7 +36,7 @@ _FUSIONS: tuple[Pattern, ...] = (
 
 
 def fuse(module: ModuleOp) -> None:
-    """Applies every fusion to a per-rank program, and removes what nothing uses then."""
+    """Applies every fusion to a per-rank program, and removes what is then unused."""
     known = list(functions(module).values())
     replace_in(known, drop_identity)
     raise_in(known)
@@ -53,7 +54,7 @@ def fuse(module: ModuleOp) -> None:
 def _erase_unused(function: FuncOp) -> None:
     """
     Erases pure computations that nothing uses. Communication stays, as other ranks take
-    part in it, and what is to be kept.
+    part in it, and so do ops that are marked to be kept.
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (

@@ -1,4 +1,4 @@
-"""Both gradients of a convolution by one call."""
+"""Computes both gradients of a convolution by one call."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from distir.dialects.train_ops.convolution import (
 @irdl_op_definition
 class ConvGradsOp(ConvGradOp):
     """
-    What `train.conv_grad_input` and `train.conv_grad_weight` give. As `torch.call`, only
-    fusions write it, in memory, and it belongs to no dialect.
+    An op with the results of `train.conv_grad_input` and `train.conv_grad_weight`. Like
+    `torch.call`, it is only written by fusions, in memory, and belongs to no dialect.
     """
 
     name = "torch.conv_grad"
@@ -37,8 +37,8 @@ class ConvGradsOp(ConvGradOp):
 
 def fuse_convolution_gradients(function: FuncOp) -> None:
     """
-    Puts one op in the place of the gradients of a convolution's input and of its weights,
-    where the operands of both are there before the first of them.
+    Replaces the gradients of a convolution's input and of its weights by one op, where the
+    operands of both are computed before the first of them.
     """
     block = function.body.block
     for op in list(block.ops):
@@ -49,7 +49,7 @@ def fuse_convolution_gradients(function: FuncOp) -> None:
 
 
 def _of_input(op: ConvGradWeightOp) -> ConvGradInputOp | None:
-    """The gradient of the same convolution's input."""
+    """Returns the op that computes the gradient of the same convolution's input."""
     for use in op.dy.uses:
         other = use.operation
         if (
@@ -83,6 +83,6 @@ def _fuse(block: Block, of_weight: ConvGradWeightOp, of_input: ConvGradInputOp) 
 
 
 def _is_there(value: SSAValue, op: Operation) -> bool:
-    """Whether a value is known before an op of its block."""
+    """Whether a value is defined before an op of its block."""
     owner = value.owner
     return not isinstance(owner, Operation) or owner.is_before_in_block(op)

@@ -1,8 +1,8 @@
-"""Ops that return their operand."""
+"""Removes ops that return their operand."""
 
 from __future__ import annotations
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import shape_of
 
 _SAME_IF_SAME_TYPE = frozenset(
@@ -20,8 +20,8 @@ _SAME_IF_SAME_TYPE = frozenset(
 
 def drop_identity(op: OnnxOp) -> bool:
     """
-    Uses the operand instead of an Identity, a change of shape that changes none, or a
-    choice between a value and itself.
+    Replaces an Identity, a reshape to the same shape, or a choice between a value and
+    itself, by its operand; returns whether it did.
     """
     same = op.name == "onnx.Identity"
     if op.name in _SAME_IF_SAME_TYPE:
@@ -31,7 +31,7 @@ def drop_identity(op: OnnxOp) -> bool:
         order = op.attribute("perm")
         same = order is not None and list(order) == sorted(order)
     if op.name == "onnx.Where" and op.operands[1] is op.operands[2]:
-        # What is left where only gradients of the two were different.
+        # Remains of a choice that only mattered for gradients.
         same = op.operands[1].type == op.results[0].type
     if not same:
         return False

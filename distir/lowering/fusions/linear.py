@@ -1,10 +1,10 @@
-"""Products with a weight matrix, with or without a bias."""
+"""Fuses products with a weight matrix, with or without a bias."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.lowering.fusions.torch_call import fused
 from distir.transforms.patterns.match import (
     element,
@@ -16,7 +16,9 @@ from distir.transforms.patterns.match import (
 
 
 def _transposed(weight: SSAValue) -> tuple[str, SSAValue]:
-    """A matrix as F.linear wants it, (outputs, inputs): its expression and value."""
+    """
+    Returns a matrix as F.linear takes it, (outputs, inputs): its expression and its value.
+    """
     transpose = producer(weight, "Transpose")
     if transpose is not None and swaps_last_two(transpose):
         return "{1}", transpose.operands[0]
@@ -32,7 +34,9 @@ def _is_float_matmul(op: OnnxOp | None) -> bool:
 
 
 def fuse_linear(op: OnnxOp) -> bool:
-    """MatMul with a matrix, then Add of a vector -> F.linear."""
+    """
+    Fuses MatMul with a matrix and Add of a vector into F.linear; returns whether it did.
+    """
     if op.name != "onnx.Add":
         return False
     for i in (0, 1):
@@ -59,7 +63,7 @@ def fuse_linear(op: OnnxOp) -> bool:
 
 
 def fuse_transposed_linear(op: OnnxOp) -> bool:
-    """MatMul with a transposed matrix -> F.linear."""
+    """Fuses MatMul with a transposed matrix into F.linear; returns whether it did."""
     if op.name != "onnx.MatMul" or not _is_float_matmul(op):
         return False
     x, weight = op.operands
@@ -77,7 +81,10 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
 
 
 def fuse_flattened_linear(op: OnnxOp) -> bool:
-    """Reshape to a matrix, Gemm, Reshape back -> F.linear, which needs no matrix."""
+    """
+    Fuses Reshape to a matrix, Gemm and Reshape back into F.linear, which needs no matrix;
+    returns whether it did.
+    """
     if op.name != "onnx.Reshape":
         return False
     gemm = producer(op.operands[0], "Gemm")

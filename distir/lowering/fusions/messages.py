@@ -1,4 +1,4 @@
-"""Collectives that travel in one message become one op."""
+"""Makes one op of the collectives that travel in one message."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from distir.transforms.projection import MESH
 @irdl_op_definition
 class MessageOp(IRDLOperation):
     """
-    Collectives of one kind over one group in one message, by the helper `function` with these
-    `settings` (Python text). As `torch.call`, only this file writes it, in memory.
+    Several collectives of one kind over one group in one message, by the helper `function`
+    with these `settings` (Python text). Like `torch.call`, it is only written in memory, by
+    this file.
     """
 
     name = "torch.message"
@@ -81,7 +82,10 @@ def _function(op: CollectiveOp) -> str:
 
 
 def _settings(bucket: Sequence[CollectiveOp]) -> str:
-    """The arguments behind the group: dimensions, unless whole tensors are reduced."""
+    """
+    Returns the arguments that follow the group: dimensions, unless whole tensors are
+    reduced.
+    """
     parts: list[str] = []
     first = bucket[0]
     if not isinstance(first, AllReduceOp):
@@ -118,7 +122,7 @@ def _listed(call: Call, values: Sequence[SSAValue]) -> str:
 
 
 def fuse_messages(module: ModuleOp) -> None:
-    """Makes one op of all collectives in one message, in every function."""
+    """Makes one op of the collectives of each message, in every function."""
     entry, memory = entry_function(module), SharedMemory.of(module)
     for op in list(entry.body.block.ops):
         if isinstance(op, AllGatherOp) and not op.is_joined and not op.is_asynchronous:

@@ -1,16 +1,19 @@
-"""Sums of a product and something else."""
+"""Fuses a product of tensors and an addition."""
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import AnyFloat
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.lowering.fusions.torch_call import fused
 from distir.transforms.patterns.match import element, producer, shape_of, used_once
 
 
 def fuse_multiply_add(op: OnnxOp) -> bool:
-    """Mul of two tensors as large as the result, or broadcast to it, then Add -> addcmul."""
+    """
+    Fuses Mul of two tensors, as large as the result or broadcast to it, and Add into
+    addcmul; returns whether it did.
+    """
     if op.name != "onnx.Add" or not isinstance(element(op.results[0]), AnyFloat):
         return False
     shape = shape_of(op.results[0])

@@ -25,8 +25,8 @@ class TorchCallOp(IRDLOperation):
     """
     A PyTorch expression over its operands: `F.linear({0}, {1}, {2})`.
 
-    Only fusions write it, in memory. It belongs to no dialect, so that no text that is
-    read in can hold one: what `expression` says is run.
+    Only fusions write it, in memory. It belongs to no dialect, so that no text that is read
+    can contain one: `expression` is executed.
     """
 
     name = "torch.call"
@@ -53,7 +53,7 @@ def torch_call(call: Call) -> str:
 
 
 def fused(op: Operation, expression: str, operands: Sequence[SSAValue]) -> None:
-    """Puts the expression in the place of an op with one result."""
+    """Replaces an op with one result by the expression."""
     block = op.parent_block()
     assert block is not None
     result = op.results[0]

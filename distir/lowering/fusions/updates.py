@@ -1,9 +1,11 @@
 """
-Updates of all parameters of a kind in one call, in place where nobody needs what was there.
+Makes one call of the updates of many parameters, in place where nobody needs the old
+values.
 
-An update waits until a value that depends on it is needed by an op that cannot wait itself
-(communication, a call, the end); what only prepares its results waits with it. Then those
-that wait and differ in their tensors alone become one `torch.updates`.
+An update is delayed until a value that depends on it is needed by an op that cannot be
+delayed itself (communication, a call, the end); ops that only prepare its results are
+delayed with it. Then the delayed updates that differ in their tensors alone become one
+`torch.updates`.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ OVERWRITTEN, REUSED, KEPT = "overwritten", "reused", "kept"
 class UpdatesOp(IRDLOperation):
     """
     Several updates that differ in their tensors alone, by one call of the helper `function`
-    with these `settings` (Python text). Operands are `lists` lists of equally many tensors,
-    one list behind the other: parameters, gradients, then the optimizer's states; at last the
-    number of steps, where updates need it, and the settings that are operands, which `given`
-    names. Results are the lists of new parameters and states. `in_place` says of each of these
-    what becomes of the operands that it replaces: `overwritten` are arguments of the program,
-    `reused` is memory that nobody else needs, and `kept` is what must stay as it is.
+    with these `settings` (Python text). `in_place` says of each list of results what becomes of
+    the operands that it replaces: `overwritten` are arguments of the program, `reused` is
+    memory that nobody else needs, and `kept` is what must stay as it is.
 
-    As `torch.call`, only fusions write it, in memory, and it belongs to no dialect.
+    Operands are `lists` lists of equally many tensors, one list behind the other:
+    parameters, gradients, then the optimizer's states; then the number of steps, if updates
+    need it, and the settings that are operands, which `given` names. Results are the lists
+    of new parameters and states; with `in_place` they are the operands that they replace.
+
+    Like `torch.call`, it is only written by fusions, in memory, and belongs to no dialect.
     """
 
     name = "torch.updates"
@@ -78,7 +82,10 @@ class UpdatesOp(IRDLOperation):
 
     @property
     def replaced(self) -> list[SSAValue]:
-        """The parameters and states that the results replace, in their order."""
+        """
+        Returns the parameters and states that the results replace, in the order of the
+        results.
+        """
         operands, count = list(self.inputs), self.count
         return [*operands[:count], *operands[2 * count : self.lists.data * count]]
 
@@ -95,29 +102,32 @@ class UpdatesOp(IRDLOperation):
 
     @property
     def count(self) -> int:
-        """How many parameters are updated: each tensor but gradients has a result."""
+        """The number of parameters that are updated."""
         return len(self.outputs) // (self.lists.data - 1)
 
 
 def _listed_results(group: Sequence[UpdateOp]) -> list[SSAValue]:
-    """All new parameters, then all new states of one kind after the other."""
+    """Returns all new parameters, then all new states of one kind after the other."""
     return [r for own in zip(*(u.results for u in group), strict=True) for r in own]
 
 
 def _shared(op: UpdateOp) -> list[SSAValue]:
-    """What updates of several parameters take alike: the number of steps, settings."""
+    """
+    Returns the operands that updates of several parameters share: the number of steps, and
+    settings.
+    """
     step = [op.step] if isinstance(op, AdamFamilyOp) else []
     return [*step, *op.step_settings]
 
 
 def _replaced(op: UpdateOp) -> list[SSAValue]:
-    """The operands that the results replace, in their order."""
+    """Returns the operands that the results replace, in the order of the results."""
     parameter, _, *states = op.tensors
     return [parameter, *states]
 
 
 def _settings(op: UpdateOp) -> str:
-    """The hyper-parameters that are no operands, as arguments of the helper."""
+    """Returns the hyper-parameters that are no operands, as arguments of the helper."""
     given = op.given_settings
     written = [
         f"{name}={value!r}"
@@ -155,7 +165,7 @@ def updates(call: Call) -> str:
 
 @dataclass
 class _Waiting:
-    """The ops of a function that wait, and the values that they are to give."""
+    """The delayed ops of a function, and the values that depend on them."""
 
     updates: list[UpdateOp] = field(default_factory=list[UpdateOp])
     others: list[Operation] = field(default_factory=list[Operation])
@@ -166,7 +176,10 @@ class _Waiting:
 
 
 class UpdateFuser:
-    """Fuses the updates of a function; arguments of the entry function may be overwritten."""
+    """
+    Fuses the updates of a function; those of the entry function may overwrite its
+    arguments.
+    """
 
     def __init__(self, function: FuncOp, memory: SharedMemory, is_entry: bool):
         self.block = function.body.block
@@ -180,7 +193,7 @@ class UpdateFuser:
         self.done: set[Operation] = set()
 
     def fuse(self) -> None:
-        """Changes the function."""
+        """Rewrites the function."""
         waiting = _Waiting()
         for op in list(self.block.ops):
             is_update = isinstance(op, UpdateOp)
@@ -198,7 +211,7 @@ class UpdateFuser:
             waiting.values.update(op.results)
 
     def _write(self, waiting: _Waiting, before: Operation) -> None:
-        """Puts what waits in front of an op."""
+        """Inserts the delayed ops before an op."""
         groups: dict[tuple[object, ...], list[UpdateOp]] = {}
         for op in waiting.updates:
             key = (

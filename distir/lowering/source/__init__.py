@@ -1,5 +1,7 @@
 """
-How a program of one rank becomes classes of Python: what repeats becomes a function
-(`outline`), values that travel together one value (`bundles`), functions on the same weights
-the methods of one class (`classes`), calls in a row a loop (`runs`).
+Writes a program of one rank as Python classes.
+
+What repeats becomes a function (`outline`), values that travel together become one value
+(`bundles`), functions on the same weights become the methods of one class (`classes`),
+calls in a row become a loop (`runs`).
 """

@@ -1,9 +1,10 @@
 """
-Values that always travel together become one: a list that a function returns or takes.
+Bundles values that always travel together into one: a list that a function returns or
+takes.
 
-What a layer's forward saves for its backward is a result each and an argument each. Where
-the same calls take all of them, they are packed once, in the function that computes them, and
-unpacked in the one that needs them; who stands between passes one value on.
+Everything that a layer's forward saves for its backward is a result and an argument of its
+own. If the same calls take all of them, they are packed once, in the function that computes
+them, and unpacked in the one that needs them; functions between pass on one value.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ from distir.program import (
 )
 
 BUNDLE = "saved"
-"""What a bundle is called."""
+"""The name of a bundle."""
 
 
 @irdl_op_definition
 class PackOp(IRDLOperation):
-    """One value for several, in memory only: a list of Python."""
+    """Packs several values into one, a Python list. The op exists in memory only."""
 
     name = "torch.pack"
 
@@ -71,8 +72,8 @@ def _tuple(values: Sequence[SSAValue]) -> TupleType:
 @irdl_op_definition
 class UnpackOp(IRDLOperation):
     """
-    The values that a `torch.pack` made one of. It `releases` the bundle if nobody looks into
-    that any more: the list becomes empty.
+    Unpacks the values of a `torch.pack`. It `releases` the bundle if nobody looks into that
+    any more: the list becomes empty.
     """
 
     name = "torch.unpack"
@@ -91,7 +92,7 @@ class UnpackOp(IRDLOperation):
 
 
 def _hint(value: SSAValue) -> str:
-    """What to call a value that leaves the function in which it has a name."""
+    """Returns a name for a value that leaves the function in which it has one."""
     if value.name_hint or not isinstance(value.owner, Operation):
         return value.name_hint or "x"
     return value.owner.name.rpartition(".")[2].lower()
@@ -126,7 +127,7 @@ class _Interface:
     # What goes out
 
     def bundle_results(self) -> bool:
-        """Packs results that the same calls use, mostly; whether there are any."""
+        """Packs results that mostly the same calls use; returns whether there were any."""
 
         def key(index: int) -> Hashable:
             return _most([self._users(c.results[index]) for c in self.calls])
@@ -142,7 +143,10 @@ class _Interface:
         return bool(group)
 
     def return_bundle(self) -> bool:
-        """Returns a bundle itself where all that is in it is returned."""
+        """
+        Returns a bundle from the function, instead of unpacking it, where all of its values
+        are returned; reports whether it did.
+        """
         returned = return_op(self.function)
         for op in self.function.body.block.ops:
             if not isinstance(op, UnpackOp):
@@ -158,7 +162,7 @@ class _Interface:
     def _return(
         self, group: Sequence[int], value: SSAValue, hints: Sequence[str]
     ) -> None:
-        """Returns one bundle in the place of these results, which callers unpack."""
+        """Returns one bundle instead of these results; callers unpack it."""
         operands = list(return_op(self.function).operands)
         places = _places(len(operands), group)
         new = [value if i is None else operands[i] for i in places]
@@ -182,7 +186,10 @@ class _Interface:
             _cancel(unpack)
 
     def _users(self, value: SSAValue) -> Hashable:
-        """The calls that use a value, each once; None where anything else does."""
+        """
+        Returns a key for the calls that use a value, each once; None if anything else uses
+        it.
+        """
         found: dict[Operation, Hashable] = {}
         for use in value.uses:
             op = use.operation
@@ -203,7 +210,10 @@ class _Interface:
     # What comes in
 
     def _origin(self, value: SSAValue) -> Hashable:
-        """The call that computes a value, and what uses it; None for other values."""
+        """
+        Returns a key for the call that computes a value, and its uses; None for other
+        values.
+        """
         users = self._users(value)
         if users is None or isinstance(value.owner, CallOp | UnpackOp):
             return users and (value.owner, users)
@@ -219,7 +229,9 @@ class _Interface:
         return None
 
     def bundle_arguments(self) -> bool:
-        """Takes as one what comes from one call, mostly; whether there is any."""
+        """
+        Bundles arguments that mostly come from one call; returns whether there were any.
+        """
 
         def key(index: int) -> Hashable:
             return _most([self._origin(c.operands[index]) for c in self.calls])
@@ -245,7 +257,10 @@ class _Interface:
         return bool(group)
 
     def take_bundle(self) -> bool:
-        """Takes a bundle where arguments are only needed to make it."""
+        """
+        Takes a bundle instead of arguments that are only used to make it; returns whether
+        it did.
+        """
         block = self.function.body.block
         for op in block.ops:
             if not isinstance(op, PackOp):
@@ -263,7 +278,7 @@ class _Interface:
         return False
 
     def _take(self, group: Sequence[int], bundle: BlockArgument) -> None:
-        """Takes the last argument in the place of these, which callers pack."""
+        """Replaces these arguments by the last one, a bundle, which callers pack."""
         block = self.function.body.block
         bundle.name_hint = BUNDLE
         attributes = [*argument_attributes(self.function), {}]
@@ -286,7 +301,7 @@ class _Interface:
 
 
 def _places(count: int, group: Sequence[int]) -> list[int | None]:
-    """Old positions in their new order; None is where the bundle is."""
+    """Returns the old positions in their new order; None stands for the bundle."""
     found: list[int | None] = []
     for index in range(count):
         if index == min(group):
@@ -297,7 +312,10 @@ def _places(count: int, group: Sequence[int]) -> list[int | None]:
 
 
 def _largest_group(count: int, key: Callable[[int], Hashable]) -> list[int]:
-    """The most positions with one key, at least two; those with the key None have none."""
+    """
+    Returns the largest set of positions with equal keys, at least two; positions whose key
+    is None are in none.
+    """
     groups: dict[Hashable, list[int]] = {}
     for index in range(count):
         if (own := key(index)) is not None:
@@ -307,12 +325,14 @@ def _largest_group(count: int, key: Callable[[int], Hashable]) -> list[int]:
 
 
 def _most(keys: list[Hashable]) -> Hashable:
-    """The keys at all calls as one; None where it is None at more than half of them."""
+    """
+    Returns the keys at all calls as one; None if it is None at more than half of them.
+    """
     return tuple(keys) if 2 * keys.count(None) < len(keys) else None
 
 
 def _cancel(op: PackOp | UnpackOp) -> None:
-    """Removes a `torch.pack` of what a `torch.unpack` gives, where they meet."""
+    """Removes a `torch.pack` of what a `torch.unpack` returned, and the reverse."""
     if isinstance(op, UnpackOp):
         packs = {use.operation for use in op.outputs[0].uses}
         for pack in packs:

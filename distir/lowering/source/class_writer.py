@@ -1,187 +1,44 @@
-"""The text of one class of a program."""
+"""Writes the text of one class of a program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-from xdsl.dialects.builtin import SymbolRefAttr
-from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
-
-from distir.errors import DistIRError
-from distir.lowering.fusions.messages import MessageOp
-from distir.lowering.fusions.updates import UpdatesOp
-from distir.lowering.identifiers import sanitized
+from distir.lowering.source.class_names import ClassNames, number_range
 from distir.lowering.source.classes import ModuleClass
-from distir.lowering.source.layout import word
 from distir.lowering.source.method import Method
-from distir.lowering.source.paths import Path, expression
+from distir.lowering.source.rank_classes import RankClasses
 from distir.lowering.source.text import broken
-from distir.program import describe, parameters_of_states, scope_of
-from distir.transforms.projection import MESH
-from distir.transforms.repeats.naming import VARYING
-
-if TYPE_CHECKING:
-    from distir.lowering.class_source import RankSource
-
-
-def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
-    """The results that are written over arguments, and these."""
-    return {
-        result: operand.index
-        for op in entry.body.block.ops
-        if isinstance(op, UpdatesOp | MessageOp)
-        for result, operand in op.overwritten.items()
-        if isinstance(operand, BlockArgument)
-    }
 
 
 class ClassWriter:
     """Writes one class."""
 
-    def __init__(self, program: RankSource, cls: ModuleClass):
+    def __init__(self, program: RankClasses, cls: ModuleClass):
         self.program, self.cls = program, cls
-        self.layout = program.layout.of[cls]
-        self.attributes = self.layout.tree.names
-        self.meshes: dict[str, str] = {}
-        self.constants: dict[str, str] = {}
-        self.uses_numbers = False
-        is_root = cls is program.classes.classes[0]
-        self.overwritten = overwritten_by_updates(program.entry) if is_root else {}
-        self.scope = _scope_of_all(cls.functions)
-
-    def hint(self, value: SSAValue) -> str:
-        """
-        What to call a value: its own name, or else that of what it is in the function
-        which computes it, at last the op that does.
-        """
-        # The argument of a function that was entered by a call is that call's operand.
-        entered: list[CallOp] = []
-        while not value.name_hint:
-            owner = value.owner
-            if isinstance(owner, CallOp):
-                body = self.program.callee(owner).body.block
-                assert isinstance(value, OpResult) and body.last_op is not None
-                entered.append(owner)
-                value = body.last_op.operands[value.index]
-            elif isinstance(owner, Operation):
-                return sanitized(owner.name.rpartition(".")[2]).lower()
-            else:
-                assert isinstance(value, BlockArgument)
-                function = owner.parent_op()
-                assert isinstance(function, FuncOp)
-                known = self.program.callers.get(function.sym_name.data)
-                caller = entered.pop() if entered else known
-                if caller is None:
-                    return "x"
-                value = caller.operands[value.index]
-        return value.name_hint
-
-    # What methods ask for
-
-    def helper(self, module: str) -> str:
-        """The name of a helper module, which the package gets."""
-        self.program.helpers.add(module)
-        return module
-
-    def group(self, op: Operation, axes: tuple[str, ...]) -> str:
-        """The process group of a collective over some axes."""
-        symbol = op.attributes.get(MESH)
-        if not isinstance(symbol, SymbolRefAttr):
-            raise DistIRError(
-                f"{describe(op)} does not name its mesh; lower the distributed program, "
-                f"or the output of `project`"
-            )
-        name = symbol.string_value()
-        if name not in self.meshes:
-            self.meshes[name] = self.attributes.fresh(name, "mesh")
-        self.program.groups.add((name, axes))
-        return f"self.{self.meshes[name]}.group({', '.join(map(repr, axes))})"
-
-    def number(self, value: int) -> str:
-        """A process, by its place among the numbers of a rank."""
-        self.uses_numbers = True
-        numbers, number = self.program.numbers, self.program.devices.index(value)
-        if number not in numbers:
-            numbers.append(number)
-        return f"self.numbers[{numbers.index(number)}]"
-
-    def constant(self, array: npt.NDArray[Any], hint: str | None) -> str:
-        """The attribute that holds a constant tensor, made in `__init__`."""
-        written = self.program.constants.expression(array, hint)
-        if written not in self.constants:
-            self.constants[written] = self.attributes.fresh(hint, "constant")
-        return f"self.{self.constants[written]}"
-
-    def member_path(self, member: int) -> Path:
-        """Where this class has a member."""
-        program, root = self.program, self.program.classes.classes[0]
-        if self.cls is root:
-            return program.layout.path(root.instances[0][member])
-        return self.layout.members[member]
-
-    def child_path(self, call: CallOp) -> Path | None:
-        """Where the object is whose method is called; None: this one."""
-        if call not in self.program.classes.child:
-            return None
-        other = self.program.classes.of[self.program.callee(call)]
-        return self.layout.children[other][self.program.classes.child[call]]
-
-    def child_name(self, call: CallOp) -> str:
-        """What to call the object whose method is called."""
-        other = self.program.classes.of[self.program.callee(call)]
-        return word(self.program.words[other])
-
-    def iterated(self, paths: Sequence[Path]) -> str:
-        """An expression to iterate over what is at these paths."""
-        scope = paths[0][:-1]
-        text = expression(scope)
-        keys = [path[-1] for path in paths]
-        if all(p[:-1] == scope for p in paths):
-            every = [p[-1] for p in self._children_at(scope)]
-            if len(every) == len(keys) == self.layout.tree.size(scope):
-                if keys == every:
-                    return text
-                if keys == every[::-1]:
-                    return f"reversed({text})"
-            return f"({text}[i] for i in {_range(keys)})"
-        return f"({', '.join(expression(p) for p in paths)})"
-
-    def _children_at(self, scope: Path) -> list[Path]:
-        every = [p for paths in self.layout.children.values() for p in paths]
-        found = [p for p in every if p[:-1] == scope]
-        return sorted(found, key=lambda p: int(p[-1]))  # as they are made
-
-    def shown_scope(self, scope: str) -> str:
-        """A scope as the comment in a method, without that of the class."""
-        parts = scope.split(".")
-        own = self.scope.split(".") if self.scope else []
-        return ".".join(parts[len(own) :] if parts[: len(own)] == own else parts)
-
-    # Text
+        self.names = ClassNames(program, cls)
+        self.layout = self.names.layout
 
     def body(self) -> str:
-        """The class without its first line."""
+        """Returns the class without its first line."""
         lines: list[str] = []
         for function in self.cls.functions:
             name = self.program.methods[function]
-            lines += ["", *Method(self, function, name).text()]
+            lines += ["", *Method(self.names, function, name).text()]
         return _indented([*self._constructor(), *lines])
 
     def _constructor(self) -> list[str]:
         setup: list[str] = ["super().__init__()"]
-        setup += [f"self.{a} = meshes[{m!r}]" for m, a in self.meshes.items()]
+        setup += [f"self.{a} = meshes[{m!r}]" for m, a in self.names.meshes.items()]
         children = self._make_children()
         needs = any(self.program.written[c][1] for c in self.cls.children)
-        if self.uses_numbers:
+        if self.names.uses_numbers:
             setup.append("self.numbers = numbers")
-        setup += [f"self.{a} = {text}" for text, a in self.constants.items()]
+        setup += [f"self.{a} = {text}" for text, a in self.names.constants.items()]
         setup += self._members()
         setup += children
         is_root = self.cls is self.program.classes.classes[0]
-        needs = is_root or needs or self.uses_numbers or bool(self.meshes)
+        needs = is_root or needs or self.names.uses_numbers or bool(self.names.meshes)
         if not is_root:
             name = _class_name(self.program.words[self.cls])
             self.program.written[self.cls] = name, needs
@@ -192,66 +49,21 @@ class ClassWriter:
         return [f"def __init__({given}):", *("    " + line for line in lines)]
 
     def _members(self) -> list[str]:
-        """The lines that declare members: parameters, those with the same states together."""
+        """
+        Returns the lines that declare members: parameters with the same kinds of states
+        together.
+        """
         lines: list[str] = []
-        for kinds, paths in self._parameters().items():
+        for kinds, paths in self.names.parameters().items():
             given = ["self", *map(repr, paths)]
             given += [f"states={kinds!r}"] if kinds else []
             lines.append(f"modules.add_parameters({', '.join(given)})")
-        declared = {p for own in self.declared().values() for p in own}
+        declared = {p for own in self.names.declared().values() for p in own}
         every = {".".join(path): None for path in self.layout.members.values()}
         others = [repr(path) for path in every if path not in declared]
         if others:
             lines.append(f"modules.add_buffers({', '.join(['self', *others])})")
         return lines
-
-    def _parameters(self) -> dict[tuple[str, ...], list[str]]:
-        """The paths of parameters, by the kinds of states that they have."""
-        program, members = self.program, self.layout.members
-        places = {argument: m for m, argument in enumerate(self.cls.instances[0])}
-        own: dict[int, list[str]] = {
-            m: []
-            for m in members
-            if program.roles[self.cls.instances[0][m].index] == "parameter"
-        }
-        for state, parameter in parameters_of_states(program.entry).items():
-            of = places.get(program.entry.args[parameter], -1)
-            path = members.get(places.get(program.entry.args[state], -1))
-            if path is not None and of in own:
-                start = f"{'.'.join(members[of])}_"
-                if (text := ".".join(path)).startswith(start):
-                    own[of].append(text.removeprefix(start))
-        found: dict[tuple[str, ...], list[str]] = {}
-        for m, kinds in own.items():
-            found.setdefault(tuple(kinds), []).append(".".join(members[m]))
-        return found
-
-    def declared(self) -> dict[str, list[str]]:
-        """The paths of parameters and of each kind of their states, as they are declared."""
-        found: dict[str, list[str]] = {"": []}
-        for kinds, paths in self._parameters().items():
-            found[""] += paths
-            for kind in kinds:
-                found.setdefault(kind, []).extend(f"{p}_{kind}" for p in paths)
-        return found
-
-    def all_of_kind(
-        self, start: str, numbers: Sequence[int], ends: Sequence[str]
-    ) -> str | None:
-        """
-        The expression for what `each` of these elements of a list has at these ends of
-        expressions, where they are children and that is all of their parameters, or all
-        states of a kind.
-        """
-        for other, paths in self.layout.children.items():
-            known = {expression(path) for path in paths}
-            if any(f"{start}[{number}]" not in known for number in numbers):
-                continue
-            for kind, own in ClassWriter(self.program, other).declared().items():
-                if [expression(p.split("."), "") for p in own] == list(ends):
-                    given = f", {kind!r}" if kind else ""
-                    return f"modules.tensors(each{given})"
-        return None
 
     def _make_children(self) -> list[str]:
         lines: list[str] = []
@@ -269,48 +81,23 @@ class ClassWriter:
                 path = ".".join(paths[0])
                 lines.append(f"modules.add_module(self, {path!r}, {made})")
                 continue
-            keys = _range(sorted((p[-1] for p in paths), key=int))
+            keys = number_range(sorted((p[-1] for p in paths), key=int))
             lines.append(f"for i in {keys}:")
             pattern = f"{scope}.{{i}}"
             lines.append(f"    modules.add_module(self, f{pattern!r}, {made})")
         return lines
 
 
-def _documented(cls: ModuleClass, program: RankSource) -> str:
-    """The docstring of a class of several modules."""
+def _documented(cls: ModuleClass, program: RankClasses) -> str:
+    """Returns the docstring of a class that stands for several modules."""
     layout = program.layout.of[cls]
     start = ".".join(layout.source[:-1])
     what = f"An element of `{start}`." if start else "A part of the program."
     return f'    """{what}"""\n\n'
 
 
-def _range(keys: Sequence[str]) -> str:
-    """The integers that some keys are, for a loop."""
-    numbers = [int(key) for key in keys]
-    first, last = numbers[0], numbers[-1]
-    if numbers == list(range(first, last + 1)):
-        return f"range({first}, {last + 1})" if first else f"range({last + 1})"
-    if numbers == list(range(first, last - 1, -1)):
-        return f"reversed({_range(keys[::-1])})"
-    return f"({', '.join(map(str, numbers))},)"
-
-
 def _class_name(words: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in words.split("_")) or "Part"
-
-
-def _scope_of_all(known: Sequence[FuncOp]) -> str:
-    """The scope of a class's ops up to the last part that differs between its instances."""
-    scopes = [scope_of(op) for f in known for op in f.body.block.ops]
-    split = [scope.split(".") for scope in scopes if scope]
-    common: list[str] = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    while common and common[-1] != VARYING:
-        common.pop()
-    return ".".join(common)
 
 
 def _indented(lines: Sequence[str]) -> str:

@@ -1,10 +1,10 @@
 """
-Which functions of a per-rank program are the methods of one class.
+Groups the functions of a per-rank program into classes.
 
-A function is called with other weights each time: each set of them is an *instance*. A
-position of its arguments that is a weight in all of them is a *member*. Functions on the same
-sets, such as the forward and the backward of a layer, are methods of one class. What has a
-single instance belongs to the class of the whole program. Nothing here looks at a name.
+A function is called with different weights each time: each set of them is an *instance*. A
+position of its arguments that is a weight in all of them is a *member*. Functions on the
+same sets, such as the forward and the backward of a layer, are methods of one class. What
+has a single instance belongs to the class of the whole program. Names play no role here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ HELD = frozenset(("parameter", "state", "constant"))
 """The roles of arguments that modules hold from one step to the next."""
 
 Binding = tuple["BlockArgument | None", ...]
-"""For each argument of a function the argument of the program that it stands for, if any."""
+"""
+For each argument of a function the argument of the program that it stands for, if any.
+"""
 
 
 @dataclass(eq=False)
@@ -56,7 +58,10 @@ class ModuleClass:
 
 
 class _Rejected(Exception):
-    """Some functions cannot have members; they are to take what they need as arguments."""
+    """
+    Raised with functions that cannot have members, and take what they need as arguments
+    instead.
+    """
 
     def __init__(self, rejected: set[FuncOp]):
         super().__init__()
@@ -66,20 +71,23 @@ class _Rejected(Exception):
 @dataclass
 class Classes:
     """
-    The classes of a program, that of the whole program first, and the class of each function.
-    `child` gives for a call the number of the child whose method it is, among the children of
-    that class; calls of methods of the same object are not in it.
+    The classes of a program, that of the whole program first, and the class of each
+    function. `child` has, for a call, the number of the child whose method it is, among the
+    children of that class; calls of methods of the same object are not in it.
     """
 
     classes: list[ModuleClass]
     of: dict[FuncOp, ModuleClass]
     child: dict[CallOp, int]
     owner: dict[BlockArgument, tuple[ModuleClass, int, int]]
-    """For what another class than the first holds that class, the instance, the member."""
+    """
+    For each argument of the program that another class than the first holds: that class,
+    the instance and the member.
+    """
 
     @staticmethod
     def find(module: ModuleOp) -> Classes:
-        """The classes of a per-rank program."""
+        """Returns the classes of a per-rank program."""
         plain: set[FuncOp] = set()
         while True:
             try:
@@ -90,7 +98,7 @@ class Classes:
 
 
 class _Finder:
-    """Finds the classes; `plain` functions have no members."""
+    """Finds the classes; functions in `plain` get no members."""
 
     def __init__(self, module: ModuleOp, plain: set[FuncOp]):
         self.known = functions(module)
@@ -135,7 +143,7 @@ class _Finder:
                 yield op, self.known[op.callee.string_value()]
 
     def _in_order_of_calls(self) -> list[FuncOp]:
-        """All functions but the entry, as they are first called."""
+        """Returns all functions but the entry, in the order of their first calls."""
         found: dict[FuncOp, None] = {}
         pending = [self.entry]
         while pending:
@@ -155,7 +163,7 @@ class _Finder:
         return {function: list(each) for function, each in found.items()}
 
     def _passed(self, call: CallOp, caller: FuncOp, binding: Binding) -> Binding:
-        """What a call passes on, of what its caller was given."""
+        """Returns the binding of a call's operands, given the binding of its caller."""
         return tuple(
             binding[v.index]
             if isinstance(v, BlockArgument) and v.owner is caller.body.block
@@ -164,7 +172,9 @@ class _Finder:
         )
 
     def _members(self, function: FuncOp) -> list[int]:
-        """The positions of arguments that are other weights in different bindings."""
+        """
+        Returns the positions of arguments that are different weights in different bindings.
+        """
         if function in self.plain:
             return []
         bindings = self.bindings[function]
@@ -183,7 +193,10 @@ class _Finder:
         return [list(each) for each in found]
 
     def _join(self, function: FuncOp) -> bool:
-        """Makes a function a method of the class whose instances are its own, if any is."""
+        """
+        Makes a function a method of the class that has the same instances, if there is one;
+        returns whether there is.
+        """
         instances = self._instances(function)
         owners = [
             {self.owner[a][:2] for a in instance if a in self.owner}
@@ -239,7 +252,7 @@ class _Finder:
         self.of[function] = cls
 
     def _place_single(self, function: FuncOp) -> None:
-        """A function with one instance is a method of the class that calls it."""
+        """Makes a function with one instance a method of the class that calls it."""
         callers = {
             self.of[caller]
             for caller in self.callers_first
@@ -292,7 +305,10 @@ class _Finder:
                 raise _Rejected(set(other.functions))
 
     def _numbers(self, function: FuncOp, call: CallOp, callee: FuncOp) -> list[int]:
-        """For each instance of the caller's class the instance of the callee's."""
+        """
+        Returns, for each instance of the caller's class, the number of the callee's
+        instance.
+        """
         cls, own = self.of[function], self.of[callee]
         position, _ = next(iter(own.positions[callee].items()))
         found: dict[int, int] = {}
@@ -307,7 +323,10 @@ class _Finder:
         return [found[i] for i in range(len(cls.instances))]
 
     def _instance(self, function: FuncOp, binding: Binding) -> int:
-        """Which instance of its class a function runs on, with that binding."""
+        """
+        Returns the number of the instance of its class on which a function runs with that
+        binding.
+        """
         cls = self.of[function]
         if len(cls.instances) == 1:
             return 0
@@ -318,7 +337,7 @@ class _Finder:
         return self.owner[argument][1]
 
     def _check_same(self, function: FuncOp, call: CallOp, callee: FuncOp) -> None:
-        """A method that calls another one of its class does so on the same instance."""
+        """Rejects a method that calls another one of its class on a different instance."""
         cls = self.of[function]
         if len(cls.instances) == 1 or not cls.positions[callee]:
             return
@@ -328,7 +347,7 @@ class _Finder:
                 raise _Rejected({callee})
 
     def _add_states(self) -> None:
-        """Where a parameter is, there are its states too."""
+        """Adds, beside each parameter that a class holds, the parameter's states."""
         states: dict[BlockArgument, list[BlockArgument]] = {}
         for state, parameter in parameters_of_states(self.entry).items():
             if (own := self.entry.args[state]) in self.held and own not in self.owner:

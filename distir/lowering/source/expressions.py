@@ -1,4 +1,4 @@
-"""How values are written in Python: one by one, and in lists that repeat."""
+"""Writes values in Python: one by one, and in lists that repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORTEST = 3
 class Expression:
     """
     The expression for a value: `start`, or `start[index]end` for an element of a list or of
-    what is in one.
+    an object in one.
     """
 
     start: str
@@ -26,12 +26,12 @@ class Expression:
         return self.start if self.index is None else self.at(str(self.index))
 
     def at(self, index: str) -> str:
-        """The expression with another index."""
+        """Returns the expression with another index."""
         return f"{self.start}[{index}]{self.end}"
 
 
 def member(path: Path) -> Expression:
-    """The expression for a member at a path of `self`."""
+    """Returns the expression for a member at a path of `self`."""
     for i, part in enumerate(path):
         if part.isdecimal():
             end = expression(path[i + 1 :], "")
@@ -41,15 +41,15 @@ def member(path: Path) -> Expression:
 
 AllOf = Callable[[str, Sequence[int], Sequence[str]], "str | None"]
 """
-A short expression for what `each` of the elements with these numbers of a list has at these
-ends, if there is one.
+Returns a short expression for what the elements with these numbers of a list have, where
+each contributes an expression `each` with each of these ends; None if there is none.
 """
 
 
 def listed(items: Sequence[Expression], all_of: AllOf) -> list[str]:
     """
-    The items of a list, as Python writes them between its brackets: what repeats with another
-    index is a generator, `*(each.weight for each in layers[:12])`.
+    Returns the items of a list as Python writes them between its brackets: items that
+    repeat with another index become a generator, `*(each.weight for each in layers[:12])`.
     """
     found: list[str] = []
     at = 0
@@ -65,7 +65,10 @@ def listed(items: Sequence[Expression], all_of: AllOf) -> list[str]:
 
 
 def _repeat(items: Sequence[Expression], at: int) -> tuple[int, int]:
-    """The period of what repeats from there on, and how often; the longest in all."""
+    """
+    Returns the period of the longest repetition from a position on, and how often it
+    occurs.
+    """
     best = (1, 1)
     for period in range(1, (len(items) - at) // 2 + 1):
         if items[at + period - 1].index is None:
@@ -79,7 +82,7 @@ def _repeat(items: Sequence[Expression], at: int) -> tuple[int, int]:
 
 
 def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> bool:
-    """Whether the next items are the first ones, `count` steps on."""
+    """Whether the next items are the first ones with their indices `count` steps on."""
     block = items[at + count * period : at + (count + 1) * period]
     if len(block) < period:
         return False
@@ -100,7 +103,9 @@ def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> b
 
 
 def _generator(items: Sequence[Expression], count: int, all_of: AllOf) -> str:
-    """`items` are the first two periods of what repeats `count` times."""
+    """
+    Returns a generator for what repeats `count` times; `items` are the first two periods.
+    """
     period = len(items) // 2
     first, second = items[:period], items[period:]
     same = all((x.start, x.index) == (first[0].start, first[0].index) for x in first)
@@ -134,7 +139,10 @@ def _descends(first: Expression, second: Expression) -> bool:
 
 
 def _slice(first: Expression, second: Expression, count: int) -> str:
-    """The elements from that of `first` on, in the direction of `second`."""
+    """
+    Returns the slice of `count` elements from that of `first` on, in the direction of
+    `second`.
+    """
     at = first.index or 0
     if not _descends(first, second):
         return f"{first.start}[{at or ''}:{at + count}]"
@@ -143,7 +151,7 @@ def _slice(first: Expression, second: Expression, count: int) -> str:
 
 
 def _index(first: int, low: int, count: int, descends: bool) -> str:
-    """The index as a function of `i`, which goes from `low` up."""
+    """Returns the index as a function of `i`, which counts up from `low`."""
     if descends:
         return f"{first + low} - i"
     return f"i + {first - low}" if first > low else "i"

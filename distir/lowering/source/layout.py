@@ -1,8 +1,8 @@
 """
-At which paths the classes of a program hold their members and children.
+Chooses the paths at which the classes of a program hold their members and children.
 
-Paths are the names that the source gave, as far as they can be: layers whose names differ in
-one number are `layers[0]`, `layers[1]`.
+Paths follow the names of the source as far as possible: layers whose names differ in one
+number are `layers[0]`, `layers[1]`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from distir.lowering.source.paths import Path, PathTree, common_start, component
 @dataclass
 class ClassLayout:
     """
-    The paths in a class: of its members, and for each class of children of these. `source` is
-    the name in the source that its first instance has.
+    The paths in a class: of its members, and, for each class of children, of the children.
+    `source` is the source name of its first instance.
     """
 
     source: Path
@@ -32,7 +32,7 @@ class ClassLayout:
 
     @property
     def has_elements(self) -> bool:
-        """Whether some part of the module itself has a number for a name."""
+        """Whether a part of the module itself has a number for a name."""
         paths = [
             *self.members.values(),
             *(p for c in self.children.values() for p in c),
@@ -59,7 +59,7 @@ class ModuleLayout:
         self._lay_out(root, ())
 
     def path(self, argument: BlockArgument) -> Path:
-        """Where the whole program has an argument."""
+        """Returns where the whole program holds an argument."""
         root = self.classes.classes[0]
         number = root.instances[0].index(argument)
         cls, instance, member = self.classes.owner.get(argument, (root, 0, number))
@@ -84,7 +84,7 @@ class ModuleLayout:
                 self._lay_out(other, sources[other])
 
     def _inside(self, name: Path, source: Path) -> Path:
-        """A name without that of the instance which it is in."""
+        """Returns a name without that of the instance which contains it."""
         if name[: len(source)] == source and len(name) > len(source):
             return name[len(source) :]
         return name if not source else name[-2:]
@@ -92,7 +92,9 @@ class ModuleLayout:
     def _children(
         self, cls: ModuleClass, other: ModuleClass
     ) -> tuple[list[Path], Path]:
-        """The paths of children, and the source's name of the first of all instances."""
+        """
+        Returns the paths of children, and the source name of the first of all instances.
+        """
         tree = self.of[cls].tree
         count = len(cls.children[other][0])
         if not other.instances[0]:
@@ -102,7 +104,7 @@ class ModuleLayout:
         start, first = known[0]
         if first and all(k == first for k in keys):
             inside = self._inside((*start, ""), self.of[cls].source)[:-1]
-            # A scope of its own, so that nothing else has these numbers.
+            # A scope of its own, so that nothing else uses these numbers.
             inside = inside or (self.words[other],)
             if tree.size(inside) == 0:
                 source = (*start, first[other_first(cls, other)])
@@ -114,7 +116,10 @@ class ModuleLayout:
     def _numbered(
         self, other: ModuleClass, numbers: list[int]
     ) -> tuple[Path, list[str]]:
-        """The name that instances have in common, and the number behind it of each."""
+        """
+        Returns the name that instances have in common, and the number that follows it in
+        each.
+        """
         starts: list[Path] = []
         for number in numbers:
             names = [self.names[a] for a in other.instances[number]]
@@ -129,11 +134,11 @@ class ModuleLayout:
 
 
 def other_first(cls: ModuleClass, other: ModuleClass) -> int:
-    """Which child of the first instance is the first instance of its class."""
+    """Returns which child of the first instance is the first instance of its class."""
     numbers = cls.children[other][0]
     return numbers.index(0) if 0 in numbers else 0
 
 
 def word(text: str) -> str:
-    """A name of a class in small letters."""
+    """Returns the name of a class as a lower-case word."""
     return sanitized(text).lower() or "part"

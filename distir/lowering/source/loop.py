@@ -1,26 +1,23 @@
-"""The text of a loop: calls of one function in a row."""
+"""Writes calls of one function in a row as a loop."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
 from distir.lowering.source.expressions import member
+from distir.lowering.source.method_names import Key, MethodNames
 from distir.lowering.source.runs import CallRun, ValueList
-
-if TYPE_CHECKING:
-    from distir.lowering.source.method import Key, Method
 
 
 class Loop:
-    """The header and the body of a loop, and the variables that are left behind it."""
+    """The header and the body of a loop, and the variables that it leaves behind."""
 
     def __init__(
         self,
-        method: Method,
+        method: MethodNames,
         run: CallRun,
         dying: Sequence[Key],
         variables: dict[int, str],
@@ -55,7 +52,7 @@ class Loop:
         self.released = [k for k in self.dying if k in self.given_away - others]
 
     def header(self) -> str:
-        """The line that begins the loop."""
+        """Returns the line that begins the loop."""
         if not self.zipped:
             return f"for _ in range({len(self.run.calls)}):"
         names = ", ".join(name for name, _ in self.zipped)
@@ -64,7 +61,7 @@ class Loop:
         return f"for {names} in {over}:"
 
     def body(self) -> list[str]:
-        """The lines of an iteration."""
+        """Returns the lines of an iteration."""
         run, lines = self.run, list(self.before)
         for position, source in run.inputs.items():
             lines.append(f"{source.name}.append({self.carried[run.carried[position]]})")
@@ -80,7 +77,9 @@ class Loop:
         return lines
 
     def _targets(self, count: int, group: Sequence[int]) -> tuple[list[str], str]:
-        """The names for the results, and what the list of outputs gets."""
+        """
+        Returns the names for the results, and what is appended to the list of outputs.
+        """
         method, first = self.method, self.run.calls[0]
         targets: list[str] = []
         own: list[str] = []
@@ -152,7 +151,10 @@ class Loop:
         return [text for text in found if text]
 
     def _taken(self) -> dict[int, str]:
-        """What is passed for operands that are in lists; nothing for all but the first of *."""
+        """
+        Returns what is passed for operands that are taken from lists; of several passed by
+        one `*`, only the first has an entry.
+        """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
             list
         )

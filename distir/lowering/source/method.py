@@ -1,133 +1,80 @@
-"""The text of one method: a function of a per-rank program."""
+"""Writes one method: a function of a per-rank program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.dialects.dist import COMPILED, NAME
-from distir.lowering.emitter import Call, emitter_for, known_constant
+from distir.lowering.emitter import Call, emitter_for
 from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.fusions.updates import UpdatesOp
-from distir.lowering.helper_modules import helper_modules
-from distir.lowering.identifiers import Names, comment, sanitized
+from distir.lowering.identifiers import comment
 from distir.lowering.source.bundles import PackOp, UnpackOp
-from distir.lowering.source.expressions import Expression, listed, member
+from distir.lowering.source.class_names import ClassNames
+from distir.lowering.source.expressions import Expression, member
 from distir.lowering.source.loop import Loop
+from distir.lowering.source.method_names import Key, MethodNames
 from distir.lowering.source.runs import (
     CallRun,
-    MethodPlan,
     Statement,
     ValueList,
-    plan,
 )
 from distir.lowering.source.text import WIDTH, broken, chained, filled
 from distir.program import argument_attributes, scope_of, text_attribute
 
-if TYPE_CHECKING:
-    from distir.lowering.source.class_writer import ClassWriter
-
-_MODULES = ("torch", "F", "nn", "modules", *sorted(helper_modules()))
-"""What a method's variables must not hide."""
-
 _LISTED_RESULTS = 8
-"""An op with more results than this gives a list, instead of a variable for each."""
-
-Key = SSAValue | ValueList
+"""An op with more results than this gives a list instead of a variable for each."""
 
 
-@dataclass
 class Method:
-    """Writes one function as a method of its class; the `ValueNames` of its ops."""
+    """Writes one function as a method of the class whose names are `writer`."""
 
-    writer: ClassWriter
-    function: FuncOp
-    name_: str
-    expressions: dict[SSAValue, Expression] = field(
-        default_factory=dict[SSAValue, Expression]
-    )
-    names: Names = field(default_factory=lambda: Names(_MODULES))
-    lines: list[str] = field(default_factory=list[str])
-    indent: str = ""
-
-    def __post_init__(self) -> None:
-        tree, cls = self.writer.program, self.writer.cls
-        self.plan: MethodPlan = plan(self.function, tree.passed_members)
-        self.positions = cls.positions[self.function]
+    def __init__(self, writer: ClassNames, function: FuncOp, name: str):
+        self.writer, self.function, self.name = writer, function, name
+        self.values = MethodNames(writer, function)
+        self.names, self.plan = self.values.names, self.values.plan
+        self.lines: list[str] = []
+        self.indent = ""
+        self.positions = writer.cls.positions[function]
         self.arguments = [
-            a for i, a in enumerate(self.function.args) if i not in self.positions
+            a for i, a in enumerate(function.args) if i not in self.positions
         ]
         self.last_use: dict[Key, int] = {}
         for i, statement in enumerate(self.plan.statements):
             for key in self._needed(statement):
                 self.last_use[key] = i
-        self.variables: dict[SSAValue, str] = {}
-        """Local variables, arguments that die among them, that hold one value."""
-        self.popped: set[ValueList] = set()
-
-    # ValueNames
-
-    def name(self, value: SSAValue) -> str:
-        known = known_constant(value)
-        if known is not None:
-            return self.writer.constant(known, value.name_hint)
-        return str(self._expression(value))
-
-    def listed(self, values: Sequence[SSAValue]) -> list[str]:
-        return listed([self._expression(v) for v in values], self.writer.all_of_kind)
-
-    def helper(self, module: str) -> str:
-        return self.writer.helper(module)
-
-    def group(self, op: Operation) -> str:
-        assert isinstance(op, CollectiveOp | CoordinateOp | MessageOp)
-        return self.writer.group(op, tuple(a.data for a in op.axes.data))
-
-    def number(self, value: int) -> str:
-        return self.writer.number(value)
-
-    def _expression(self, value: SSAValue) -> Expression:
-        if known_constant(value) is not None:
-            return Expression(self.name(value))
-        if (known := self.expressions.get(value)) is not None:
-            return known
-        source, index, part = self.plan.lists[value]
-        end = "" if part is None else f"[{part}]"
-        return Expression(source.name, index, end)
 
     # What statements need
 
-    def key(self, value: SSAValue) -> Key:
-        """What holds a value: a variable of its own, or a list."""
-        held = self.plan.lists.get(value)
-        return value if held is None else held[0]
-
     def _needed(self, statement: Statement) -> set[Key]:
         if not isinstance(statement, CallRun):
-            return {self.key(v) for v in statement.operands}
+            return {self.values.key(v) for v in statement.operands}
         members = self.writer.program.passed_members[statement.calls[0]]
         found: set[Key] = set()
         for position, value in enumerate(statement.calls[0].operands):
             if position in statement.taken:
                 found.add(statement.taken[position][0].source)
             elif position in statement.given:
-                found |= {self.key(v) for v in statement.given[position]}
+                found |= {self.values.key(v) for v in statement.given[position]}
             elif position not in members:
-                found.add(self.key(value))
+                found.add(self.values.key(value))
         return found
 
     def _dying(self, at: int) -> list[Key]:
-        """What a statement is the last to need, and what it computes for nobody."""
+        """
+        Returns the values that a statement is the last to use, and those that it computes
+        for nobody.
+        """
         statement = self.plan.statements[at]
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
         if not isinstance(statement, CallRun):
-            keys += [r for r in statement.results if self.key(r) not in self.last_use]
+            keys += [
+                r for r in statement.results if self.values.key(r) not in self.last_use
+            ]
         frees = not isinstance(self.plan.statements[at + 1], ReturnOp)
         return [
             k
@@ -138,7 +85,7 @@ class Method:
     def _frees(self, argument: BlockArgument) -> bool:
         """
         Whether an argument is deleted behind its last use: a tensor that a caller may have
-        given away. Who calls the program keeps what it gives.
+        given away. The caller of the program keeps what it gives.
         """
         return (
             self.function is not self.writer.program.entry
@@ -149,26 +96,29 @@ class Method:
     def _needed_in_order(self, statement: Statement) -> list[Key]:
         needed = self._needed(statement)
         calls = statement.calls if isinstance(statement, CallRun) else [statement]
-        keys = dict.fromkeys(self.key(v) for c in calls for v in c.operands)
+        keys = dict.fromkeys(self.values.key(v) for c in calls for v in c.operands)
         return [k for k in keys if k in needed] + [k for k in needed if k not in keys]
 
     # Text
 
     def text(self) -> list[str]:
-        """The lines of the method, its `def` first."""
+        """Returns the lines of the method, its `def` first."""
         attributes = argument_attributes(self.function)
         for i, argument in enumerate(self.function.args):
             if i in self.positions:
                 path = self.writer.member_path(self.positions[i])
-                self.expressions[argument] = member(path)
+                self.values.expressions[argument] = member(path)
         for argument in self.arguments:
             hint = text_attribute(attributes[argument.index], NAME)
             name = self.names.fresh(hint or self.writer.hint(argument), "x")
-            self.expressions[argument] = Expression(name)
+            self.values.expressions[argument] = Expression(name)
             if self._frees(argument):
-                self.variables[argument] = name
-        parameters = ["self", *(str(self.expressions[a]) for a in self.arguments)]
-        header = broken(f"def {self.name_}({', '.join(parameters)}):")
+                self.values.variables[argument] = name
+        parameters = [
+            "self",
+            *(str(self.values.expressions[a]) for a in self.arguments),
+        ]
+        header = broken(f"def {self.name}({', '.join(parameters)}):")
         if text_attribute(self.function.attributes, COMPILED) == "inductor":
             header = ["@torch.compile(dynamic=False)", *header]
         scope = ""
@@ -192,7 +142,7 @@ class Method:
     def _op(self, op: Operation, at: int) -> None:
         if isinstance(op, ReturnOp):
             kept = [v for v in op.operands if v not in self.writer.overwritten]
-            items = self.listed(kept)
+            items = self.values.listed(kept)
             if len(items) == 1 and items[0].startswith("*"):
                 items = [f"({items[0]},)"]
             line = f"return {', '.join(items)}".rstrip()
@@ -202,7 +152,7 @@ class Method:
         dying = self._dying(at)
         written = self._written(op)
         if _is_returned(op):
-            self.expressions[op.results[0]] = Expression(str(written))
+            self.values.expressions[op.results[0]] = Expression(str(written))
             return  # written with the `return`, behind which everything is gone
         overwritten = op.overwritten if isinstance(op, UpdatesOp | MessageOp) else {}
         if overwritten and len(overwritten) == len(op.results):
@@ -211,28 +161,28 @@ class Method:
         elif isinstance(written, str):
             dying = self._assign(op, written, dying)
         else:
-            names = [self._result(r) for r in op.results]
+            names = [self.values.result(r) for r in op.results]
             for name, line in zip(names, written, strict=True):
                 self._add(f"{name} = {line}")
         for result, operand in overwritten.items():
-            self.expressions[result] = self.expressions[operand]
+            self.values.expressions[result] = self.values.expressions[operand]
         if isinstance(op, UnpackOp) and op.releases is not None:
-            self._add(f"{self.name(op.input)}.clear()")
+            self._add(f"{self.values.name(op.input)}.clear()")
         self._delete(dying)
 
     def _written(self, op: Operation) -> str | Sequence[str]:
         if isinstance(op, CallOp):
             passed = [
-                str(self._expression(v))
+                str(self.values.expression(v))
                 for i, v in enumerate(op.operands)
                 if i not in self.writer.program.members_passed(op)
             ]
             return f"{self._callee(op)}({', '.join(passed)})"
         if isinstance(op, PackOp):
-            return f"[{', '.join(self.listed(op.inputs))}]"
+            return f"[{', '.join(self.values.listed(op.inputs))}]"
         if isinstance(op, UnpackOp):
-            return self.name(op.input)
-        return emitter_for(op)(Call(op, self))
+            return self.values.name(op.input)
+        return emitter_for(op)(Call(op, self.values))
 
     def _callee(self, op: CallOp) -> str:
         path = self.writer.child_path(op)
@@ -240,7 +190,10 @@ class Method:
         return f"{start}.{self.writer.program.method_name(op)}"
 
     def _assign(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
-        """Names what an expression gives; what is left to delete then."""
+        """
+        Assigns what an expression returns to variables; returns the values that remain to
+        be deleted.
+        """
         results = list(op.results)
         if not results:
             self._add(written)
@@ -249,13 +202,13 @@ class Method:
             return self._assign_list(op, written, dying)
         reused = self._reused(op, dying)
         if reused is not None:
-            name = self.variables.pop(reused)
-            self._bind(results[0], name)
+            name = self.values.variables.pop(reused)
+            self.values.bind(results[0], name)
             is_method = written.startswith(f"{name}.")
             if not (is_method and chained(self.lines, name, written)):
                 self._add(f"{name} = {written}")
             return [k for k in dying if k is not reused]
-        names = [self._result(r) for r in results]
+        names = [self.values.result(r) for r in results]
         comma = "," if isinstance(op, UnpackOp) and len(names) == 1 else ""
         *first, last = filled(self.indent, names, f"{comma} = ")
         *rest, end = [*first, last + written] if first else [last + written]
@@ -265,7 +218,7 @@ class Method:
     def _assign_list(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
         results = list(op.results)
         whole = ValueList([(r,) for r in results], results[0])
-        whole.name = self.names.fresh(self.plural(results[0]), "values")
+        whole.name = self.names.fresh(self.values.plural(results[0]), "values")
         uses = [self.last_use[r] for r in results if r in self.last_use]
         for i, result in enumerate(results):
             self.plan.lists[result] = whole, i, None
@@ -276,36 +229,27 @@ class Method:
 
     def _reused(self, op: Operation, dying: Sequence[Key]) -> SSAValue | None:
         """
-        The operand whose variable the result of an op takes over: one that nobody needs any
-        more, where the result has no name of its own.
+        Returns the operand whose variable the result of an op takes over: one that nobody
+        needs any more, if the result has no name of its own.
         """
         if len(op.results) != 1 or op.results[0] in dying:
             return None
         if op.results[0].name_hint or isinstance(op, CallOp | PackOp):
             return None
         for key in dying:
-            if isinstance(key, SSAValue) and key in self.variables:
+            if isinstance(key, SSAValue) and key in self.values.variables:
                 return key
         return None
 
-    def _result(self, value: SSAValue) -> str:
-        name = self.names.fresh(self.writer.hint(value), "x")
-        self._bind(value, name)
-        return name
-
-    def _bind(self, value: SSAValue, name: str) -> None:
-        self.variables[value] = name
-        self.expressions[value] = Expression(name)
-
     def _delete(self, dying: Iterable[Key], others: Sequence[str] = ()) -> None:
-        """Deletes variables that nobody needs any more."""
+        """Deletes the variables of values that nobody needs any more."""
         found = list(others)
         for key in dying:
             if isinstance(key, ValueList):
-                if key not in self.popped:
+                if key not in self.values.popped:
                     found.append(key.name)
-            elif key in self.variables:
-                found.append(self.variables.pop(key))
+            elif key in self.values.variables:
+                found.append(self.values.variables.pop(key))
         if found:
             self.lines += filled(self.indent + "del ", list(dict.fromkeys(found)))
 
@@ -318,9 +262,9 @@ class Method:
             *run.inputs.values(),
             *([run.outputs[1]] if run.outputs else []),
         ]:
-            source.name = self.names.fresh(self.plural(source.hint), "values")
+            source.name = self.names.fresh(self.values.plural(source.hint), "values")
             self._add(f"{source.name} = []")
-        loop = Loop(self, run, dying, variables)
+        loop = Loop(self.values, run, dying, variables)
         header, body = loop.header(), loop.body()
         for line in loop.prepared:
             self._add(line)
@@ -331,12 +275,14 @@ class Method:
         for line in body:
             self._add(line)
         self.indent = ""
-        kept = [k for k in dying if self.variables.get(_value(k)) not in loop.kept]
+        kept = [
+            k for k in dying if self.values.variables.get(_value(k)) not in loop.kept
+        ]
         for key in dying:
             if key not in kept:
-                self.variables.pop(_value(key), None)
+                self.values.variables.pop(_value(key), None)
         for result, name in loop.results.items():
-            self._bind(run.calls[-1].results[result], name)
+            self.values.bind(run.calls[-1].results[result], name)
         unused = [
             run.calls[-1].results[r]
             for r in loop.results
@@ -345,32 +291,30 @@ class Method:
         self._delete([*kept, *unused], loop.temporary)
 
     def _carry(self, run: CallRun, dying: Sequence[Key]) -> dict[int, str]:
-        """The variables of carried results, which have the first values."""
+        """
+        Returns the variables of a loop's carried results, and assigns them their first
+        values.
+        """
         found: dict[int, str] = {}
         for position, result in run.carried.items():
             if result in found:
                 continue
             start = run.calls[0].operands[position]
-            taken = self.variables.get(start) if start in dying else None
+            taken = self.values.variables.get(start) if start in dying else None
             if isinstance(start, BlockArgument) and start in self.arguments:
                 at = self.plan.statements.index(run)
                 if self.last_use[start] == at:
-                    taken = str(self.expressions[start])
+                    taken = str(self.values.expressions[start])
             if taken is None:
                 hint = self.writer.hint(run.calls[0].results[result])
                 taken = self.names.fresh(hint, "x")
-                self._add(f"{taken} = {self._expression(start)}")
+                self._add(f"{taken} = {self.values.expression(start)}")
             found[result] = taken
         return found
 
-    def plural(self, value: SSAValue) -> str:
-        """What to call a list of such values."""
-        hint = sanitized(self.writer.hint(value)) or "value"
-        return hint if hint.endswith(("s", "ed")) else f"{hint}s"
-
 
 def _is_returned(op: Operation) -> bool:
-    """Whether an op packs what is returned then and nothing else is done with."""
+    """Whether an op packs what the function returns next, and the pack has no other use."""
     if not isinstance(op, PackOp) or len(op.inputs) < 2:
         return False
     users = [use.operation for use in op.output.uses]

@@ -1,4 +1,4 @@
-"""What repeats in the program of a rank becomes a function, so that it is written once."""
+"""Makes a function of what repeats in the program of a rank, so that it is written once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from distir.program import functions, reachable_functions
 from distir.transforms.repeats.outliner import outline_function
 
 _FEWEST_OPS = 4
-"""Shorter repeats are written out."""
+"""Repeats of fewer ops are written out."""
 
 
 def outline(module: ModuleOp) -> None:
     """
-    Outlines what the functions of a per-rank program do again and again, such as the
-    collectives around the calls of layers.
+    Outlines what the functions of a per-rank program do repeatedly, such as the collectives
+    around the calls of layers.
     """
     taken = set(functions(module))
     for function in reachable_functions(module):

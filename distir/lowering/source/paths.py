@@ -1,8 +1,9 @@
 """
-Where the modules of a generated program hold what: paths such as `transformer.h.3.attn.weight`.
+Paths of what the modules of a generated program hold, such as
+`transformer.h.3.attn.weight`.
 
-Names of the source are only what things are called: paths differ from each other and can be
-written in Python, whatever the names are.
+Names of the source are only labels: paths differ from each other and are valid Python,
+whatever the names are.
 """
 
 from __future__ import annotations
@@ -40,13 +41,16 @@ MODULE_ATTRIBUTES = frozenset(
         *("training", "type", "xpu", "zero_grad"),
     )
 )
-"""What members of a module must not hide: attributes of `torch.nn.Module` and of our own."""
+"""
+Names that members of a module must not hide: attributes of `torch.nn.Module` and of our
+own.
+"""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def components(name: str) -> Path:
-    """The parts of a dotted name as parts of a path; at least one."""
+    """Splits a dotted name into the parts of a path, at least one."""
     parts = [_component(part) for part in name.split(".")]
     kept = tuple(part for part in parts if part)
     return kept or ("tensor",)
@@ -57,12 +61,12 @@ def _component(part: str) -> str:
 
 
 def expression(path: Iterable[str], start: str = "self") -> str:
-    """The Python expression for what is at a path: `self.transformer.h[3].attn`."""
+    """Returns the Python expression for what is at a path: `self.transformer.h[3].attn`."""
     return start + "".join(f"[{p}]" if p.isdecimal() else f".{p}" for p in path)
 
 
 def common_start(paths: Sequence[Path]) -> Path:
-    """The longest path that all of them begin with."""
+    """Returns the longest path with which all of them begin."""
     found: list[str] = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
@@ -74,8 +78,8 @@ def common_start(paths: Sequence[Path]) -> Path:
 @dataclass
 class PathTree:
     """
-    The paths below one module. A part of a path is a scope with parts of its own or a leaf,
-    not both.
+    The paths below one module. A part of a path is either a scope with parts of its own or
+    a leaf.
     """
 
     names: Names = field(default_factory=lambda: Names(MODULE_ATTRIBUTES))
@@ -85,7 +89,7 @@ class PathTree:
     leaves: set[str] = field(default_factory=set[str])
 
     def add(self, path: Path) -> Path:
-        """The path of a new leaf, this one if it is free."""
+        """Adds a leaf and returns its path, which is the given one if it is free."""
         first, rest = path[0], path[1:]
         if not rest:
             name = self._fresh(first)
@@ -105,7 +109,10 @@ class PathTree:
         return self.names.fresh(f"v{part}", "v") if part in taken else part
 
     def size(self, path: Path) -> int:
-        """How many parts the scope at a path has, written as it is in Python."""
+        """
+        Returns the number of parts of the scope at a path, given as it is written in
+        Python.
+        """
         tree = self
         for part in path:
             found = [inner for name, inner in tree.scopes.values() if name == part]

@@ -1,9 +1,9 @@
 """
-Calls of one function in a row that can be written as a loop.
+Finds calls of one function in a row that can be written as a loop.
 
-In iteration i an operand is the same as in all others, a result of iteration i - 1, or
-element i of a list (or n - 1 - i, backwards). What iterations compute for others than the next
-one goes to lists.
+In iteration i an operand is the same as in all others, or a result of iteration i - 1, or
+element i of a list (backwards: n - 1 - i). Results that are needed elsewhere than in the
+next iteration go to lists.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from distir.lowering.emitter import known_constant
 @dataclass(eq=False)
 class ValueList:
     """
-    A list of Python: for each iteration one value or, as a tuple, several. `name` is given
-    when it is written; what is a `hint` value is what the list is named after.
+    A Python list that has for each iteration one value or, as a tuple, several. `name` is
+    set when it is written; `hint` is the value after which it is named.
     """
 
     items: list[tuple[SSAValue, ...]]
@@ -31,7 +31,7 @@ class ValueList:
 
 @dataclass
 class FromList:
-    """Operands that are the elements of a list: `backwards` from its end."""
+    """Operands that are the elements of a list, if `backwards`, from its end."""
 
     source: ValueList
     backwards: bool
@@ -40,14 +40,14 @@ class FromList:
 @dataclass(eq=False)
 class CallRun:
     """
-    Calls that are a loop.
+    Calls that form a loop.
 
-    - `carried`: for an operand the result of the call before that it is;
-    - `taken`: for an operand the list that it is in, and which of the values in a tuple;
-    - `given`: for an operand the values of all iterations, that are in no list;
-    - `inputs`: for a carried operand the list of its values, where others need them;
-    - `outputs`: a list of what some results are in all iterations, with these results;
-    - `last`: the results that are needed of the last iteration alone.
+    - `carried`: for an operand, the result of the previous call that it is;
+    - `taken`: for an operand, the list that it is in, and which of the values in a tuple;
+    - `given`: for an operand that is in no list, its values in all iterations;
+    - `inputs`: for a carried operand, the list of its values, if they are needed elsewhere;
+    - `outputs`: a list that collects some results of all iterations, with these results;
+    - `last`: the results of which only the last iteration's are needed.
     """
 
     calls: list[CallOp]
@@ -66,17 +66,19 @@ Statement = Operation | CallRun
 
 @dataclass
 class MethodPlan:
-    """The statements of a function in order; the lists that its values are in."""
+    """The statements of a function in order, and the lists that hold its values."""
 
     statements: list[Statement]
     lists: dict[SSAValue, tuple[ValueList, int, int | None]]
-    """For a value its list, its place there, and which of a tuple it is."""
+    """
+    For each value its list, its place there, and its index if the place holds a tuple.
+    """
 
 
 def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> MethodPlan:
     """
-    The statements of a function. `members` are the operands of calls that the callee has as
-    members, so that they are not passed.
+    Returns the statements of a function. `members` are the operands of calls that the
+    callee holds as members, so that they are not passed.
     """
     block = function.body.block
     ops = [op for op in block.ops if not _prints_nothing(op)]
@@ -116,7 +118,10 @@ class _Planner:
         self.known: list[ValueList] = []
 
     def plan(self) -> list[Operation] | None:
-        """Makes the statements; gives a group that is no loop, if there is one."""
+        """
+        Makes the statements; returns a group of calls that cannot be a loop, if there is
+        one.
+        """
         for group in self.groups:
             calls = [op for op in group if isinstance(op, CallOp)]
             if len(group) == 1:
@@ -170,7 +175,7 @@ class _Planner:
         return True
 
     def _results(self, run: CallRun, inside: set[Operation]) -> bool:
-        """Where the results of a run go; whether that can be written."""
+        """Decides where the results of a loop go; returns whether that can be written."""
         calls, carried = run.calls, run.carried
         grouped: dict[frozenset[int], list[int]] = {}
         for result in range(len(calls[0].results)):
@@ -212,7 +217,7 @@ class _Planner:
     def _others(
         self, value: SSAValue, run: CallRun, inside: set[Operation]
     ) -> frozenset[int]:
-        """The statements that use a value, but for the run itself."""
+        """Returns the statements that use a value, except for the loop itself."""
         return frozenset(
             self.place[use.operation]
             for use in value.uses
@@ -221,7 +226,7 @@ class _Planner:
 
 
 def uses(statement: Statement) -> Iterable[SSAValue]:
-    """The values that a statement uses, each in the form in which it is written."""
+    """Returns the values that a statement uses, each in the form in which it is written."""
     if isinstance(statement, CallRun):
         calls = statement.calls
         return dict.fromkeys(v for c in calls for v in c.operands)

@@ -1,4 +1,4 @@
-"""Lines of Python that are not too long."""
+"""Breaks long lines of Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 WIDTH = 92
-"""How long a line may be, without the indentation of a method, before it is broken."""
+"""The longest line, without the indentation of a method, that is not broken."""
 
 _STEP = 4
 _VIEWS = (".transpose(", ".permute(", ".unsqueeze(", ".squeeze(", ".t(")
@@ -17,7 +17,9 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 
 def broken(line: str) -> list[str]:
-    """A line of code as several where it is too long and ends in a call or a list."""
+    """
+    Returns a line of code, as several lines if it is too long and ends in a call or a list.
+    """
     ends = line.rstrip(":,")
     if len(line) <= WIDTH or not ends or ends[-1] not in _CLOSING:
         return [line]
@@ -42,8 +44,8 @@ def broken(line: str) -> list[str]:
 
 def _breakable(text: str) -> tuple[int, int]:
     """
-    The outermost of the brackets that close at the end of a line which has several items
-    between it, by its two places.
+    Returns the positions of the outermost pair of brackets that closes at the end of a line
+    and has several items between.
     """
     closing = len(text) - len(text.rstrip(_CLOSING))
     opened = [at for at, char, _ in _scan(text) if char in _OPENING]
@@ -55,7 +57,7 @@ def _breakable(text: str) -> tuple[int, int]:
 
 
 def _matching(text: str, stop: int, opened: Sequence[int]) -> int:
-    """Where the bracket opens that closes at a place."""
+    """Returns the position of the bracket that is closed at a position."""
     marks = [(at, c) for at, c, _ in _scan(text) if c in _OPENING + _CLOSING]
     depth = 0
     for at, char in reversed([m for m in marks if m[0] <= stop]):
@@ -66,7 +68,10 @@ def _matching(text: str, stop: int, opened: Sequence[int]) -> int:
 
 
 def _scan(text: str) -> list[tuple[int, str, int]]:
-    """The characters outside of strings: place, character, depth of brackets behind it."""
+    """
+    Returns the characters outside of strings: position, character, and depth of brackets
+    after it.
+    """
     found: list[tuple[int, str, int]] = []
     quote, depth, at = "", 0, 0
     while at < len(text):
@@ -86,7 +91,7 @@ def _scan(text: str) -> list[tuple[int, str, int]]:
 
 
 def _items(text: str) -> list[str]:
-    """What commas separate, outside of brackets."""
+    """Returns what commas separate, outside of brackets."""
     cuts = [at for at, char, depth in _scan(text) if char == "," and depth == 0]
     pieces = [
         text[a:b].strip()
@@ -96,7 +101,10 @@ def _items(text: str) -> list[str]:
 
 
 def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
-    """`start` and items in one line or, if that gets too long, in several, in brackets."""
+    """
+    Returns `start` and the items in one line or, if that gets too long, in several, in
+    brackets.
+    """
     line = f"{start}{', '.join(items)}{end}"
     if len(line) <= WIDTH or not items:
         return [line.rstrip()] if not end else [line]
@@ -113,8 +121,8 @@ def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
 
 def chained(lines: list[str], name: str, written: str) -> bool:
     """
-    Puts `name = name.method(...)` into the line that computed `name`, where that is a call
-    and nothing between looks at it; whether that can be done.
+    Merges `name = name.method(...)` into the line that computed `name`, if that is a call
+    and nothing between uses it; returns whether it did.
     """
     word = re.compile(rf"\b{name}\b")
     for at in range(len(lines) - 1, -1, -1):

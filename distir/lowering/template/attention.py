@@ -1,4 +1,4 @@
-"""Attention of ONNX with caches, windows and other options; recurrent forms of it."""
+"""ONNX's attention with caches, windows and other options; recurrent forms of it."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, **options):
-    """PyTorch's attention of half precision, in float32 where the CPU computes it."""
+    """PyTorch's attention; on a CPU, half precision is computed in float32."""
     if query.is_cuda:
         return F.scaled_dot_product_attention(query, key, value, mask, **options)
     wide = [x.to(torch.float32) for x in (query, key, value)]
@@ -18,7 +18,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, **options):
 
 
 def with_causal(mask, queries, keys):
-    """A mask that also hides the keys behind each query."""
+    """A mask that also hides the keys after each query's position."""
     seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
     if mask.dtype == torch.bool:
         return mask & seen
@@ -43,10 +43,10 @@ def attention(
     flat=False,
 ):
     """
-    Attention over (batch, heads, sequence, features): the output, the keys and values
-    including the past, and the scores (raw, with soft cap, with mask, or normalised,
-    by `scores_mode`). `flat`: the output as (batch, sequence, heads * features).
-    A query that may look at no key gives 0.
+    Attention over (batch, heads, sequence, features). Returns the output, the keys and
+    values including the past, and the scores (raw, with soft cap, with mask, or normalised,
+    by `scores_mode`). With `flat`, the output is (batch, sequence, heads * features). A
+    query that may look at no key gives 0.
     """
     dtype = query.dtype
     if past_key is not None:
@@ -124,8 +124,9 @@ def linear_attention(
     query, key, value, state, decay, beta, heads, key_heads, scale, rule
 ):
     """
-    Attention as a recurrence over a state of (batch, heads, keys, values) that is
-    decayed (`gated`), corrected (`delta`) and read at each step; also the last state.
+    Attention as a recurrence over a state of (batch, heads, keys, values) that is decayed
+    (`gated`), corrected (`delta`) and read at each step. Returns the output and the last
+    state.
     """
 
     def by_head(x, count):
@@ -158,7 +159,10 @@ def linear_attention(
 
 
 def causal_convolution(x, weight, bias, past, silu=False):
-    """A convolution per channel over this and the last steps; also the new past."""
+    """
+    A convolution per channel over this and the previous steps. Returns the output and the
+    new past.
+    """
     width = weight.shape[2]
     if past is None:
         past = torch.zeros(x.shape[0], x.shape[1], width - 1, dtype=x.dtype)

@@ -1,4 +1,6 @@
-"""Statistics and gradients of batch normalisation; halves are computed in float32."""
+"""
+Statistics and gradients of batch normalisation; half precision is computed in float32.
+"""
 
 import torch
 
@@ -8,20 +10,22 @@ def _wide(x):
 
 
 def _normal(x, mean, variance, epsilon):
-    """The normalised input and the inverse deviations, aligned with its dimensions."""
+    """
+    Returns the normalised input and the inverse deviations, aligned with its dimensions.
+    """
     shape = (-1, *[1] * (x.dim() - 2))
     inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
     return (_wide(x) - _wide(mean).reshape(shape)).mul_(inverse), inverse
 
 
 def variance(x, mean, count):
-    """The mean square distance of each channel from its mean."""
+    """Returns the mean squared distance of each channel from its mean."""
     centered = _wide(x) - _wide(mean).reshape(-1, *[1] * (x.dim() - 2))
     return (centered.square_().sum((0, *range(2, x.dim()))) / count).to(mean.dtype)
 
 
 def sums(dy, x, mean, variance, epsilon):
-    """The gradients of scale and bias."""
+    """Returns the gradients of scale and bias."""
     over = (0, *range(2, x.dim()))
     normal, _ = _normal(x, mean, variance, epsilon)
     dscale, dbias = normal.mul_(_wide(dy)).sum(over), _wide(dy).sum(over)
@@ -29,7 +33,7 @@ def sums(dy, x, mean, variance, epsilon):
 
 
 def gradients(dy, x, scale, mean, variance, epsilon):
-    """The gradients of input, scale and bias, for a given mean and variance."""
+    """Returns the gradients of input, scale and bias, for a given mean and variance."""
     found = torch.ops.aten.native_batch_norm_backward(
         *(_wide(dy), _wide(x)),
         *(_wide(v) for v in (scale, mean, variance)),
@@ -39,7 +43,7 @@ def gradients(dy, x, scale, mean, variance, epsilon):
 
 
 def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
-    """The gradient of an input that mean and variance were computed from."""
+    """Returns the gradient of an input from which mean and variance were computed."""
     shape = (-1, *[1] * (x.dim() - 2))
     normal, inverse = _normal(x, mean, variance, epsilon)
     scale, dscale, dbias = (_wide(v).reshape(shape) for v in (scale, dscale, dbias))
@@ -47,3 +51,38 @@ def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
     dx = normal.mul_(-dscale / count).add_(_wide(dy)).sub_(dbias / count)
     dx = dx.mul_(scale * inverse)
     return dx.to(x.dtype)
+
+
+def ghost_norm(x, scale, bias, groups, epsilon):
+    """
+    Returns a batch normalised in that many parts, and their means and inverse deviations.
+    """
+    parts = [
+        torch.native_batch_norm(part, scale, bias, None, None, True, 0.0, epsilon)
+        for part in x.chunk(groups)
+    ]
+    if groups == 1:
+        y, mean, inverse = parts[0]
+        return y, mean[None].to(scale.dtype), inverse[None].to(scale.dtype)
+    y, *statistics = zip(*parts, strict=True)
+    mean, inverse = (torch.stack(values).to(scale.dtype) for values in statistics)
+    return torch.cat(y), mean, inverse
+
+
+def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
+    """Returns the gradients of `ghost_norm`'s input, scale and bias."""
+    parts = [
+        torch.ops.aten.native_batch_norm_backward(
+            *(*part, scale, None, None, *statistics, True, epsilon, [True, True, True])
+        )
+        for *part, statistics in zip(
+            dy.chunk(groups),
+            x.chunk(groups),
+            zip(_wide(mean), _wide(inverse), strict=True),
+            strict=True,
+        )
+    ]
+    if groups == 1:
+        return parts[0]
+    dx, dscale, dbias = zip(*parts, strict=True)
+    return torch.cat(dx), torch.stack(dscale).sum(0), torch.stack(dbias).sum(0)

@@ -1,4 +1,4 @@
-"""Batches of a training, of which each process reads its part."""
+"""Batches of a training; each process reads its part of them."""
 
 import importlib.util
 import inspect
@@ -20,8 +20,8 @@ ROLES = ("input", "label")
 
 def batch_axes(specs, meshes):
     """
-    The mesh axes that split the first dimension of all of these arguments alike, the
-    outermost first, with their sizes. Parts of batches are what they split batches into.
+    Returns the mesh axes that split the first dimension of all of these arguments alike,
+    the outermost first, with their sizes. These axes divide batches into parts.
     """
     firsts = [spec.split[0] if spec.split else () for spec in specs]
     found = {}
@@ -34,7 +34,7 @@ def batch_axes(specs, meshes):
 
 
 def place_in_batch(axes, meshes, rank):
-    """Which part of the batch a process is to be given, and of how many."""
+    """Returns which part of the batch a process gets, and of how many."""
     place = 0
     for mesh in meshes:
         if rank in mesh.ranks:
@@ -47,8 +47,8 @@ def place_in_batch(axes, meshes, rank):
 
 def share(spec, axes):
     """
-    The shape of the part of a batch for an argument, and the argument as the rest of its
-    layout splits this part.
+    Returns the shape of the part of a batch for an argument, and the argument as the rest
+    of its layout splits this part.
     """
     shape, others = list(spec.shape), []
     for dim, split in enumerate(spec.split):
@@ -61,8 +61,8 @@ def share(spec, axes):
 @dataclass(frozen=True)
 class BatchPart:
     """
-    What one process takes of batches: the arguments of the whole program that make up a
-    batch, `specs`, and those that the process `takes`.
+    What one process takes of batches: `specs` are the arguments of the whole program that
+    make up a batch, `takes` those that the process takes.
     """
 
     specs: tuple
@@ -72,7 +72,7 @@ class BatchPart:
 
     @classmethod
     def of(cls, program, rank):
-        """The part of a process of a program."""
+        """Returns the part of a process of a program."""
         own = {program.ARGUMENTS[i].name for i in program.RANKS[rank].program.arguments}
         specs = [spec for spec in program.ARGUMENTS if spec.role in ROLES]
         names = frozenset(s.name for s in specs if s.name in own)
@@ -80,17 +80,17 @@ class BatchPart:
 
     @property
     def axes(self):
-        """The axes that split whole batches into parts."""
+        """Returns the axes that divide whole batches into parts."""
         return batch_axes(self.specs, self.meshes)
 
     @property
     def place(self):
-        """Which part this is, and of how many."""
+        """Returns which part this is, and of how many."""
         return place_in_batch(self.axes, self.meshes.values(), self.rank)
 
     @property
     def samples(self):
-        """How many samples a whole batch has. Raises ProgramError."""
+        """Returns how many samples a whole batch has. Raises ProgramError."""
         sizes = {spec.shape[0] if spec.shape else None for spec in self.specs}
         if len(sizes) != 1 or None in sizes:
             names = ", ".join(f"{s.name!r} {list(s.shape)}" for s in self.specs)
@@ -103,8 +103,9 @@ class BatchPart:
 
     def cut(self, values, source, *, whole):
         """
-        This process's arguments of a batch, by name, of which it is given everything
-        (`whole`) or its part. `source` is what messages call it. Raises ProgramError.
+        Returns this process's arguments of a batch, by name. `values` hold the whole batch
+        (`whole`) or this process's part; `source` names it in messages. Raises
+        ProgramError.
         """
         axes = {} if whole else self.axes
         found = {}
@@ -118,7 +119,7 @@ class BatchPart:
         return found
 
     def named(self, batch, source):
-        """The tensors of a batch by the names of arguments. Raises ProgramError."""
+        """Returns the tensors of a batch by the names of arguments. Raises ProgramError."""
         names = [spec.name for spec in self.specs]
         if isinstance(batch, dict):
             given = batch
@@ -140,7 +141,9 @@ class BatchPart:
 
 
 def _fitting(spec, value, shape, source):
-    """The value in the argument's type. Raises ProgramError for another shape or kind."""
+    """
+    Returns the value in the argument's type. Raises ProgramError for another shape or kind.
+    """
     if list(value.shape) != list(shape):
         raise runtime.ProgramError(
             f"{source} gives {spec.role} {spec.name!r} as {list(value.shape)}, but this "
@@ -161,10 +164,10 @@ def _fitting(spec, value, shape, source):
 
 class Arrays:
     """
-    Batches from arrays by name, which hold one batch for all steps, have one more
-    dimension in front, of batches, or hold more samples than a batch: rows that follow
-    each other. After the last one they start over. Memory-mapped arrays stay on the disk,
-    but for what a process takes.
+    Batches from arrays by name. An array holds one batch for all steps, or has one more
+    dimension in front, of batches, or holds more samples than a batch, as consecutive rows.
+    After the last batch they start over. Memory-mapped arrays stay on the disk, except for
+    what a process takes.
     """
 
     is_endless = True
@@ -174,7 +177,7 @@ class Arrays:
 
     @property
     def length(self):
-        """How many batches there are before they start over."""
+        """Returns how many batches there are before they start over."""
         given = [s for s in self.part.specs if s.name in self.arrays]
         return max(
             (self._count(spec, self.arrays[spec.name]) for spec in given), default=1
@@ -187,18 +190,20 @@ class Arrays:
         return max(len(value) // spec.shape[0], 1) if spec.shape else 1
 
     def batches(self, first=1):
-        """This process's arguments of each batch, from that step on, without an end."""
+        """
+        Yields this process's arguments of each batch, from that step on, without an end.
+        """
         step = first
         while True:
             yield self.at(step)
             step += 1
 
     def once(self):
-        """Each batch once."""
+        """Yields each batch once."""
         return islice(self.batches(), self.length)
 
     def at(self, step):
-        """The batch of a step; the first step is 1."""
+        """Returns the batch of a step; the first step is 1."""
         values = {}
         for spec in self.part.specs:
             value = runtime.found(spec, [self.arrays])
@@ -213,9 +218,9 @@ class Arrays:
 
 class Samples:
     """
-    Batches from a torch Dataset: every epoch has every sample once, but for the last ones
-    that make no whole batch, in an order that follows from the seed and the epoch. All
-    distributions of a program are given the same batches.
+    Batches from a torch Dataset. Every epoch has every sample once, except for the last
+    ones that do not fill a batch, in an order that follows from the seed and the epoch. All
+    distributions of a program get the same batches.
     """
 
     is_endless = True
@@ -250,21 +255,23 @@ class Samples:
             yield self.part.cut(values, self.source, whole=False)
 
     def batches(self, first=1):
-        """This process's arguments of each batch, from that step on, without an end."""
+        """
+        Yields this process's arguments of each batch, from that step on, without an end.
+        """
         epoch, skipped = divmod(first - 1, self.length)
         while True:
             yield from self._epoch(epoch, skipped)
             epoch, skipped = epoch + 1, 0
 
     def once(self):
-        """Each batch once, in the order of the data set."""
+        """Yields each batch once, in the order of the data set."""
         return self._epoch(0, shuffle=False)
 
 
 class Stream:
     """
     Batches as an iterable gives them: whole ones, or this process's parts. Those of the
-    steps before the first are passed over. It may end.
+    steps before the first are skipped. It may end.
     """
 
     is_endless = False
@@ -280,11 +287,11 @@ class Stream:
         self.make = make if self.is_whole else lambda: make(*part.place)
 
     def once(self):
-        """Each batch once."""
+        """Yields each batch once."""
         return self.batches()
 
     def batches(self, first=1):
-        """This process's arguments of each batch, from that step on."""
+        """Yields this process's arguments of each batch, from that step on."""
         with _failures(self.source):
             made = self.make()
         if isinstance(made, IterableDataset):
@@ -296,7 +303,7 @@ class Stream:
 
 
 class _failures:
-    """Raises ProgramError for what a user's code, called inside, raises."""
+    """Raises ProgramError for errors that a user's code, called inside, raises."""
 
     def __init__(self, source):
         self.source = source
@@ -312,7 +319,9 @@ class _failures:
 
 
 def _guarded(iterable, source):
-    """The elements of a user's iterable. Raises ProgramError for what it raises."""
+    """
+    Yields the elements of a user's iterable. Raises ProgramError for errors that it raises.
+    """
     with _failures(source):
         iterator = iter(iterable)
     while True:
@@ -326,9 +335,9 @@ def _guarded(iterable, source):
 
 def read(part, texts, arrays=(), seed=0, workers=0):
     """
-    The batches that these texts name: `FILE.py:FUNCTION`, which returns a torch Dataset or
-    an iterable of batches, or `NAME=FILE.npy`, arrays that are memory-mapped. `arrays` are
-    others, by name. Raises ProgramError.
+    Returns the batches that these texts name: `FILE.py:FUNCTION`, which returns a torch
+    Dataset or an iterable of batches, or `NAME=FILE.npy`, arrays that are memory-mapped.
+    `arrays` are further ones, by name. Raises ProgramError.
     """
     known = [spec.name for spec in part.specs]
     mapped = {}
@@ -385,7 +394,7 @@ def _from_code(part, text, seed, workers):
 
 
 def _code(path):
-    """The module of a Python file, which finds what lies beside it. Raises ProgramError."""
+    """Imports a Python file, which can import what lies beside it. Raises ProgramError."""
     if not Path(path).is_file():
         raise runtime.ProgramError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(f"data_{Path(path).stem}", path)

@@ -1,8 +1,8 @@
 """
 Collectives of several tensors of one type in one message.
 
-Tensors are laid one behind the other in a flat one, which travels; what comes back are views
-of it where they are contiguous there.
+Tensors are laid one behind the other in a flat one, which is sent; the results are views of
+the flat result where they are contiguous there.
 """
 
 import torch
@@ -39,7 +39,7 @@ def _write(whole, parts, dims):
 
 
 def _pieces(flat, shapes):
-    """The tensors of these shapes that a flat one holds."""
+    """Returns the tensors of these shapes that a flat one holds."""
     pieces = flat.split([shape.numel() for shape in shapes])
     return [piece.view(s) for piece, s in zip(pieces, shapes, strict=True)]
 
@@ -73,7 +73,10 @@ def start_all_reduce(tensors, group, reduction):
 
 
 def start_reduce_scatter(tensors, group, dims, reduction):
-    """`dims`: for each tensor the dimension that is scattered, and in which runs."""
+    """
+    Starts to reduce and scatter; `dims` has for each tensor the dimension that is
+    scattered, and in which runs.
+    """
     if group.size == 1:
         return _alone(tensors)
     parts = [

@@ -1,9 +1,9 @@
 """
-What tensors travel as where processes reduce them.
+The types in which tensors are sent to be reduced by processes.
 
-Backends do not add or compare every type (gloo and NCCL know no 16-bit integers and none
-without a sign, but for bytes), and a maximum of theirs may drop a NaN, which torch's keeps.
-So a tensor is reduced as another one whose reduction, made one of its type again, is its own.
+Backends cannot add or compare every type (gloo and NCCL have no 16-bit integers, and no
+unsigned ones but bytes), and their maximum may drop a NaN, which torch's keeps. So a tensor
+is converted to a carrier, whose reduction, converted back, is that of the tensor.
 """
 
 import torch
@@ -20,8 +20,8 @@ _ADDED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def carried(x, reduction):
     """
-    A tensor for `x` (often `x` itself), the operation that reduces such tensors, and the
-    function that makes a tensor of the type of `x` of what that gives.
+    Returns the carrier of `x` (often `x` itself), the operation that reduces carriers, and
+    the function that converts the result to the type of `x`.
     """
     op = _OPS[reduction]
     if x.dtype == torch.bool:  # a sum of truths is true if one is
@@ -41,7 +41,7 @@ def carried(x, reduction):
 
 
 def _signed(x, ordered):
-    """64-bit integers with a sign: the same bits, or in the same order."""
+    """Returns 64-bit integers with a sign: with the same bits, or in the same order."""
     flipped = torch.iinfo(torch.int64).min if ordered else 0
     carrier = x.contiguous().view(torch.int64) ^ flipped
     return carrier, lambda y: (y ^ flipped).view(torch.uint64)
@@ -49,8 +49,8 @@ def _signed(x, ordered):
 
 def _integers(x, largest_nan):
     """
-    Integers in the order of floating-point numbers. A NaN is beyond all of them: above
-    for a maximum, below for a minimum.
+    Returns integers in the order of floating-point numbers. A NaN is beyond all of them:
+    above for a maximum, below for a minimum.
     """
     wide = x if x.dtype == torch.float64 else x.to(torch.float32)
     kind = torch.int64 if x.dtype == torch.float64 else torch.int32

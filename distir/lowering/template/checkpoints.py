@@ -3,10 +3,11 @@ Checkpoints in the format of torch.distributed.checkpoint (DCP).
 
 A checkpoint is a folder `step-<number>` that DCP can read: parameters, and what a module
 calls buffers, are under `model`, the optimizer's states under `state`, each by its name and
-as the whole tensor. Of parts that several processes hold the first one writes, in the
-background. `manifest.json` has the size and SHA-256 of every file. The folder is written
-under a hidden name, brought to the disk, and then renamed, so that a folder with that name
-is always complete; the previous checkpoint stays. All processes need the same file system.
+as the whole tensor. If several processes hold the same part, the first one writes it, in
+the background. `manifest.json` has the size and SHA-256 of every file. The folder is
+written under a hidden name, flushed to the disk, and then renamed, so that a folder with
+that name is always complete; the previous checkpoint stays. All processes need the same
+file system.
 """
 
 import hashlib
@@ -48,7 +49,7 @@ class CheckpointError(runtime.ProgramError):
 
 
 def steps_in(folder):
-    """The steps of which the folder has a checkpoint, ascending."""
+    """Returns the steps of which the folder has a checkpoint, ascending."""
     try:
         names = [entry.name for entry in Path(folder).iterdir() if entry.is_dir()]
     except FileNotFoundError:
@@ -59,12 +60,14 @@ def steps_in(folder):
 
 
 def folder_of(folder, step):
-    """The path of a step's checkpoint."""
+    """Returns the path of a step's checkpoint."""
     return Path(folder) / f"step-{step}"
 
 
 def key_of(spec):
-    """Where an argument is in a checkpoint: the part of it, and its name there."""
+    """
+    Returns where an argument is in a checkpoint: the section of it, and its name there.
+    """
     of_model = spec.role == "parameter" or not (spec.of or spec.counter)
     return "model" if of_model else "state", spec.name
 
@@ -99,7 +102,7 @@ class Stored:
         ]
 
     def box(self, index):
-        """The part of the tensor that a chunk of a checkpoint is."""
+        """Returns the part of the tensor that a chunk of a checkpoint is."""
         return box_of(self.part, *self.boxes[tuple(index.offset)])
 
 
@@ -131,16 +134,17 @@ class Saver:
 
     def __init__(self, folder, program, rank):
         self.folder, self.program, self.rank = Path(folder), program, rank
-        # Of its own: what the steps send meanwhile must not come between.
+        # A group of its own, so that communication of the steps does not interfere.
         self.group = dist.new_group(backend="gloo")
         self.thread = self.failure = None
         self.previous = max(steps_in(folder), default=None)
 
     def save(self, step, held):
         """
-        Begins to write the checkpoint of a step, of a copy of what is `held`: arguments
-        with the parts of this process. Those before it go once it is complete, but for the
-        last one. Raises CheckpointError, also for the one before that was still written.
+        Begins to write the checkpoint of a step, from a copy of what is `held`: arguments
+        with the parts of this process. Once it is complete, older ones except for the
+        previous one are removed. Raises CheckpointError, also for a previous one that
+        failed meanwhile.
         """
         self.finish()
         parts = {"model": {}, "state": {}}
@@ -172,7 +176,7 @@ class Saver:
             fault = None
             if self.rank == 0:
                 fault = _emptied(self.folder, partial)
-            # Whether the folder is there, so that the others do not wait in vain.
+            # Tells the others whether the folder exists, so that they do not wait in vain.
             told = [fault]
             dist.broadcast_object_list(told, 0, group=self.group, device="cpu")
             if told[0] is not None:
@@ -192,7 +196,7 @@ class Saver:
 
 
 def _emptied(folder, partial):
-    """Makes the folder to write to; what is wrong, if anything."""
+    """Makes an empty folder to write to; returns what is wrong, if anything."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*"):
@@ -204,7 +208,7 @@ def _emptied(folder, partial):
 
 
 def _reason(error):
-    """What was wrong first, of what DCP says of all processes."""
+    """Returns the first cause among what DCP reports of all processes."""
     if isinstance(error, CheckpointException):
         rank, (first, _) = next(iter(error.failures.items()))
         return f"rank {rank}: {_reason(first)}"
@@ -212,7 +216,7 @@ def _reason(error):
 
 
 class _CheckpointWriter(dcp.FileSystemWriter):
-    """Writes to a folder with checksums, and renames it when all is there."""
+    """Writes to a folder with checksums, and renames it when everything is there."""
 
     def __init__(self, partial, step, previous, number):
         super().__init__(partial)
@@ -251,7 +255,7 @@ class _CheckpointWriter(dcp.FileSystemWriter):
 
 
 class _quiet:
-    """Without what DCP tells of its own business on the way."""
+    """Suppresses DCP's own messages while it works."""
 
     def __enter__(self):
         self.level = logging.getLogger("torch.distributed.checkpoint").level
@@ -293,8 +297,9 @@ def _to_disk(path):
 
 def verified(path, share=0, shares=1):
     """
-    The manifest of a checkpoint whose files are as they were written; of `shares`
-    processes each looks at its share of the files. Raises CheckpointError.
+    Returns the manifest of a checkpoint after checking that its files are as they were
+    written; each of `shares` processes checks its share of the files. Raises
+    CheckpointError.
     """
     path = Path(path)
     try:
@@ -336,8 +341,8 @@ def verified(path, share=0, shares=1):
 
 class Checkpoint:
     """
-    A checkpoint to go on from: `step`, and by `parts` its tensors under any layout. Every
-    process makes it.
+    A checkpoint to continue from: its `step`, and by `parts` its tensors under any layout.
+    Every process makes it.
     """
 
     def __init__(self, folder, resume, rank):
@@ -362,9 +367,9 @@ class Checkpoint:
 
     def parts(self, specs, meshes):
         """
-        This process's parts, by name, of those arguments that a checkpoint holds, as they
-        are or as the tensors that they are made of. Every process calls it. Raises
-        CheckpointError for one that it does not hold.
+        Returns this process's parts, by name, of those arguments that a checkpoint holds,
+        as they are or as the tensors that they consist of. Every process must call it.
+        Raises CheckpointError for an argument that the checkpoint lacks.
         """
         reader = dcp.FileSystemReader(self.path)
         stored = reader.read_metadata().state_dict_metadata
@@ -384,7 +389,9 @@ class Checkpoint:
                     continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
-                part = torch.empty(shape, dtype=spec.dtype, device="cpu")
+                # A checkpoint does not hold the zeros that a tensor is filled up with.
+                made = torch.zeros if spec.padded or spec.flattened else torch.empty
+                part = made(shape, dtype=spec.dtype, device="cpu")
                 found[spec.name] = part
                 key = ".".join(key_of(spec))
                 wanted[key] = Stored(spec, mesh, self.rank, part)
@@ -417,7 +424,7 @@ class Checkpoint:
 
 
 def _advice(folder, earlier):
-    """What to do about a checkpoint that cannot be used."""
+    """Returns what to do about a checkpoint that cannot be used."""
     for step in reversed(earlier):
         try:
             verified(folder_of(folder, step))

@@ -1,9 +1,11 @@
 """
 Communication among the processes of a group, by torch.distributed.
 
-A tensor dimension that is split over a group in runs of `run` elements has its elements
-i at the member (i // run) % size; `run=None` is the contiguous split.
+If a tensor dimension is split over a group in runs of `run` elements, element i is at the
+member (i // run) % size; `run=None` is the contiguous split.
 """
+
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -26,8 +28,8 @@ class Group:
     """
     Some processes in the order of their positions along mesh axes.
 
-    `ranks` are global ranks in that order. A process group numbers its members by
-    ascending global rank; `order[i]` is the number of the member at position i.
+    `ranks` are global ranks in that order. A process group numbers its members by ascending
+    global rank; `order[i]` is the number of the member at position i.
     """
 
     def __init__(self, ranks, handle):
@@ -41,16 +43,16 @@ class Group:
         self.in_order = self.order == tuple(range(self.size))
 
     def by_position(self, parts):
-        """A list by member number as a list by position."""
+        """Returns a list by position, from a list by member number."""
         return [parts[number] for number in self.order]
 
     def by_number(self, parts):
-        """A list by position as a list by member number."""
+        """Returns a list by member number, from a list by position."""
         return [parts[self.order.index(number)] for number in range(self.size)]
 
 
 def _packed(x):
-    """`x` as a contiguous tensor of a type that backends can move."""
+    """Returns `x` as a contiguous tensor of a type that backends can send."""
     x = x.contiguous()
     return x if x.dtype in _MOVABLE else x.reshape(-1).view(torch.uint8)
 
@@ -60,7 +62,7 @@ def _unpacked(packed, dtype, shape):
 
 
 def split(x, count, dim, run=None):
-    """The `count` shards of a dimension."""
+    """Returns the `count` shards of a dimension."""
     if run is None:
         return list(x.chunk(count, dim))
     blocks = x.unflatten(dim, (x.shape[dim] // (count * run), count, run))
@@ -68,7 +70,9 @@ def split(x, count, dim, run=None):
 
 
 def join(parts, dim, run=None):
-    """The dimension whose shards are `parts`; the inverse of `split`."""
+    """
+    Returns the tensor whose shards along a dimension are `parts`; the inverse of `split`.
+    """
     if run is None:
         return torch.cat(parts, dim)
     blocks = [part.unflatten(dim, (part.shape[dim] // run, run)) for part in parts]
@@ -76,19 +80,19 @@ def join(parts, dim, run=None):
 
 
 def coordinate(group):
-    """This process's position in the group, as a scalar tensor."""
+    """Returns this process's position in the group, as a scalar tensor."""
     return torch.tensor(group.position)
 
 
 def keep_shard(x, group, dim, run=None):
-    """This process's shard of a value that it holds whole."""
+    """Returns this process's shard of a value that it holds whole."""
     return split(x, group.size, dim, run)[group.position].clone()
 
 
 class Arriving:
     """
-    A tensor on its way: `handles` are of the operations that bring it, `finish` makes it of
-    what they bring; `read` is what they read meanwhile.
+    A tensor in flight: `handles` are those of the operations that bring it, `finish` makes
+    the tensor of what they bring; `read` is what they read meanwhile.
     """
 
     def __init__(self, handles, finish, read=None):
@@ -97,7 +101,7 @@ class Arriving:
         self.read = read
 
     def wait(self):
-        """The tensor, when it is there; it is given once, and not held here any more."""
+        """Waits for the tensor and returns it, once: it is not held here any more."""
         for handle in self.handles:
             handle.wait()
         finish = self.finish
@@ -106,7 +110,7 @@ class Arriving:
 
 
 def wait(arriving):
-    """The tensor that a `start_` function brings, when it is there."""
+    """Waits for the tensor that a `start_` function brings and returns it."""
     return arriving.wait()
 
 
@@ -156,7 +160,7 @@ def start_reduce_scatter(x, group, dim, reduction, run=None):
 
 
 def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
-    """Splits `split_dim` and gathers `dim`."""
+    """Starts to split `split_dim` and gather `dim`."""
     if group.size == 1:
         return Arriving([], lambda: x)
     parts = group.by_number(split(x, group.size, split_dim, split_run))
@@ -188,10 +192,10 @@ def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
     return start_all_to_all(x, group, dim, split_dim, run, split_run).wait()
 
 
-def permute(x, group, shift=1):
-    """Each process passes its tensor `shift` positions on, around the ring."""
+def start_permute(x, group, shift=1):
+    """Passes each process's tensor `shift` positions on, around the ring."""
     if shift % group.size == 0:
-        return x
+        return Arriving([], lambda: x)
     packed = _packed(x)
     received = torch.empty_like(packed)
     target = group.ranks[(group.position + shift) % group.size]
@@ -200,13 +204,20 @@ def permute(x, group, shift=1):
         dist.P2POp(dist.isend, packed, target),
         dist.P2POp(dist.irecv, received, source),
     ]
-    for work in dist.batch_isend_irecv(transfers):
-        work.wait()
-    return _unpacked(received, x.dtype, x.shape)
+    # What is sent stays in memory until it is with its receiver.
+    return Arriving(
+        dist.batch_isend_irecv(transfers),
+        partial(_unpacked, received, x.dtype, x.shape),
+        packed,
+    )
+
+
+def permute(x, group, shift=1):
+    return start_permute(x, group, shift).wait()
 
 
 def broadcast(x, group, root):
-    """The root's tensor; the tensors of the others give its shape."""
+    """Returns the root's tensor; the tensors of the others give its shape."""
     if group.size == 1:
         return x
     packed = _packed(x).clone()
@@ -215,7 +226,7 @@ def broadcast(x, group, root):
 
 
 def reduce(x, group, root, reduction):
-    """The root gets the reduced tensor."""
+    """Returns the reduced tensor on the root."""
     if group.size == 1:
         return x
     carrier, op, restored = carried(x, reduction)
@@ -225,7 +236,7 @@ def reduce(x, group, root, reduction):
 
 
 def gather(x, group, root, dim, run=None):
-    """The root gets the joined shards, the others their own shard."""
+    """Returns the joined shards on the root; the others get their own shard."""
     if group.size == 1:
         return x
     if dist.get_rank() != root:
@@ -238,7 +249,7 @@ def gather(x, group, root, dim, run=None):
 
 
 def scatter(x, group, root, dim, run=None):
-    """Each process gets its shard of the root's tensor."""
+    """Returns each process's shard of the root's tensor."""
     if group.size == 1:
         return x
     shards = split(x, group.size, dim, run)
@@ -251,7 +262,7 @@ def scatter(x, group, root, dim, run=None):
 
 
 def send(x, peer):
-    """Sends a tensor to the process with that rank; waits until it is on its way."""
+    """Sends a tensor to the process with that rank; returns when it may be overwritten."""
     dist.send(_packed(x), peer)
 
 
@@ -263,15 +274,15 @@ def recv(shape, dtype, peer):
     return _unpacked(packed, x.dtype, x.shape)
 
 
-# Sends that may still be under way, as pairs of a handle and the tensor that it reads.
+# Sends that may still be in flight, as pairs of a handle and the tensor that it reads.
 _sends = []
 
 
 def start_send(x, peer):
     """
-    Starts to send a tensor to the process with that rank and goes on; nothing may write
-    to it before `finish_sends`. Tensors from one process to another arrive in the order
-    in which both name them.
+    Starts to send a tensor to the process with that rank; nothing may write to it before
+    `finish_sends`. Tensors from one process to another arrive in the order in which both
+    name them.
     """
     _sends[:] = [(work, sent) for work, sent in _sends if not work.is_completed()]
     packed = _packed(x)
@@ -279,14 +290,14 @@ def start_send(x, peer):
 
 
 def finish_sends():
-    """Waits until everything that was sent is with its receiver."""
+    """Waits until everything that was sent has reached its receiver."""
     while _sends:
         work, _ = _sends.pop(0)
         work.wait()
 
 
 def start_recv(shape, dtype, peer):
-    """Starts to receive a tensor; `wait` gives it."""
+    """Starts to receive a tensor; `wait` returns it."""
     x = torch.empty(shape, dtype=dtype)
     packed = _packed(x)
     return Arriving([dist.irecv(packed, peer)], lambda: _unpacked(packed, dtype, shape))

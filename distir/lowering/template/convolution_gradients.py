@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 def _flat(margins):
-    """Padding as F.pad wants it: the last dimension first."""
+    """Returns padding as F.pad takes it: the last dimension first."""
     return [n for pair in reversed(margins) for n in pair]
 
 
@@ -16,7 +16,7 @@ def _is_symmetric(margins):
 
 
 def _cropped(padded, margins):
-    """Without the padding of space."""
+    """Returns a tensor without the padding of space."""
     for dim, (before, after) in enumerate(margins, start=2):
         padded = padded.narrow(dim, before, padded.shape[dim] - before - after)
     return padded
@@ -28,7 +28,7 @@ def _padded_shape(shape, margins):
 
 
 def conv_grad(x, weight, dy, strides, dilations, margins, groups):
-    """The gradients of input and weight."""
+    """Returns the gradients of input and weight."""
     padded, pads = x, [before for before, _ in margins]
     if not _is_symmetric(margins):
         padded, pads = F.pad(x, _flat(margins)), [0] * len(strides)
@@ -57,7 +57,7 @@ def conv_grad_weight(x, dy, shape, strides, dilations, margins, groups):
 
 
 def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
-    """The gradients of input, weight and bias that are wanted."""
+    """Returns the gradients of input, weight and bias that are wanted."""
     return torch.ops.aten.convolution_backward(
         *(dy, x, weight, None, strides, pads, dilations),
         *(False, [0] * len(strides), groups, wanted),
@@ -65,7 +65,7 @@ def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
 
 
 def _reach(shape, kernel, windows, strides, dilations, margins):
-    """The padding, with what windows reach beyond it at the end (ceil mode)."""
+    """Returns the padding, with what windows reach beyond it at the end (ceil mode)."""
     return [
         (before, max(after, (n - 1) * s + (k - 1) * d + 1 - before - size))
         for size, k, n, s, d, (before, after) in zip(
@@ -75,7 +75,7 @@ def _reach(shape, kernel, windows, strides, dilations, margins):
 
 
 def _fits(pads, kernel):
-    """Whether PyTorch takes that much padding."""
+    """Whether PyTorch's call accepts that much padding."""
     return all(2 * pad <= size for pad, size in zip(pads, kernel, strict=True))
 
 
@@ -99,7 +99,10 @@ def max_pool_grad(dy, x, kernel, strides, dilations, margins):
 
 
 def average_pool_grad(dy, shape, counts, kernel, strides, dilations, margins):
-    """`counts`: per dimension and window how many places count."""
+    """
+    Returns the gradient of average pooling; `counts` has, per dimension and window, how
+    many elements count.
+    """
     windows = dy.shape[2:]
     margins = _reach(shape, kernel, windows, strides, dilations, margins)
     for dim, numbers in enumerate(counts, start=2):

@@ -1,4 +1,4 @@
-"""Dropout that draws the same elements however a tensor is split."""
+"""Dropout that drops the same elements however a tensor is split."""
 
 import torch
 
@@ -8,7 +8,10 @@ _CHUNK = 1 << 20
 
 
 def _positions(places, local, shape, splits, coordinates):
-    """The positions in the whole tensor of elements of a part, given those in the part."""
+    """
+    Returns the positions in the whole tensor of elements of a part, given those in the
+    part.
+    """
     found, stride = 0, 1
     for dim in reversed(range(len(local))):
         index, places = places % local[dim], places // local[dim]
@@ -24,10 +27,10 @@ def _positions(places, local, shape, splits, coordinates):
 
 def _kept(x, counter, coordinates, key, threshold, shape, splits):
     """
-    Which elements of x are kept, as (start, end, booleans) of one chunk after another:
-    those whose random number is at least `threshold`. Numbers depend on key, counter and
-    the position in the whole tensor, of that shape, which `splits` (dimension, parts,
-    run) cut into parts: this one is the part at these coordinates.
+    Yields which elements of x are kept, as (start, end, booleans) of one chunk after
+    another: those whose random number is at least `threshold`. Numbers depend on key,
+    counter and the position in the whole tensor, of that shape, which `splits` (dimension,
+    parts, run) divide into parts: x is the part at these coordinates.
     """
     key = random_numbers.threefry(key, *random_numbers.halves(counter))
     for start in range(0, x.numel(), _CHUNK):
@@ -43,8 +46,8 @@ def dropout(
     x, counter, *coordinates, key, threshold, scale, shape=(), splits=(), mask=None
 ):
     """
-    The elements of x that are kept, times `scale`, the others zero. Says in `mask`, if
-    given, which are kept.
+    Returns the elements of x that are kept, times `scale`, the others zero. If given,
+    `mask` is set to which elements are kept.
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     flat, values = out.view(-1), x.reshape(-1)
@@ -58,6 +61,6 @@ def dropout(
 
 
 def dropout_and_mask(x, *arguments, **options):
-    """What `dropout` gives, and the mask of the elements that are kept."""
+    """Returns what `dropout` does, and the mask of the elements that are kept."""
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     return dropout(x, *arguments, mask=mask, **options), mask

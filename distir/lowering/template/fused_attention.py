@@ -1,7 +1,7 @@
 """
-Attention that is trained: the forward keeps the logarithms of the sums of exponentials, from
-which the backward has the probabilities again. Both call the kernels that PyTorch's own
-attention takes, where there is one for these tensors.
+Attention in training: the forward keeps the logarithms of the sums of exponentials, from
+which the backward computes the probabilities again. Both call the kernels that PyTorch's
+own attention uses, if there is one for these tensors.
 """
 
 import math
@@ -13,10 +13,10 @@ aten = torch.ops.aten
 
 def attention(query, key, value, mask=None, **options):
     """
-    The result and the sums of exponentials, (batch, heads, queries), as logarithms; 0 for a
-    query that sees no key. Operands are (batch, heads, length, size), or, where `heads`
-    gives the numbers of query and key heads, (batch, length, heads * size). A mask of
-    booleans says which keys a query sees, one of floats is added.
+    Returns the result, and the logarithms of the sums of exponentials, (batch, heads,
+    queries); 0 for a query that sees no key. Operands are (batch, heads, length, size) or,
+    if `heads` gives the numbers of query and key heads, (batch, length, heads * size). A
+    boolean mask says which keys a query sees, a float mask is added.
     """
     kernel = Attention(query, key, value, mask, **options)
     out, sums = kernel.forward()
@@ -24,11 +24,60 @@ def attention(query, key, value, mask=None, **options):
 
 
 def attention_grad(dy, out, sums, query, key, value, mask=None, **options):
-    """The gradients of query, key and value, from the results of `attention`."""
+    """Returns the gradients of query, key and value, from the results of `attention`."""
     kernel = Attention(query, key, value, mask, **options)
     dy, out = (kernel.by_head(x, kernel.query.shape[1]) for x in (dy, out))
     found = kernel.backward(dy, out, sums)
     return tuple(kernel.packed(x).to(query.dtype) for x in found)
+
+
+def placed_attention(
+    query_positions, key_positions, query, key, value, mask=None, **options
+):
+    """
+    The same where a query sees the keys that are not behind its position; the logarithms are
+    -infinity for a query that sees none.
+    """
+    positions = query_positions, key_positions
+    kernel = Attention(query, key, value, mask, positions=positions, **options)
+    out, sums = kernel.forward()
+    blind = (kernel.mask == -torch.inf).all(-1)
+    sums = sums.masked_fill(blind, -torch.inf)
+    return kernel.packed(out.masked_fill(blind[..., None], 0)).to(query.dtype), sums
+
+
+def placed_attention_grad(
+    dy,
+    out,
+    sums,
+    query_positions,
+    key_positions,
+    query,
+    key,
+    value,
+    mask=None,
+    **options,
+):
+    """The gradients of query, key and value, from the results of `placed_attention`."""
+    sums = sums.masked_fill(sums == -torch.inf, 0)
+    positions = query_positions, key_positions
+    given = dy, out, sums, query, key, value, mask
+    return attention_grad(*given, positions=positions, **options)
+
+
+def merge_attention(out, sums, other, other_sums):
+    """Attention over all keys from that over some and that over the others."""
+    total = torch.logaddexp(sums, other_sums)
+    known = total.masked_fill(total == -torch.inf, 0)
+    shares = [(own - known).exp_()[..., None] for own in (sums, other_sums)]
+    if out.dim() == 3:
+        heads = sums.shape[1]
+        parts = [x.unflatten(-1, (heads, -1)) for x in (out, other)]
+        merged = sum(x * s.transpose(1, 2) for x, s in zip(parts, shares, strict=True))
+        merged = merged.flatten(2)
+    else:
+        merged = out * shares[0] + other * shares[1]
+    return merged.to(out.dtype), total
 
 
 class Attention:
@@ -44,6 +93,8 @@ class Attention:
         is_causal=False,
         scale=None,
         softcap=None,
+        positions=None,
+        blocks=None,
     ):
         self.is_packed = heads is not None
         query_heads, key_heads = heads or (0, 0)
@@ -58,22 +109,40 @@ class Attention:
         self.is_causal = is_causal
         self.mask = None if mask is None else self._added(mask)
         if is_causal and mask is not None and query.is_cuda:
-            # Its kernels take one or the other.
+            # Its kernels take a mask or a causal flag, not both.
             self.mask = self.mask.masked_fill(self._seen().logical_not(), -torch.inf)
             self.is_causal = False
+        if positions is not None:
+            self._hide(positions[1] > positions[0][:, None])
+        if blocks is not None:
+            queries, keys = (
+                self._blocks(x.shape[2], *blocks) for x in (self.query, self.key)
+            )
+            self._hide(queries[:, None] != keys)
+
+    def _hide(self, hidden):
+        """Masks the keys that a query does not see, as (queries, keys)."""
+        if self.mask is None:
+            self.mask = torch.zeros((), dtype=self.wide, device=self.query.device)
+        self.mask = self.mask.masked_fill(hidden, -torch.inf)
+
+    def _blocks(self, length, count, run):
+        """The number of the block of each query or key."""
+        places = torch.arange(length, device=self.query.device)
+        return places // (run or length // count) % count
 
     def by_head(self, x, heads):
-        """(batch, heads, length, size)"""
+        """Returns `x` as (batch, heads, length, size)."""
         if self.is_packed:
             x = x.unflatten(-1, (heads, -1)).transpose(1, 2)
         return x.to(self.wide)
 
     def packed(self, x):
-        """The inverse of `by_head`, but for the element type."""
+        """Returns the inverse of `by_head`, except for the element type."""
         return x.transpose(1, 2).flatten(2) if self.is_packed else x
 
     def _added(self, mask):
-        """A mask that is added to the scores, whole along queries and keys."""
+        """Returns a mask that is added to the scores, whole along queries and keys."""
         lengths = self.query.shape[2], self.key.shape[2]
         if mask.dtype == torch.bool:
             added = torch.zeros_like(mask, dtype=self.wide)
@@ -83,12 +152,12 @@ class Attention:
         return mask[None] if mask.dim() == 3 else mask
 
     def _seen(self):
-        """Which keys a query sees that sees none behind it."""
+        """Returns which keys each query sees under a causal mask."""
         lengths = self.query.shape[2], self.key.shape[2]
         return torch.ones(lengths, dtype=torch.bool, device=self.query.device).tril()
 
     def _kernel(self):
-        """The kernel of PyTorch that takes these tensors; "" for none."""
+        """Returns the kernel of PyTorch that takes these tensors; "" if there is none."""
         if self.softcap is not None or self.query.shape[3] != self.value.shape[3]:
             return ""
         if not self.query.is_cuda:
@@ -99,7 +168,7 @@ class Attention:
         return {1: "flash", 2: "efficient"}.get(choice, "")
 
     def forward(self):
-        """The result and the sums of exponentials."""
+        """Returns the result and the logarithms of the sums of exponentials."""
         operands, kernel = self._operands(), self._kernel()
         if kernel == "cpu":
             return aten._scaled_dot_product_flash_attention_for_cpu(
@@ -121,7 +190,7 @@ class Attention:
         return weights @ self._repeated(self.value), sums
 
     def backward(self, dy, out, sums):
-        """The gradients of query, key and value."""
+        """Returns the gradients of query, key and value."""
         operands, kernel = (dy, *self._operands()), self._kernel()
         if kernel == "cpu":
             return aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -129,7 +198,7 @@ class Attention:
                 attn_mask=self.mask,
                 scale=self.scale,
             )
-        # Of random numbers that nobody draws.
+        # The state of random numbers, none of which are drawn.
         lengths = self.query.shape[2], self.key.shape[2]
         none = torch.empty(2, dtype=torch.uint64, device=dy.device)
         if kernel == "flash":
@@ -155,13 +224,19 @@ class Attention:
         return dquery, self._over_groups(dkey), self._over_groups(dvalue)
 
     def _operands(self):
-        """Query, key and value as kernels take them: only the CPU's share key heads."""
+        """
+        Returns query, key and value as kernels take them: only the CPU's accept fewer key
+        heads than query heads.
+        """
         if not self.query.is_cuda:
             return self.query, self.key, self.value
         return self.query, self._repeated(self.key), self._repeated(self.value)
 
     def _written_out(self, dy, out, sums):
-        """The gradients without a kernel, of keys and values for each query head."""
+        """
+        Returns the gradients without a kernel, those of keys and values for each query
+        head.
+        """
         key, value = self._repeated(self.key), self._repeated(self.value)
         capped, scores = self._scores()
         weights = (scores - sums[..., None]).exp_().to(self.wide)
@@ -173,7 +248,9 @@ class Attention:
         return dscores @ key, dkey, weights.transpose(2, 3) @ dy
 
     def _bias(self):
-        """The mask as the memory-efficient kernel has it, for every batch and head."""
+        """
+        Returns the mask as the memory-efficient kernel takes it, for every batch and head.
+        """
         if self.mask is None:
             return None
         scores = *self.query.shape[:3], self.key.shape[2]
@@ -186,17 +263,17 @@ class Attention:
         )
 
     def _repeated(self, x):
-        """Keys or values for each query head."""
+        """Returns keys or values repeated for each query head."""
         groups = self.query.shape[1] // x.shape[1]
         return x if groups == 1 else x.repeat_interleave(groups, 1)
 
     def _over_groups(self, x):
-        """Sums over the query heads of a key head."""
+        """Returns sums over the query heads of a key head."""
         key_heads = self.key.shape[1]
         return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).sum(2)
 
     def _scores(self):
-        """The scores with factor and cap, and these with the mask."""
+        """Returns the scores with factor and cap, and the scores with the mask."""
         scores = self.query @ self._repeated(self.key).transpose(2, 3) * self.scale
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap

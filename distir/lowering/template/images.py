@@ -7,7 +7,7 @@ import torch
 
 def _positions(count, size, scale, place, start, end):
     """
-    The positions in the input (of `size` elements) of the `count` output elements.
+    Returns the positions in the input (of `size` elements) of the `count` output elements.
     """
     i = torch.arange(count, dtype=torch.float64)
     length = scale * size
@@ -26,7 +26,7 @@ def _positions(count, size, scale, place, start, end):
 
 
 def _kernel(distance, mode, cubic):
-    """The weight of a sample at a distance."""
+    """Returns the weight of a sample at a distance."""
     d = distance.abs()
     if mode == "linear":
         return (1 - d).clamp(min=0)
@@ -50,7 +50,9 @@ def _resize_axis(
     exclude_outside,
     outside,
 ):
-    """`x` with `count` elements along an axis, of which each is `1 / scale` wide."""
+    """
+    Returns `x` with `count` elements along an axis, each of which is `1 / scale` wide.
+    """
     size = x.shape[axis]
     at = _positions(count, size, scale, place, *span)
     shape = [1] * x.dim()
@@ -88,8 +90,8 @@ def _resize_axis(
 
 def resize(x, roi, scales, sizes, policy, axes, **options):
     """
-    Interpolates along each axis in turn; to `sizes`, or by `scales`. The options are
-    those of `_resize_axis`.
+    Interpolates along each axis in turn, to `sizes` or by `scales`. The options are those
+    of `_resize_axis`.
     """
     axes = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     if sizes is not None:
@@ -115,8 +117,8 @@ def resize(x, roi, scales, sizes, policy, axes, **options):
 
 def resize_grad(dy, shape, scales, **options):
     """
-    The gradient of `resize` by these scales of all axes, for an input of that shape: what
-    resizing makes of each element alone says how much of it is in the result.
+    Returns the gradient of `resize` by these scales of all axes, for an input of that
+    shape: resizing each unit vector shows how much of each element is in the result.
     """
     out = dy.to(torch.float64)
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
@@ -132,7 +134,7 @@ def resize_grad(dy, shape, scales, **options):
 
 
 def _corners(boxes, centers):
-    """The least and the largest corner of each box."""
+    """Returns the least and the largest corner of each box."""
     if centers:
         middle, half = boxes[:, :2], boxes[:, 2:] / 2
         return middle - half, middle + half
@@ -142,8 +144,8 @@ def _corners(boxes, centers):
 
 def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
     """
-    Rows (batch, class, box) of the best boxes, at most `count` of each class, none of
-    which overlaps a better one by more than `overlap` of their union.
+    Returns rows (batch, class, box) of the best boxes, at most `count` of each class, none
+    of which overlaps a better one by more than `overlap` of their union.
     """
     chosen = []
     for batch in range(scores.shape[0]):
@@ -170,9 +172,9 @@ def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
 
 def _bilinear(image, y, x, edge):
     """
-    Samples of (channels, height, width) at the points of y and x: the four neighbours of
-    each point, weighted, whose sum is the sample. Outside counts as 0; with `edge`, points
-    up to one element outside count as the edge.
+    Returns samples of (channels, height, width) at the points of y and x: the weighted sum
+    of the four neighbours of each point. Points outside count as 0; with `edge`, points up
+    to one element outside count as the edge.
     """
     height, width = image.shape[-2:]
     valid = torch.ones_like(y, dtype=torch.bool)
@@ -225,7 +227,7 @@ def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
 def deform_conv(
     x, weight, offset, bias, mask, strides, before, dilations, groups, offset_groups
 ):
-    """A convolution whose samples are moved by `offset` and weighted by `mask`."""
+    """Computes a convolution whose samples are moved by `offset` and weighted by `mask`."""
     batch, channels = x.shape[:2]
     outputs, _, *kernel = weight.shape
     size = offset.shape[2:]

@@ -15,7 +15,10 @@ def gather_elements(x, indices, axis):
 
 
 def gather_nd(x, indices, batch_dims=0):
-    """The last dimension of `indices` are index tuples into x, after the batch."""
+    """
+    Looks up elements; the last dimension of `indices` holds index tuples into x, after the
+    batch.
+    """
     batch = x.shape[:batch_dims]
     length = indices.shape[-1]
     flat = x.reshape(batch.numel(), *x.shape[batch_dims:])
@@ -65,14 +68,17 @@ def tensor_scatter(x, update, places, axis, mode="linear"):
 
 
 def compress(x, condition, axis=None):
-    """The slices along `axis` (the elements, if None) where the condition holds."""
+    """Returns the slices along `axis` (the elements, if None) where the condition holds."""
     if axis is None:
         x, axis = x.reshape(-1), 0
     return x.index_select(axis, condition.nonzero().reshape(-1))
 
 
 def one_hot(indices, depth, values, axis=-1):
-    """`values` are the off and the on value; out-of-range indices are all off."""
+    """
+    Returns one-hot vectors; `values` are the off and the on value; out-of-range indices are
+    all off.
+    """
     classes = torch.arange(depth)
     places = indices.to(torch.int64)
     places = torch.where(places < 0, places + depth, places)
@@ -93,7 +99,10 @@ def reverse_sequence(x, lengths, batch_axis, time_axis):
 
 
 def unique(x, axis=None, ordered=True):
-    """Unique slices, where each occurs first, which one each slice is, how often."""
+    """
+    Returns unique slices, where each occurs first, which one each slice is, and how often
+    each occurs.
+    """
     if axis is None:
         found, inverse, counts = torch.unique(
             x.reshape(-1), return_inverse=True, return_counts=True
@@ -117,7 +126,7 @@ def unique(x, axis=None, ordered=True):
 
 
 def gather_grad(dy, indices, shape, axis):
-    """The gradient of a look-up along `axis` of data of that shape."""
+    """Returns the gradient of a look-up along `axis` of data of that shape."""
     depth = indices.dim()
     slices = dy.movedim(tuple(range(axis, axis + depth)), tuple(range(depth)))
     rest = slices.shape[depth:]

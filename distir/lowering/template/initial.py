@@ -1,21 +1,21 @@
 """
 Initial values of parameters, the same for every distribution.
 
-Each element is a function of the seed, the name of its tensor and its position in the
-whole tensor alone: counter-based random numbers. Only integers are computed up to the
-last multiplication, so that every device draws the same bits.
+Each element depends only on the seed, the name of its tensor and its position in the whole
+tensor: random numbers are counter-based. All but the last multiplication are computed with
+integers, so that every device draws the same bits.
 """
 
 import hashlib
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 
-from . import collectives, runtime
+from . import collectives, flattening, runtime
 from .random_numbers import MASK, threefry
 
 STANDARD_DEVIATION = 0.02
-"""Of matrices, as language models are initialised."""
+"""The standard deviation of matrices, as language models are initialised."""
 
 _CHUNK = 1 << 20
 _LANES = 8
@@ -23,8 +23,8 @@ _LANES = 8
 
 def normal(key, positions):
     """
-    Numbers for elements of a tensor, in float64: almost standard normal, the sum of
-    eight uniform 16-bit integers, at most 4.9 standard deviations from 0.
+    Returns numbers for elements of a tensor, in float64: almost standard normal, as the sum
+    of eight uniform 16-bit integers, at most 4.9 standard deviations from 0.
     """
     total = torch.zeros_like(positions)
     for draw in range(2):
@@ -36,24 +36,53 @@ def normal(key, positions):
 
 
 def positions(spec, mesh, rank):
-    """The positions, in the whole tensor, of the elements that a process holds."""
+    """
+    The positions, in the whole tensor, of the elements that a process holds; -1 of the
+    zeros that it is filled up with.
+    """
+    if spec.flattened:
+        return _flat_positions(spec, mesh, rank)
     place = {}
     if mesh is not None:
         place = mesh.coordinates()[mesh.ranks.index(rank)]
     found = torch.zeros((), dtype=torch.int64)
-    for dim, size in enumerate(spec.shape):
+    is_behind = torch.zeros((), dtype=torch.bool)
+    for dim, size in enumerate(spec.whole_shape):
         index = torch.arange(size)
         for axis, run in spec.split[dim] if spec.split else ():
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
+        size = spec.shape[dim]
         found = found.unsqueeze(-1) * size + index
-    return found
+        is_behind = is_behind.unsqueeze(-1) | (index >= size)
+    return torch.where(is_behind, -1, found) if spec.padded else found
+
+
+def _flat_positions(spec, mesh, rank):
+    """Returns the positions of what a process holds of a flattened tensor."""
+    splits = spec.flattened[1]
+    begin, end, blocks = flattening.held(spec, mesh, rank)
+    found = torch.empty((end - begin, len(blocks)), dtype=torch.int64)
+    is_behind = torch.arange(begin, end) >= prod(
+        flattening.block_shape(spec.whole_shape, splits)
+    )
+    for column, block in enumerate(blocks):
+        index, total, stride = torch.arange(begin, end), 0, 1
+        places = flattening.places(spec.whole_shape, splits, block)
+        is_zero = is_behind
+        for size, own in zip(reversed(spec.shape), reversed(places), strict=True):
+            here = own.to(index.device)[index % len(own)]
+            total = total + here * stride
+            is_zero = is_zero | (here >= size)
+            index, stride = index // len(own), stride * size
+        found[:, column] = torch.where(is_zero, -1, total)
+    return found.reshape(runtime.local_shape(spec, mesh))
 
 
 def parameter(spec, mesh, rank, seed):
     """
-    A process's part of a new parameter. Matrices and everything of more dimensions are
-    normal with a standard deviation of 0.02; of the others, scales (what is initially
-    `ones`) are one and the rest zero.
+    Returns a process's part of a new parameter. Tensors of two or more dimensions are
+    normal with a standard deviation of 0.02; of the others, scales (initially `ones`) are
+    one and the rest zero.
     """
     if spec.repacked:
         return runtime.shard(
@@ -65,7 +94,7 @@ def parameter(spec, mesh, rank, seed):
     where = positions(spec, mesh, rank)
     if len(spec.shape) < 2:
         value = 1 if spec.initial == "ones" else 0
-        return torch.full(where.shape, value, dtype=spec.dtype)
+        return torch.where(where < 0, 0, value).to(spec.dtype)
     digest = hashlib.sha256(f"{seed}:{spec.name}".encode()).digest()
     key = tuple(int.from_bytes(digest[i : i + 4], "big") for i in (0, 4))
     out = torch.empty(where.shape, dtype=spec.dtype)
@@ -73,4 +102,4 @@ def parameter(spec, mesh, rank, seed):
     for start in range(0, len(places), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         flat[chunk] = (normal(key, places[chunk]) * STANDARD_DEVIATION).to(spec.dtype)
-    return out
+    return out.masked_fill_(where < 0, 0) if spec.padded or spec.flattened else out

@@ -1,4 +1,4 @@
-"""What a training tells while it goes: lines of text, JSON lines, TensorBoard."""
+"""Reports of a training: lines of text, JSON lines, TensorBoard."""
 
 import json
 import time
@@ -11,9 +11,9 @@ from . import runtime
 
 class Log:
     """
-    Of rank 0: a line of text for each step, and if there is a file an object of JSON in a
-    line of its own, such as `{"step": 3, "loss": 2.5, "seconds": 0.1}`; with a folder also
-    TensorBoard's scalars. What a file holds from an earlier run stays.
+    The log of rank 0: a line of text for each step and, if there is a file, a JSON object
+    in a line of its own, such as `{"step": 3, "loss": 2.5, "seconds": 0.1}`; with a folder
+    also TensorBoard's scalars. What a file holds from an earlier run stays.
     """
 
     def __init__(self, file="", tensorboard=""):
@@ -33,7 +33,7 @@ class Log:
                 ) from error
 
     def step(self, step, steps, numbers, **others):
-        """Tells the numbers that a step gave, by name, and `others`, in files alone."""
+        """Reports the numbers that a step gave, by name; `others` go to files alone."""
         text = ", ".join(f"{name} {value:.9g}" for name, value in numbers.items())
         runtime.report(f"step {step} of {steps}: {text}")
         now = time.perf_counter()
@@ -41,7 +41,7 @@ class Log:
         self.last = now
 
     def evaluation(self, step, numbers):
-        """Tells the means over an evaluation, by name."""
+        """Reports the means over an evaluation, by name."""
         text = ", ".join(f"{name} {value:.9g}" for name, value in numbers.items())
         runtime.report(f"evaluation after step {step}: {text}")
         named = {f"evaluation {name}": value for name, value in numbers.items()}
@@ -59,7 +59,7 @@ class Log:
                     self.writer.add_scalar(name.replace(" ", "/"), value, step)
 
     def close(self):
-        """Ends the files."""
+        """Closes the files."""
         for open_file in (self.file, self.writer):
             if open_file is not None:
                 open_file.close()

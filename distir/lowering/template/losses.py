@@ -4,14 +4,17 @@ import torch
 import torch.nn.functional as F
 
 NO_LABEL = -(2**62)
-"""No label is ignored; PyTorch's own default would ignore -100."""
+"""Stands for ignoring no label; PyTorch's own default would ignore -100."""
 
 CHUNK = 1 << 24
-"""Logits that are there at once in the type that losses are computed in."""
+"""The number of logits that exist at once in the type in which losses are computed."""
 
 
 def _chunks(logits, *others):
-    """Rows of logits and as many numbers of each of the others, not too many at once."""
+    """
+    Yields rows of logits and as many numbers of each of the others, a limited number at a
+    time.
+    """
     rows = logits.reshape(-1, logits.shape[-1])
     count = max(1, CHUNK // max(1, rows.shape[1]))
     others = [other.reshape(-1) for other in others]
@@ -19,7 +22,7 @@ def _chunks(logits, *others):
 
 
 def _by_rows(function, logits, *others):
-    """What a function makes of some rows at a time, in one tensor."""
+    """Applies a function to some rows at a time and returns the results as one tensor."""
     chunks = _chunks(logits, *others)
     parts = (function(*chunk) for chunk in chunks)
     if len(chunks) == 1:
@@ -35,7 +38,7 @@ def _by_rows(function, logits, *others):
 
 
 def cross_entropy(logits, labels, factor, ignore_index, dtype):
-    """The sum over all labels that count, times `factor`."""
+    """Returns the sum of the losses of all labels that count, times `factor`."""
     ignored = NO_LABEL if ignore_index is None else ignore_index
     parts = [
         F.cross_entropy(rows.to(dtype), classes, ignore_index=ignored, reduction="sum")
@@ -55,7 +58,10 @@ def cross_entropy_grad(dloss, logits, labels, factor, ignore_index):
 
 
 def _row_gradients(rows, classes, scale):
-    """The gradients of rows of logits, with what the loss of each is multiplied by."""
+    """
+    Returns the gradients of rows of logits; `scale` is what the loss of each is multiplied
+    by.
+    """
     out = torch.softmax(rows, -1, dtype=scale.dtype)
     places = classes[:, None]
     out.scatter_add_(1, places, out.new_full((1, 1), -1.0).expand_as(places))
@@ -68,21 +74,24 @@ def logit_maximum(logits, dtype):
 
 def exponential_sum(logits, maximum):
     def of_rows(rows, largest):
-        # 16-bit logits less a maximum of 32 bits are 32 bits wide.
+        # 16-bit logits minus a 32-bit maximum are 32 bits wide.
         return (rows - largest[:, None]).exp_().sum(-1)
 
     return _by_rows(of_rows, logits, maximum).reshape(maximum.shape)
 
 
 def label_logit(logits, labels, dtype):
-    """0 where the label is none of the classes held here."""
+    """Returns the logit of each label; 0 if the label is none of the classes held here."""
     held, classes = _among(labels, logits.shape[-1])
     found = logits.gather(-1, classes)[..., 0].to(dtype)
     return torch.where(held, found, 0.0)
 
 
 def cross_entropy_sum(maximum, total, chosen, labels, classes, factor, ignore_index):
-    """NaN where a label that counts is no class at all."""
+    """
+    Returns the sum of the losses of all labels that count; NaN if one of these is no class
+    at all.
+    """
     each = total.log() - (chosen - maximum)
     held, _ = _among(labels, classes)
     each = torch.where(held, each, float("nan"))
@@ -109,6 +118,6 @@ def cross_entropy_part_grad(
 
 
 def _among(labels, count):
-    """Which labels are classes, and the classes with 0 for the others."""
+    """Returns which labels are classes, and the classes with 0 for the others."""
     held = (labels >= 0) & (labels < count)
     return held, torch.where(held, labels, 0).to(torch.int64)[..., None]

@@ -17,7 +17,7 @@ EVALUATION = "evaluation_program.py"
 
 
 def load_package():
-    """The package in this folder, whatever the folder is called."""
+    """Imports the package in this folder, whatever the folder is called."""
     here = Path(__file__).resolve().parent
     # The modules here are found through the package, and hide no others.
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != here]

@@ -1,8 +1,8 @@
 """
-The modules that a generated program is made of, and how they get their tensors.
+The modules of which a generated program consists, and how they get their tensors.
 
 What a module holds is in its `__dict__` too, where Python finds it at once: the look-up of
-`torch.nn.Module` takes about a microsecond, which a step of small tensors would feel.
+`torch.nn.Module` takes about a microsecond, which matters in a step of small tensors.
 """
 
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from torch import nn
 @dataclass(frozen=True)
 class Places:
     """
-    What the program of a rank takes and gives: rows of `ARGUMENTS` and of `RESULTS`.
-    `members` are the arguments that its modules hold, by the path of each; `overwritten` says
-    which argument a result is, overwritten.
+    What the program of a rank takes and returns: rows of `ARGUMENTS` and of `RESULTS`.
+    `members` are the arguments that its modules hold, by the path of each; `overwritten`
+    says which argument a result overwrites.
     """
 
     arguments: tuple[int, ...]
@@ -45,7 +45,7 @@ class Scope(nn.Module):
 
 
 def _place(module, path):
-    """The module at a path but for its last part, made if need be, and that part."""
+    """Returns the module at a path without its last part, made if needed, and that part."""
     *parts, last = path.split(".")
     for part in parts:
         if part not in module._modules:
@@ -67,8 +67,8 @@ def add_module(module, path, child):
 
 def add_parameters(module, *paths, states=()):
     """
-    Declares parameters, and for each of them states of the optimizer, with such names behind
-    the parameter's; `RankModule.hold` gives them their tensors.
+    Declares parameters, and for each of them states of the optimizer, whose names follow
+    the parameter's; `RankModule.hold` assigns their tensors.
     """
     for path in paths:
         inside, name = _place(module, path)
@@ -86,12 +86,15 @@ def _note(module, kind, tensors, name):
 
 
 def tensors(module, state=""):
-    """All parameters of a module, or the states of a kind, in the order of declaration."""
+    """
+    Returns all parameters of a module, or the states of a kind, in the order of
+    declaration.
+    """
     return [tensors[name] for tensors, name in module._tensors[state]]
 
 
 def add_buffers(module, *paths):
-    """Declares what a module holds besides: constants, other states."""
+    """Declares what else a module holds: constants, other states."""
     for path in paths:
         inside, name = _place(module, path)
         inside.register_buffer(name, None)
@@ -99,8 +102,8 @@ def add_buffers(module, *paths):
 
 class RankModule(Scope):
     """
-    The program of a rank. `forward` takes what its modules do not hold, and gives what they
-    do not hold either; `main` takes and gives everything, in the order of the tables.
+    The program of a rank. `forward` takes and returns only what its modules do not hold;
+    `main` takes and returns everything, in the order of the tables.
     """
 
     places = Places((), ())
@@ -113,7 +116,7 @@ class RankModule(Scope):
         self._members = None
 
     def main(self, *arguments):
-        """All results for all arguments."""
+        """Returns all results for all arguments."""
         if self._members is None:
             self._find_members()
         self.hold(arguments)
@@ -128,7 +131,7 @@ class RankModule(Scope):
         )
 
     def hold(self, arguments):
-        """Gives members their tensors, where they do not have them."""
+        """Assigns tensors to members that do not have them."""
         held = self._held
         for i, inside, name, is_parameter in self._members:
             value = arguments[i]

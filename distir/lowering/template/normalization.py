@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 
 def layer_norm(x, scale, bias, axis, epsilon, stash):
-    """The normalised tensor, the means and the inverse standard deviations."""
+    """Returns the normalised tensor, the means and the inverse standard deviations."""
     axes = tuple(range(axis % x.dim(), x.dim()))
     wide = x.to(stash)
     mean = wide.mean(axes, keepdim=True)
@@ -22,7 +22,7 @@ def rms_norm(x, scale, axis, epsilon, stash):
 
 
 def batch_norm_training(x, scale, bias, mean, variance, epsilon, momentum):
-    """The normalised batch and the new running mean and variance."""
+    """Returns the normalised batch and the new running mean and variance."""
     axes = (0, *range(2, x.dim()))
     own_mean = x.mean(axes)
     own_variance = x.var(axes, correction=0)

@@ -4,7 +4,7 @@ import torch
 
 
 def as_int64(x):
-    """`x` as int64, exactly; fails for unsigned values of 2**63 and more."""
+    """Returns `x` as int64, exactly; fails for unsigned values of 2**63 and more."""
     if x.dtype == torch.uint64:
         x = x.view(torch.int64)
         if bool((x < 0).any()):
@@ -14,19 +14,23 @@ def as_int64(x):
 
 
 def to_unsigned(x, dtype):
-    """Floats to unsigned integers, through int64 for those below 2**63."""
+    """Converts floats to unsigned integers, through int64 for those below 2**63."""
     if dtype == torch.uint8 or dtype == torch.uint64:
         return x.to(dtype)
     return x.to(torch.int64).to(dtype)
 
 
 def to_narrow(x, least, largest, dtype):
-    """Integers of less than a byte, one per element of `dtype`; wraps around."""
+    """
+    Converts to integers of less than a byte, one per element of `dtype`; wraps around.
+    """
     return ((x.to(torch.int64) - least) % (largest - least + 1) + least).to(dtype)
 
 
 def to_float4(x):
-    """The nearest value (of two, the even one) of 4-bit floats (E2M1), as float32."""
+    """
+    Returns the nearest value (of two, the even one) of 4-bit floats (E2M1), as float32.
+    """
     x = x.to(torch.float32)
     size = x.abs()
     step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
@@ -35,8 +39,8 @@ def to_float4(x):
 
 def bit_shift(x, amount, left):
     """
-    Shifts of integers. By less than 0 or by the number of bits and more, nothing of
-    the number is left but, to the right, the sign of a signed one.
+    Shifts integers. If the amount is negative or at least the number of bits, nothing
+    remains except, for a shift to the right, the sign of a signed integer.
     """
     bits = x.dtype.itemsize * 8
     unsigned = x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -55,7 +59,7 @@ def bit_shift(x, amount, left):
 
 def to_float8(x, dtype, saturate=True, round_mode="up"):
     """
-    Casts to an 8-bit float. What is too large becomes the largest finite value if
+    Casts to an 8-bit float. Values that are too large become the largest finite value if
     `saturate`, else infinity or NaN, whichever the type has.
     """
     if x.dtype == dtype:
@@ -88,7 +92,7 @@ def to_float8(x, dtype, saturate=True, round_mode="up"):
 
 
 def _to_exponent(x, saturate, round_mode):
-    """Powers of two, stored as their biased exponent (E8M0)."""
+    """Returns powers of two, stored as their biased exponent (E8M0)."""
     magnitude = x.abs().to(torch.float64)
     mantissa, exponent = torch.frexp(magnitude)  # magnitude = mantissa * 2**exponent
     whole = exponent.to(torch.int64) - 1
@@ -107,7 +111,10 @@ def _to_exponent(x, saturate, round_mode):
 
 
 def cumulative(function, x, axis, exclusive, reverse):
-    """A running sum or product, backwards if `reverse`, without the own element."""
+    """
+    Returns a running sum or product, backwards if `reverse`, without the element itself if
+    `exclusive`.
+    """
     if reverse:
         x = x.flip(axis)
     out = function(x, axis, dtype=x.dtype)

@@ -1,11 +1,12 @@
 """
-Optimizer steps of ONNX. Each takes the learning rate, the number of steps done, and per
-parameter its value, gradient and state; it returns the new values, then the new states.
+Optimizer steps of ONNX. Each takes the learning rate, the number of steps done, and for
+each parameter its value, gradient and states; it returns the new values, then the new
+states.
 """
 
 
 def _by_kind(rows):
-    """All new values, then all first states, and so on."""
+    """Returns all new values, then all first states, and so on."""
     return tuple(value for kind in zip(*rows, strict=True) for value in kind)
 
 

@@ -13,7 +13,9 @@ def _out_size(size, kernel, stride, dilation, before, after, ceil):
 
 
 def _windows(x, kernel, strides, dilations, before, counts, fill):
-    """All windows of the spatial dimensions: (n, c, *positions, elements of a window)."""
+    """
+    Returns all windows of the spatial dimensions: (n, c, *positions, elements of a window).
+    """
     spatial = len(kernel)
     for i in reversed(range(spatial)):
         dim = x.dim() - (spatial - i) if i == spatial - 1 else 2 + i
@@ -53,7 +55,10 @@ def max_pool(
     indices=False,
     columns_first=False,
 ):
-    """The maximum of each window; with `indices`, also its place in the flattened input."""
+    """
+    Returns the maximum of each window; with `indices`, also its position in the flattened
+    input.
+    """
     counts = _counts(x, kernel, strides, dilations, before, after, ceil)
     least = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     windows = _windows(x, kernel, strides, dilations, before, counts, least)

@@ -7,12 +7,12 @@ from .numeric import to_float4, to_float8
 
 
 def integer_matmul(a, b):
-    """The exact product of integer matrices, in int64."""
+    """Returns the exact product of integer matrices, in int64."""
     return a.to(torch.int64) @ b.to(torch.int64)
 
 
 def _per_row(zero, rank):
-    """A zero point per row of a matrix as a column."""
+    """Returns a zero point per row of a matrix as a column."""
     return zero if zero.dim() == 0 or zero.numel() == 1 else zero.reshape(-1, 1)
 
 
@@ -26,7 +26,7 @@ def matmul_integer(a, b, a_zero=None, b_zero=None):
 
 
 def convolve_integer(x, weight, x_zero=None, weight_zero=None, convolve=F.conv2d):
-    """A convolution of integers, exact as long as sums stay below 2**53."""
+    """Returns a convolution of integers, exact as long as sums stay below 2**53."""
     x, weight = x.to(torch.float64), weight.to(torch.float64)
     if x_zero is not None:
         x = x - x_zero.to(torch.float64)
@@ -37,7 +37,7 @@ def convolve_integer(x, weight, x_zero=None, weight_zero=None, convolve=F.conv2d
 
 
 def _along(parameter, x, axis, block):
-    """A scale or zero point in a shape that broadcasts with x."""
+    """Returns a scale or zero point in a shape that broadcasts with x."""
     if parameter.numel() == 1 and parameter.dim() <= 1:
         return parameter.reshape(())
     if block:
@@ -51,7 +51,7 @@ def _along(parameter, x, axis, block):
 def quantize(
     x, scale, zero, dtype, axis=1, block=0, saturate=True, limits=None, precision=None
 ):
-    """round(x / scale) + zero, saturated to the range of `dtype` or to `limits`."""
+    """Returns round(x / scale) + zero, saturated to the range of `dtype` or to `limits`."""
     precision = precision or x.dtype
     scaled = x.to(precision) / _along(scale, x, axis, block).to(precision)
     if dtype == torch.float32:
@@ -66,7 +66,7 @@ def quantize(
 
 
 def dequantize(x, scale, zero, dtype, axis=1, block=0):
-    """(x - zero) * scale."""
+    """Returns (x - zero) * scale."""
     if x.dtype.is_floating_point:
         values = x.to(torch.float32)
         if zero is not None:
@@ -80,7 +80,7 @@ def dequantize(x, scale, zero, dtype, axis=1, block=0):
 
 
 def dynamic_quantize(x):
-    """uint8 values with the scale and zero point that their range asks for."""
+    """Returns uint8 values with the scale and zero point that their range needs."""
     low, high = x.min().clamp(max=0), x.max().clamp(min=0)
     scale = (high - low) / 255
     zero = torch.where(scale == 0, 0, ((0 - low) / scale).round()).clamp(0, 255)

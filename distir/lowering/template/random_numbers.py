@@ -11,8 +11,8 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 def threefry(key, first, second):
     """
-    Threefry-2x32-20 of a key (two 32-bit integers, or tensors of them) and counters (two
-    int64 tensors of 32-bit integers): two tensors of 32-bit integers.
+    Returns Threefry-2x32-20 of a key (two 32-bit integers, or tensors of them) and counters
+    (two int64 tensors of 32-bit integers): two tensors of 32-bit integers.
     """
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x0, x1 = (first + keys[0]) & MASK, (second + keys[1]) & MASK
@@ -28,5 +28,5 @@ def threefry(key, first, second):
 
 
 def halves(numbers):
-    """The lower and upper 32 bits of 64-bit integers."""
+    """Returns the lower and upper 32 bits of 64-bit integers."""
     return numbers & MASK, (numbers >> 32) & MASK

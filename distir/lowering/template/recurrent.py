@@ -26,8 +26,8 @@ def _scan(step, x, lengths, states, backwards):
 
 def _layer(make_step, x, weights, lengths, states, direction, batch_first):
     """
-    Runs one or two directions; `weights` (of which the second are those of the last state)
-    and `states` hold a row for each.
+    Runs one or two directions; `weights` (the second of which are for the last state) and
+    `states` hold a row for each.
     """
     if batch_first:
         x = x.transpose(0, 1)
@@ -50,11 +50,11 @@ def _layer(make_step, x, weights, lengths, states, direction, batch_first):
 
 
 _GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn_tanh": (0,)}
-"""Where the gates of PyTorch's kernels are among those of ONNX."""
+"""The positions of the gates of PyTorch's kernels among those of ONNX."""
 
 
 def _kernel(kind, x, w, r, b, states, direction, batch_first):
-    """One or two directions by PyTorch's own kernel."""
+    """Runs one or two directions by PyTorch's own kernel."""
     if batch_first:
         x = x.transpose(0, 1)
         states = [None if s is None else s.transpose(0, 1) for s in states]
@@ -88,8 +88,8 @@ def _kernel(kind, x, w, r, b, states, direction, batch_first):
 
 def _gradients(run, operands, gradients):
     """
-    The gradients of what a function computes of tensors, by those of its results: it is
-    computed again, and PyTorch differentiates it.
+    Returns the gradients of the tensors from which a function computes, given those of its
+    results: it is run again, and PyTorch differentiates it.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [tensor.detach().clone().requires_grad_() for tensor in operands]
@@ -99,7 +99,7 @@ def _gradients(run, operands, gradients):
 
 
 def _biases(bias, gates, hidden):
-    """The input and the recurrent bias of one direction."""
+    """Returns the input bias and the recurrent bias of one direction."""
     if bias is None:
         return 0.0, torch.zeros(gates * hidden)
     return bias.chunk(2)

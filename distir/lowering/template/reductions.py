@@ -7,8 +7,8 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 def reduce(kind, x, axes, keep, noop=False):
     """
-    The ONNX reduction of that name over `axes` (None or none: all, or nothing if
-    `noop`). Also of empty sets, where it has a neutral element.
+    Returns the ONNX reduction of that name over `axes` (None or none: all, or nothing if
+    `noop`). Empty sets are allowed if the reduction has a neutral element.
     """
     dtype = x.dtype
     if dtype in _UNSIGNED:
@@ -76,7 +76,7 @@ def _extreme(x, axes, keep, largest, dtype):
 
 
 def arg_extreme(function, x, axis, keep, last):
-    """The first (or last) position of the extreme."""
+    """Returns the first (or last) position of the extreme."""
     if x.dtype in _UNSIGNED:
         x = x.to(torch.int64)
     if not last:
@@ -85,12 +85,12 @@ def arg_extreme(function, x, axis, keep, last):
 
 
 def top_k(x, count, axis, largest):
-    """The `count` extremes in order and their positions; of equals the first."""
+    """Returns the `count` extremes in order and their positions; of equals the first."""
     values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
 def hardmax(x, axis):
-    """1 at the first maximum, 0 elsewhere."""
+    """Returns 1 at the first maximum, 0 elsewhere."""
     place = x.argmax(axis, keepdim=True)
     return torch.zeros_like(x).scatter(axis, place, 1)

@@ -1,4 +1,4 @@
-"""Starts one process of a distributed program: groups, arguments, results."""
+"""Runs one process of a distributed program: its groups, arguments and results."""
 
 import os
 import sys
@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from . import collectives
+from . import collectives, flattening
 
 KEPT_ROLES = ("parameter", "state")
 """The roles of arguments that a checkpoint holds."""
 
 
 class ProgramError(Exception):
-    """The program cannot run; the message says why."""
+    """Raised if the program cannot run; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class Tensor:
     gradient belongs to; `initial` what a training starts with where no file holds it;
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
     `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
-    dimension along which it holds other tensors, and their names and sizes.
+    dimension along which it holds other tensors, and their names and sizes. Processes have
+    it filled up with zeros to the shape `padded`, and flattened with `flattened`, its length
+    and the splits of `flattening.flatten`; `split` is of what that gives.
+    `loss_scale` is which state of loss scaling it is.
     """
 
     name: str
@@ -46,25 +49,32 @@ class Tensor:
     of: str = ""
     initial: str = ""
     repacked: tuple = ()
+    padded: tuple = ()
+    flattened: tuple = ()
     setting: str = ""
     default: float | None = None
     counter: bool = False
+    loss_scale: str = ""
 
     def parts(self):
-        """The whole tensors that it is made of, if it is made of several."""
+        """Returns the whole tensors that it consists of, if it consists of several."""
         dim, parts = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
-            yield replace(
-                self, name=name, shape=shape, mesh=None, split=(), repacked=()
-            )
+            whole = replace(self, mesh=None, split=(), padded=(), flattened=())
+            yield replace(whole, name=name, shape=shape, repacked=())
+
+    @property
+    def whole_shape(self):
+        """The shape that it has before it is flattened."""
+        return self.padded or self.shape
 
 
 @dataclass(frozen=True)
 class MeshSpec:
     """
-    Named axes over an ordered list of ranks, the last axis varying fastest; `groups`
-    are the combinations of axes that the program communicates over.
+    Named axes over an ordered list of ranks, the last axis varying fastest; `groups` are
+    the combinations of axes over which the program communicates.
     """
 
     axes: dict[str, int]
@@ -72,14 +82,16 @@ class MeshSpec:
     groups: list[tuple[str, ...]]
 
     def coordinates(self):
-        """The coordinates of each rank, by axis, in the order of `ranks`."""
+        """Returns the coordinates of each rank, by axis, in the order of `ranks`."""
         return [
             dict(zip(self.axes, c, strict=True))
             for c in product(*(range(n) for n in self.axes.values()))
         ]
 
     def members(self, axes, rank):
-        """The ranks that differ from `rank` only along `axes`, the first axis major."""
+        """
+        Returns the ranks that differ from `rank` only along `axes`, the first axis major.
+        """
         places = self.coordinates()
         own = places[self.ranks.index(rank)]
         return [
@@ -90,7 +102,10 @@ class MeshSpec:
 
 @dataclass(frozen=True)
 class Rank:
-    """What one process runs: a class, and the numbers that set it apart."""
+    """
+    What one process runs: a class, and the numbers that distinguish it from other ranks of
+    that class.
+    """
 
     program: type
     numbers: tuple[int, ...] = ()
@@ -135,12 +150,16 @@ class ProcessMesh:
         ]
 
     def group(self, *axes):
-        """The processes that differ from this one only along these axes."""
+        """Returns the processes that differ from this one only along these axes."""
         return self._groups[axes]
 
 
 def shard(value, spec, mesh, rank):
     """The part of a global tensor that a rank of the mesh holds."""
+    if spec.padded:
+        value = flattening.pad(value, spec.padded)
+    if spec.flattened:
+        value = flattening.flatten(value, *spec.flattened)
     if mesh is None:
         return value
     place = mesh.coordinates()[mesh.ranks.index(rank)]
@@ -155,16 +174,23 @@ def shard(value, spec, mesh, rank):
 
 def local_shape(spec, mesh):
     """The shape of the part that one process holds."""
+    shape = spec.whole_shape
+    if spec.flattened:
+        length, splits = spec.flattened
+        shape = (length, *(parts for _, parts, _ in splits))
     if mesh is None or not spec.split:
-        return spec.shape
+        return shape
     return tuple(
         size // prod(mesh.axes[axis] for axis, _ in axes)
-        for size, axes in zip(spec.shape, spec.split, strict=True)
+        for size, axes in zip(shape, spec.split, strict=True)
     )
 
 
 def assemble(parts, spec, mesh):
-    """The global tensor that the parts of a mesh's ranks make up; inverse of `shard`."""
+    """
+    Returns the global tensor that the parts of a mesh's ranks make up; the inverse of
+    `shard`.
+    """
     held = {
         tuple(place.values()): parts[rank]
         for rank, place in zip(mesh.ranks, mesh.coordinates(), strict=True)
@@ -173,7 +199,7 @@ def assemble(parts, spec, mesh):
     combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
 
     def merge(axis, how):
-        """Merges what differs only along an axis; a merged axis has coordinate 0."""
+        """Merges parts that differ only along an axis; a merged axis has coordinate 0."""
         at = list(mesh.axes).index(axis)
         rows = {}
         for place in sorted(held):
@@ -194,11 +220,15 @@ def assemble(parts, spec, mesh):
         for axis, run in reversed(spec.split[dim]):
             merge(axis, lambda row, d=dim, r=run: collectives.join(row, d, r))
     (value,) = held.values()
+    if spec.flattened:
+        value = flattening.unflatten(value, spec.whole_shape, spec.flattened[1])
+    for dim, size in enumerate(spec.shape if spec.padded else ()):
+        value = value.narrow(dim, 0, size)
     return value
 
 
 def holders(spec, mesh):
-    """The ranks whose parts make up a tensor: one for each that replicates it."""
+    """Returns the ranks whose parts make up a tensor: one for each set of replicas."""
     needed = {axis for axes in spec.split for axis, _ in axes}
     needed |= {axis for axis, _ in spec.partial}
     return [
@@ -216,12 +246,12 @@ def holds(spec, source):
 
 
 def joined(spec, value_of):
-    """A whole tensor, of the values of the parts that it is made of."""
+    """Returns a whole tensor, joined from the values of the parts that it consists of."""
     return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
 
 
 def found(spec, sources):
-    """The whole value of an argument, from the first source that has it."""
+    """Returns the whole value of an argument, from the first source that has it."""
     for source in sources:
         if spec.name in source:
             return source[spec.name]
@@ -234,7 +264,7 @@ def found(spec, sources):
 
 
 def argument(spec, mesh, rank, sources):
-    """This process's part of an argument, from the first source that has it."""
+    """Returns this process's part of an argument, from the first source that has it."""
     value = found(spec, sources)
     if spec.shape is not None and tuple(value.shape) != spec.shape:
         raise ProgramError(
@@ -251,7 +281,7 @@ def argument(spec, mesh, rank, sources):
 
 def collect(specs, own, meshes, rank):
     """
-    The whole tensors, by name, on rank 0; the other processes send it their parts.
+    Returns the whole tensors, by name, on rank 0; the other processes send it their parts.
     `specs` and `own`, this process's parts, are by index.
     """
     whole = {}
@@ -276,7 +306,7 @@ def collect(specs, own, meshes, rank):
 
 
 def report(text):
-    """A line of progress, from rank 0."""
+    """Prints a line of progress, on rank 0."""
     if dist.get_rank() == 0:
         print(text, file=sys.stderr, flush=True)
 
@@ -339,7 +369,7 @@ def check_compiler(backend):
 
 
 def body_of(program, rank, device):
-    """What a process runs of a program; every process makes all meshes."""
+    """Returns what a process runs of a program; every process makes all meshes."""
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
     }
@@ -349,7 +379,7 @@ def body_of(program, rank, device):
 
 @contextmanager
 def processes(program, backend, timeout_s, init_method):
-    """This process among the others: its rank, its device, the body that it runs."""
+    """Joins the other processes, and returns this process's rank, device and body."""
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
         with torch.inference_mode():
@@ -360,7 +390,9 @@ def processes(program, backend, timeout_s, init_method):
 
 
 def results_of(body, arguments):
-    """The results of a run, as a tuple, once everything that it sent is there."""
+    """
+    Returns the results of a run, as a tuple, once everything that it sent has arrived.
+    """
     results = body.main(*arguments)
     collectives.finish_sends()
     if isinstance(results, tuple):
@@ -370,8 +402,8 @@ def results_of(body, arguments):
 
 def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
     """
-    Runs this process's part of a program (the module `program`): the results by name
-    on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
+    Runs this process's part of a program (the module `program`) and returns the results by
+    name on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
     """
     with processes(program, backend, timeout_s, init_method) as (rank, device, body):
         own = program.RANKS[rank].program

@@ -13,14 +13,15 @@ DECAYS = ("none", "linear", "cosine")
 @dataclass(frozen=True)
 class StepSettings:
     """
-    What the hyper-parameters of the optimizer are in each step. Steps count from 1.
+    The hyper-parameters of the optimizer in each step. Steps count from 1.
 
-    - `warmup`: in so many first steps the learning rate grows in equal parts to its full
-      value, which it first has in the last of them (`LinearLR` with `start_factor` 1/N
-      and `total_iters` N - 1).
+    - `warmup`: the number of first steps in which the learning rate grows in equal parts to
+      its full value, which it first has in the last of them (`LinearLR` with `start_factor`
+      1/N and `total_iters` N - 1).
     - `decay`: from then on it falls to `least` as `cosine` (`CosineAnnealingLR`) or
-      `linear` (`LinearLR`), which it would reach in the step after `last`; or not: `none`.
-    - `given`: by setting the values of all steps, instead of these and of the program's.
+      `linear` (`LinearLR`), which it would reach in the step after `last`; or it stays:
+      `none`.
+    - `given`: the values of all steps by setting, instead of these and of the program's.
     """
 
     warmup: int = 0
@@ -30,7 +31,7 @@ class StepSettings:
     given: dict = field(default_factory=dict)
 
     def at(self, step, spec):
-        """The value in a step of the setting that an argument stands for."""
+        """Returns the value, in a step, of the setting that an argument stands for."""
         known = self.given.get(spec.setting)
         if known is not None:
             if step > len(known):
@@ -44,7 +45,7 @@ class StepSettings:
         return self.rate(step - 1, spec.default)
 
     def rate(self, done, full):
-        """The learning rate after so many steps where the full one is given."""
+        """Returns the learning rate after so many steps, given the full one."""
         if done < self.warmup:
             return full * (done + 1) / self.warmup
         if self.decay == "none":
@@ -55,12 +56,12 @@ class StepSettings:
         return self.least + (full - self.least) * left
 
     def changes(self):
-        """Whether it says anything about any step."""
+        """Whether it changes the settings of any step."""
         return bool(self.warmup or self.decay != "none" or self.given)
 
 
 def read(path):
-    """The values of all steps by setting, from a JSON file."""
+    """Reads the values of all steps by setting, from a JSON file."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         return {name: [float(v) for v in values] for name, values in found.items()}

@@ -5,14 +5,14 @@ import torch.nn.functional as F
 
 
 def reshape(x, shape, allow_zero=False):
-    """0 in `shape` keeps a dimension, unless `allow_zero`."""
+    """Reshapes; 0 in `shape` keeps a dimension, unless `allow_zero`."""
     if not allow_zero:
         shape = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
     return x.reshape(shape)
 
 
 def flatten(x, axis):
-    """A matrix; the dimensions before `axis` are its rows."""
+    """Returns a matrix; the dimensions before `axis` are its rows."""
     axis %= x.dim() + 1
     rows = x.shape[:axis].numel()
     return x.reshape(rows, x.numel() // rows if rows else x.shape[axis:].numel())
@@ -27,19 +27,19 @@ def unsqueeze(x, axes):
 
 
 def expand(x, shape):
-    """Broadcasts both ways."""
+    """Broadcasts in both directions."""
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
 
 
 def split_evenly(x, count, axis):
-    """`count` parts; the last one may be smaller."""
+    """Returns `count` parts; the last one may be smaller."""
     each = -(-x.shape[axis] // count)
     sizes = [each] * (count - 1)
     return x.split([*sizes, x.shape[axis] - sum(sizes)], axis)
 
 
 def slice_(x, starts, ends, axes=None, steps=None):
-    """Python's slices, also backwards, along `axes`."""
+    """Returns Python's slices, also backwards, along `axes`."""
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -99,7 +99,10 @@ def center_crop_pad(x, shape, axes=None):
 
 
 def depth_to_space(x, size):
-    """Blocks from the channels, whose position in the block is major."""
+    """
+    Moves blocks from the channels to space; the position in the block is the major part of
+    a channel.
+    """
     n, c, h, w = x.shape
     x = x.reshape(n, size, size, c // size**2, h, w)
     return x.permute(0, 3, 4, 1, 5, 2).reshape(n, c // size**2, h * size, w * size)
@@ -113,20 +116,23 @@ def space_to_depth(x, size):
 
 
 def sequence_insert(sequence, x, place):
-    """A new sequence with `x` before `place`."""
+    """Returns a new sequence with `x` before `place`."""
     out = list(sequence)
     out.insert(place if place >= 0 else len(out) + place, x)
     return out
 
 
 def sequence_erase(sequence, place):
-    """A new sequence without the element at `place`."""
+    """Returns a new sequence without the element at `place`."""
     out = list(sequence)
     del out[place]
     return out
 
 
 def split_to_sequence(x, sizes, axis, keep):
-    """The parts of those sizes (one number: of that size, the last may be smaller)."""
+    """
+    Returns the parts of those sizes (one number: all of that size, the last may be
+    smaller).
+    """
     parts = list(x.split(sizes, axis))
     return parts if keep else [part.squeeze(axis) for part in parts]

@@ -1,10 +1,10 @@
-"""Fourier transforms with the last dimension as real and imaginary part."""
+"""Fourier transforms whose last dimension holds real and imaginary part."""
 
 import torch
 
 
 def _complex(x):
-    """A complex tensor from one or two parts, at least in single precision."""
+    """Returns a complex tensor from one or two parts, at least in single precision."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.shape[-1] == 1:
         return x.squeeze(-1)
@@ -26,7 +26,7 @@ def dft(x, length, axis, inverse=False, onesided=False):
 
 
 def stft(x, step, window, length=None, onesided=True):
-    """Transforms of windowed frames, `step` apart, of (batch, samples, parts)."""
+    """Returns transforms of windowed frames, `step` apart, of (batch, samples, parts)."""
     signal = _complex(x if x.dim() == 3 else x.unsqueeze(-1))
     length = len(window) if length is None else length
     frames = signal.unfold(1, length, step)
@@ -39,7 +39,9 @@ def stft(x, step, window, length=None, onesided=True):
 
 
 def mel_weights(bins, length, rate, low, high):
-    """The triangles that turn a spectrum of `length` samples into `bins` mel bins."""
+    """
+    Returns the triangles that turn a spectrum of `length` samples into `bins` mel bins.
+    """
     to_mel = lambda f: 2595 * torch.log10(1 + torch.tensor(f) / 700)  # noqa: E731
     count = length // 2 + 1
     first, last = to_mel(float(low)), to_mel(float(high))

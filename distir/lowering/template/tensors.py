@@ -1,4 +1,4 @@
-"""Tensors in files, with PyTorch alone: safetensors and .pt."""
+"""Reads and writes tensors in files, with PyTorch alone: safetensors and .pt."""
 
 import json
 import struct
@@ -28,7 +28,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class FileError(Exception):
-    """A tensor file cannot be used; the message says why."""
+    """Raised if a tensor file cannot be used; the message says why."""
 
 
 class Constants:
@@ -40,7 +40,7 @@ class Constants:
         self._made = {}
 
     def tensor(self, name, dtype, shape):
-        """A constant on the default device; the same tensor each time."""
+        """Returns a constant on the default device; the same tensor each time."""
         if self._bytes is None:
             self._bytes = load(self._path)
         device = torch.get_default_device()
@@ -51,7 +51,9 @@ class Constants:
 
 
 def load(path):
-    """The tensors of a file by name; those of a safetensors file are memory-mapped."""
+    """
+    Returns the tensors of a file by name; those of a safetensors file are memory-mapped.
+    """
     path = Path(path)
     try:
         if path.suffix == ".pt":
@@ -94,7 +96,7 @@ def _load_safetensors(path):
 
 
 def save(path, tensors):
-    """Writes tensors by name, as .pt or safetensors by the ending of the path."""
+    """Writes tensors by name, as .pt or safetensors depending on the suffix of the path."""
     path = Path(path)
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     if path.suffix == ".pt":

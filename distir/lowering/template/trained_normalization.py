@@ -1,5 +1,5 @@
 """
-Normalisation layers that are trained: the forward keeps the statistics of each row, and the
+Normalisation layers in training: the forward keeps the statistics of each row, and the
 backward takes them.
 """
 
@@ -9,20 +9,25 @@ aten = torch.ops.aten
 
 
 def _wide(x):
-    """In f32 or wider, where the CPU would keep statistics in half precision."""
+    """
+    Returns `x` in f32 or wider, if it is in half precision on a CPU, which would compute
+    statistics in that.
+    """
     half = x.dtype in (torch.float16, torch.bfloat16)
     return x.to(torch.float32) if half and not x.is_cuda else x
 
 
 def layer_norm(x, scale, bias=None, *, epsilon):
-    """The normalised tensor, the mean of each row and its inverse standard deviation."""
+    """
+    Returns the normalised tensor, the mean of each row and its inverse standard deviation.
+    """
     given = (None if y is None else _wide(y) for y in (scale, bias))
     out, mean, inverse = torch.native_layer_norm(_wide(x), scale.shape, *given, epsilon)
     return out.to(scale.dtype), mean, inverse
 
 
 def layer_norm_grad(dy, x, scale, mean, inverse, bias=True):
-    """The gradients of the input, of the scale and, if asked for, of the bias."""
+    """Returns the gradients of the input, of the scale and, if asked for, of the bias."""
     weight = _wide(scale)
     # The last operand only says what a bias looks like.
     found = aten.native_layer_norm_backward(
@@ -33,7 +38,7 @@ def layer_norm_grad(dy, x, scale, mean, inverse, bias=True):
 
 
 def rms_norm(x, scale, *, epsilon):
-    """The normalised tensor and the inverse root of each row's mean square."""
+    """Returns the normalised tensor and the inverse root of each row's mean square."""
     if x.is_cuda and x.dtype == scale.dtype:
         return aten._fused_rms_norm(x, scale.shape, scale, epsilon)
     rows, size = _rows(x, scale)
@@ -45,7 +50,7 @@ def rms_norm(x, scale, *, epsilon):
 
 
 def rms_norm_grad(dy, x, scale, inverse):
-    """The gradients of the input and of the scale."""
+    """Returns the gradients of the input and of the scale."""
     if x.is_cuda and x.dtype == scale.dtype:
         return aten._fused_rms_norm_backward(
             *(dy, x, scale.shape, inverse, scale), [True, True]
@@ -55,14 +60,16 @@ def rms_norm_grad(dy, x, scale, inverse):
     weights, inverse = weights.to(rows.dtype), inverse.reshape(-1)
     each = gradient * rows
     dscale = torch.mv(each.t(), inverse)
-    # Of the products of the normalised rows and their gradients, the mean.
+    # The mean of the products of the normalised rows and their gradients.
     mean = torch.mv(each, weights).mul_(inverse.pow(3)).div_(-size)
     dx = (gradient * weights).mul_(inverse[:, None]).addcmul_(rows, mean[:, None])
     return dx.reshape(x.shape).to(x.dtype), dscale.reshape(scale.shape).to(scale.dtype)
 
 
 def _rows(x, scale):
-    """The normalised dimensions as one, in f32 or wider, and its size."""
+    """
+    Returns `x` with the normalised dimensions as one, in f32 or wider, and their size.
+    """
     size = scale.numel()
     wide_type = torch.float64 if x.dtype == torch.float64 else torch.float32
     return x.reshape(-1, size).to(wide_type), size

@@ -1,4 +1,6 @@
-"""Trains: runs a program step after step, results becoming arguments of the next one."""
+"""
+Trains: runs a program step after step, where results become arguments of the next step.
+"""
 
 import importlib
 from dataclasses import dataclass, field, replace
@@ -14,16 +16,18 @@ from .settings import StepSettings
 @dataclass(frozen=True)
 class Options:
     """
+    The options of a training.
+
     - `steps`: the number of the last step; the first one is 1.
     - `seed`: of parameters that no file holds, and of the order of samples.
-    - `folder`: where checkpoints are, `save_every`: steps from one to the next (0: one
-      after the last step), `resume`: go on from the checkpoint of that step, from the
-      `latest` one or, where there is one, also from the latest: `if-any`.
+    - `folder`: the folder of checkpoints; `save_every`: number of steps between two (0:
+      only one, after the last step); `resume`: continue from the checkpoint of that step,
+      from the `latest` one, or from the latest one if there is one (`if-any`).
     - `settings`: learning rates, step by step.
-    - `data`: where inputs and labels are from (`batches.read`; none: the inputs), with
-      `workers` processes that load them.
-    - `eval_every`: steps from one evaluation on `eval_data` to the next (0: none).
-    - `log`, `tensorboard`: files of what is told.
+    - `data`: where inputs and labels come from (see `batches.read`; none: from the inputs),
+      with `workers` processes that load them.
+    - `eval_every`: number of steps between two evaluations on `eval_data` (0: none).
+    - `log`, `tensorboard`: a file and a folder for reports.
     """
 
     steps: int
@@ -42,11 +46,11 @@ class Options:
 
 def train(program, backend, sources, options, timeout_s=600.0, init_method="env://"):
     """
-    Runs this process's part of the training: on rank 0 the results that update nothing
-    (scalars: one number a step that was run) and the final weights, by name.
+    Runs this process's part of the training. Returns, on rank 0, the results that update
+    nothing (scalars: one number per step that was run) and the final weights, by name.
 
-    Where `options` name no data, inputs and labels are from the sources: in the program's
-    shape, or with one dimension more in front; then step s gets row s - 1, starting over
+    If `options` name no data, inputs and labels come from the sources: in the program's
+    shape, or with one more dimension in front; then step s takes row s - 1, starting over
     after the last row.
     """
     _check_settings(program, options.settings)
@@ -66,12 +70,12 @@ def _check_settings(program, wanted):
 
 
 class _Training:
-    """One process's part of a training: what it holds, and what it does step by step."""
+    """One process's part of a training: what it holds, and what it does in each step."""
 
     def __init__(self, program, process, sources, options):
         self.program, self.sources, self.options = program, sources, options
         self.rank, self.device, self.body = process
-        # Numbers of this kind are no business of the devices.
+        # These numbers are exchanged by the hosts, not by the devices.
         self.host_group = (
             None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         )
@@ -92,7 +96,7 @@ class _Training:
         self.held, self.first = self._start()
 
     def run(self):
-        """All steps; what `train` gives."""
+        """Runs all steps and returns what `train` does."""
         options, history = self.options, {}
         log = Log(options.log, options.tensorboard)
         given = self.data.batches(self.first)
@@ -119,7 +123,9 @@ class _Training:
         return whole | self._final_weights()
 
     def next_of(self, given, data):
-        """The next batch of an iterator; None on all processes where it ends on one."""
+        """
+        Returns the next batch of an iterator; None on all processes if it ends on one.
+        """
         takes = bool(data.part.takes)
         batch = next(given, None) if takes else {}
         if data.is_endless:
@@ -129,7 +135,7 @@ class _Training:
         return batch if there.item() else None
 
     def arguments_of(self, batch, step):
-        """The arguments of a step, in their order."""
+        """Returns the arguments of a step, in order."""
         return [
             self.options.settings.at(step, spec)
             if spec.default is not None
@@ -140,7 +146,9 @@ class _Training:
         ]
 
     def _step(self, step, batch):
-        """Runs a step and replaces what it updates; gives the other results, on rank 0."""
+        """
+        Runs a step and replaces what it updates; returns the other results, on rank 0.
+        """
         results = runtime.results_of(self.body, self.arguments_of(batch, step))
         reported = {}
         specs = dict(enumerate(self.program.RESULTS))
@@ -155,7 +163,7 @@ class _Training:
         return runtime.collect(kept, reported, self.program.MESHES, self.rank)
 
     def _rates(self, step):
-        """The learning rates of a step."""
+        """Returns the learning rates of a step."""
         return {
             spec.name: self.options.settings.at(step, spec)
             for spec in self.program.ARGUMENTS
@@ -163,7 +171,7 @@ class _Training:
         }
 
     def _end_of_data(self, done):
-        """The error for data that ended, once what was done is saved."""
+        """Saves what was done, and returns the error for data that ended."""
         text = (
             f"the data of {self.data.source} ended after {done} batches, before step "
             f"{done + 1} of {self.options.steps}; give more of it, or ask for --steps {done}"
@@ -175,7 +183,9 @@ class _Training:
         return runtime.ProgramError(text)
 
     def _start(self):
-        """The arguments to start with, but for inputs and labels, and the first step."""
+        """
+        Returns the arguments to start with, without inputs and labels, and the first step.
+        """
         checkpoint, first = self._checkpoint(), 1
         if checkpoint is not None:
             first = checkpoint.step + 1
@@ -204,7 +214,7 @@ class _Training:
         return held, first
 
     def _checkpoint(self):
-        """The checkpoint to go on from, if any. Raises ProgramError."""
+        """Returns the checkpoint to continue from, if any. Raises ProgramError."""
         options = self.options
         if not options.folder:
             return None
@@ -222,7 +232,7 @@ class _Training:
         return None
 
     def _new(self, spec, mesh):
-        """The first value of an argument that no file holds."""
+        """Returns the first value of an argument that no file holds."""
         sources, seed = self.sources, self.options.seed
         if spec.role == "parameter":
             return initial.parameter(spec, mesh, self.rank, seed)
@@ -230,7 +240,7 @@ class _Training:
             return runtime.argument(spec, mesh, self.rank, sources)
         if spec.initial != "copy":
             return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
-        # A copy of a parameter in higher precision, perhaps split otherwise.
+        # A copy of a parameter in higher precision, which may be split differently.
         copied = next(a for a in self.program.ARGUMENTS if a.name == spec.of)
         named = replace(
             spec, name=copied.name, initial=copied.initial, repacked=copied.repacked
@@ -244,7 +254,7 @@ class _Training:
         return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
 
     def _kept(self):
-        """What a checkpoint holds of this process: arguments and their parts."""
+        """Returns what a checkpoint holds of this process: arguments and their parts."""
         return [
             (spec, self.held[spec.name])
             for spec in self.arguments
@@ -253,7 +263,7 @@ class _Training:
 
     def _final_weights(self):
         """
-        Every parameter, and what else of the given weights the steps update (running
+        Returns every parameter, and other weights that the steps update (running
         statistics), whole, on rank 0.
         """
         runtime.report("gathering parameters")
@@ -271,7 +281,7 @@ class _Training:
 
 
 class _Evaluation:
-    """The results of the forward program, without updates, on data of its own."""
+    """Runs the forward program, without updates, on data of its own."""
 
     def __init__(self, training, data):
         self.training, self.data = training, data
@@ -281,7 +291,7 @@ class _Evaluation:
         self.body = runtime.body_of(self.program, rank, device)
 
     def run(self):
-        """The means of all numbers over the batches of the data, on rank 0."""
+        """Returns the means of all numbers over the batches of the data, on rank 0."""
         training, total, count = self.training, {}, 0
         own = self.program.RANKS[training.rank].program
         given = self.data.once() if self.data.part.takes else iter(())
@@ -306,5 +316,5 @@ class _Evaluation:
 
 
 def numbers(values):
-    """Those values that are one number, by name."""
+    """Returns the values that are one number, by name."""
     return {name: v.item() for name, v in values.items() if v.numel() == 1}

@@ -1,4 +1,6 @@
 """
-The search of `auto-parallel`: meshes, stages and layouts (`space`), round after round
-(`auto`), judged by the simulator, and what came out (`results`, `explain`).
+The search of `auto-parallel` over meshes, stages and layouts.
+
+`space` enumerates the plans, `auto` judges them by the simulator round after round,
+`results` and `explain` report what was found.
 """

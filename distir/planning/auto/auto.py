@@ -24,21 +24,25 @@ from distir.solver.clock import SEARCHING, Clock
 
 _WORTH = 1.1
 """
-What takes that much longer than the best plan without overlap is not among the best, whatever
-its neighbours: layouts are not searched to the end, and no plan next to it is refined.
+A plan that takes this many times as long as the best one without overlap cannot become the
+best through its neighbours: the search of its layouts is cut short, and no neighbour of it
+that refines it is tried.
 """
 
 _WIDTH = 2
-"""Plans of each kind whose neighbours are judged, in the end."""
+"""How many plans of each kind have their neighbours judged in the last rounds."""
 
 _LONGEST = 6
-"""Plans that share work and are judged by one process: as many as sizes of micro-batches."""
+"""
+At most so many plans that share work are judged by one process: as many as there are usual
+sizes of micro-batches.
+"""
 
 Heard = Callable[["AutoSearch"], None]
 
 
 def _nobody(search: AutoSearch) -> None:
-    """Hears of each round, and does nothing."""
+    """The default for a caller that does not follow the rounds: does nothing."""
 
 
 def auto_search(
@@ -52,10 +56,14 @@ def auto_search(
     heard: Heard | None = None,
 ) -> AutoSearch:
     """
-    A search for the best plan for one of these programs, one for each size of the batch, on
-    a cluster. Empty options may take any value; `degrees` are the only (d, t, p). The layouts
-    of a plan are searched for a quarter of the time at most; without a limit
-    solving for them takes 20 s. Raises DistIRError.
+    Prepares a search for the best plan on a cluster, for one of these programs, which
+    differ in the size of their batch.
+
+    An empty option may take any value; `degrees`, if given, are the only (d, t, p) tried.
+    `time_limit` is in seconds: the layouts of one plan are searched for at most a quarter
+    of it, and without it solving for them takes at most 20 s. `heard` is called after each
+    round. Raises DistIRError for options that do not go together, or not with the programs
+    or the cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
     options = options or SearchOptions()
@@ -113,8 +121,9 @@ class AutoSearch(PlanSearch):
     Judges plans by simulation until the neighbours of the best ones are known, the time is
     over, or the user interrupts.
 
-    The first round is the grid, and searched layouts on each mesh of all devices. Each
-    further round judges the neighbours of the fastest plans that fit, and of the fastest
+    The first round is the grid, and searched layouts on each mesh of all devices; before
+    that, for a model that is too large for one device, plans that need little memory, with
+    their neighbours. Each further round judges the neighbours of the fastest plans that fit, and of the fastest
     that would be faster still but do not fit; while nothing fits, of those that need the
     least memory. Those of the fastest one of each kind come first, and of these the ones
     that are quickly judged: what refines a plan (overlap, searched stages) takes several times
@@ -153,19 +162,25 @@ class AutoSearch(PlanSearch):
 
     @property
     def pruned(self) -> int:
-        """Plans that a bound ruled out."""
+        """The number of plans that a bound ruled out."""
         return len(self._skipped - self.results.keys())
 
     @property
     def _ends(self) -> bool:
-        """Whether the time is over, and some plan is possible."""
+        """Whether the time is over and some plan is known that is possible."""
         return self._clock.stopped and bool(simulated(self.results.values()))
 
     def run(self) -> None:
-        """Searches. Raises DistIRError for an empty space or if a process dies."""
+        """
+        Searches until the end. Raises DistIRError if there is no plan to try or if a
+        process dies.
+        """
         try:
-            plans = self._start()
-            while plans:
+            later = self._start()
+            plans = self._frugal()
+            while plans or later:
+                if not plans:
+                    plans, later = later, []
                 self.rounds += 1
                 if not self._judge(plans):
                     return
@@ -177,11 +192,12 @@ class AutoSearch(PlanSearch):
 
     def _start(self) -> list[Plan]:
         """
-        The first round: of plans that cannot fit the variant with the lowest ZeRO stage
-        that may. All of them if none may, so that there is something to say about them.
+        Returns the plans of the first round. A plan that cannot fit into memory is replaced
+        by its variant with the lowest ZeRO stage that may fit. If no plan may fit, all are
+        returned, so that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
-        # Those first that are quickly judged and most likely possible.
+        # First those that are judged quickly and most likely possible.
         plans = sorted(
             self.space.first(), key=lambda c: (isinstance(c, LayoutPlan), c.p)
         )
@@ -193,8 +209,25 @@ class AutoSearch(PlanSearch):
             found.update(dict.fromkeys(may_fit[:1]))
         return list(found) or plans
 
+    def _frugal(self) -> list[Plan]:
+        """
+        Returns what is tried first of all for a training step that is too large for one
+        device: a few plans that need little memory. Most of the first round would not fit
+        either, and the neighbours of what does are a better place to begin.
+        """
+        large = [
+            batch
+            for batch in self.space.batches
+            if self.bounds[batch].parameters + self.bounds[batch].states
+            > self.bounds[batch].memory
+        ]
+        return list(self.space.frugal(large, self._may_fit))
+
     def _judge(self, plans: Sequence[Plan]) -> bool:
-        """Evaluates plans; False if the time was over before all of them were."""
+        """
+        Evaluates plans; returns False if the time was over before all of them were
+        evaluated.
+        """
         if self._ends:
             return False
         new = [plan for plan in plans if plan not in self.results]
@@ -225,7 +258,9 @@ class AutoSearch(PlanSearch):
         return True
 
     def _next(self) -> list[Plan]:
-        """The neighbours to judge in the next round; none when the search is over."""
+        """
+        Returns the neighbours to judge in the next round; none when the search is over.
+        """
         if overlapped := self._overlapped_best():
             return [overlapped]
         for width in range(1, _WIDTH + 1):
@@ -248,8 +283,9 @@ class AutoSearch(PlanSearch):
 
     def _overlapped_best(self) -> LayoutPlan | None:
         """
-        The best plan with overlap, if its layouts were searched without, so that they are
-        known, and it was not judged yet: the quickest way to a better one.
+        Returns the best plan's variant with overlap, if the best plan's layouts were
+        searched without overlap and the variant was not judged yet. As its layouts are
+        known, this is the quickest way to a better plan.
         """
         best = self.best
         if best is None or True not in self.space.overlap or best.plan.overlap:
@@ -260,7 +296,7 @@ class AutoSearch(PlanSearch):
         return None if overlapped in self.results else overlapped
 
     def _smaller(self) -> list[LayoutPlan]:
-        """What meshes on which no layouts were found may do with less memory."""
+        """Returns variants with less memory of the plans for which no layouts fitted."""
         failed = [
             plan
             for plan, result in self.results.items()
@@ -272,10 +308,12 @@ class AutoSearch(PlanSearch):
 
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
-        Whether a neighbour may be possible and better. A schedule that was possible for none
-        of the plans with as many ranks needs more layers than there are. Where memory does
-        not bind, what only saves memory is slower: recomputing, and accumulating over
-        micro-batches without a pipeline.
+        Whether a neighbour may be possible, and better than the plan that `result` is of.
+
+        A schedule that was impossible for all plans with as many ranks needs more layers
+        than there are. Where memory does not bind, options that only save memory
+        (recomputation, accumulation over micro-batches without a pipeline) make a plan
+        slower.
         """
         alike = [
             isinstance(other, Simulated)
@@ -295,8 +333,8 @@ class AutoSearch(PlanSearch):
 
     def _beam(self, width: int, refined: bool) -> list[Simulated]:
         """
-        The plans, `width` of each kind, whose neighbours come next: those that are refined,
-        of plans near the best, or those that are not.
+        Returns the plans, `width` of each kind, whose neighbours come next. With `refined`,
+        these are the refined neighbours, and only plans near the best are returned.
         """
         fitting = ranked(self.results.values())
         large = [r for r in simulated(self.results.values()) if not r.fits]
@@ -314,8 +352,8 @@ class AutoSearch(PlanSearch):
 
     def _is_promising(self, plan: Plan) -> bool:
         """
-        Whether no bound rules a plan out; those that one does are counted. While nothing
-        fits, even what cannot may show how little memory would do.
+        Whether no bound rules a plan out; counts those that one does. While no plan fits,
+        even one that cannot fit is judged, as it may show how little memory would suffice.
         """
         best = self.best
         if best is None or (self._may_fit(plan) and self._beats(plan, best)):
@@ -324,7 +362,7 @@ class AutoSearch(PlanSearch):
         return False
 
     def _least(self) -> float:
-        """Plans with a lower throughput are of no interest."""
+        """The throughput in samples/s below which plans are of no interest."""
         known = ranked(self.results.values())
         alike = [r.throughput_samples_per_s for r in known if not r.plan.overlap]
         return max(alike, default=0.0) / _WORTH
@@ -333,15 +371,15 @@ class AutoSearch(PlanSearch):
         return self.bounds[plan.batch].may_fit(plan)
 
     def _beats(self, plan: Plan, best: Simulated) -> bool:
-        """Whether it might have a higher throughput."""
+        """Whether a plan might have a higher throughput than the best one."""
         seconds = self.bounds[plan.batch].seconds_of(plan)
         return seconds * best.throughput_samples_per_s < plan.batch
 
     @property
     def gap(self) -> float | None:
         """
-        How much longer the best plan takes than the bound of all plans for its batch, as a
-        fraction; None without a plan or without a bound.
+        By what fraction the best plan is slower than the lower bound of all plans for its
+        batch; None without a plan or without a bound.
         """
         best = self.best
         if best is None or not self.bounds[best.plan.batch].seconds:
@@ -350,19 +388,25 @@ class AutoSearch(PlanSearch):
 
 
 def _quick_first(plan: Plan) -> tuple[bool, Plan]:
-    """The order in which plans are judged: searches need to know what is worth it."""
+    """
+    Sort key that puts plans that are judged quickly first: those that need a search come
+    last.
+    """
     return isinstance(plan, LayoutPlan), plan
 
 
 def _is_refined(plan: Plan) -> bool:
-    """Whether a plan takes several times as long to judge as the same without that."""
+    """
+    Whether a plan has refinements (overlap, searched stages), with which it takes several
+    times as long to judge as without.
+    """
     return plan.overlap or bool(plan.stages)
 
 
 def _first(results: Sequence[Simulated], width: int) -> list[Simulated]:
     """
-    The first so many of each kind (searched layouts, pipelines, others). Of plans that come
-    to the same the first stands for all.
+    Returns the first `width` results of each kind (searched layouts, pipelines, others). Of
+    plans with the same outcome only the first counts.
     """
     distinct: dict[tuple[float, int], Simulated] = {}
     for result in results:

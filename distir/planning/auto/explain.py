@@ -1,4 +1,4 @@
-"""Two plans next to each other, module by module of the source model."""
+"""Compares two plans module by module of the source model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from distir.sharding.rule import rank_of
 @dataclass
 class ScopeCost:
     """
-    A module in all layers: how its parameters are laid out ("weight[-, t]": the second
-    dimension is split over axis t), and the seconds of a step in which the busiest devices
-    compute, and communicate without computing, for it.
+    The costs of one module of the model, summed over all layers.
+
+    It holds how the module's parameters are laid out (`weight[-, t]`: the second dimension
+    is split over axis t), and the seconds of a step in which the busiest devices compute
+    for it, and communicate for it without computing.
     """
 
     layouts: tuple[str, ...] = ()
@@ -30,12 +32,15 @@ class ScopeCost:
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """The sum of computation and exposed communication."""
         return self.compute_s + self.communication_s
 
 
 def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCost]:
-    """The modules of a distributed program, which is simulated. Raises DistIRError."""
+    """
+    Simulates a distributed program and returns the costs of its modules, by scope. Raises
+    DistIRError.
+    """
     found: dict[str, ScopeCost] = {}
     for scope, layout in _layouts(module):
         cost = found.setdefault(scope, ScopeCost())
@@ -50,7 +55,7 @@ def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCo
 
 
 def _layouts(module: ModuleOp) -> list[tuple[str, str]]:
-    """The scope and the layout of each parameter."""
+    """Returns the scope and the layout, as text, of each parameter."""
     function = entry_function(module)
     found: list[tuple[str, str]] = []
     for name, role, type_ in zip(

@@ -1,4 +1,4 @@
-"""What `auto-parallel` says about the plan that it chose, or why there is none."""
+"""What `auto-parallel` reports: the chosen plan, or why there is none."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ _LARGEST = 4
 
 def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
     """
-    Makes of a sequential program the best plan that a search found, verified, with a note
-    of what was chosen, and simulates it. Raises DistIRError.
+    Distributes a sequential program, in place, by the best plan that a search found,
+    verifies it, and notes what was chosen. Returns its simulation. Raises DistIRError.
     """
     best = search.best
     assert best is not None
     distribute_as(module, best, search.programs.requests)
-    add_notes(module, [chosen_plan(search)])
+    add_notes(module, [search.measured_note() or chosen_plan(search)])
     return simulate(module, profiles=search.programs.profiles)
 
 
 def chosen_plan(search: AutoSearch) -> str:
-    """What was chosen, from what, and how good it is at least."""
+    """
+    Describes the chosen plan: what it was chosen from, and how far from the optimum it can
+    be at most.
+    """
     best, results = search.best, list(search.results.values())
     assert best is not None
     bounds = search.bounds[best.plan.batch]
@@ -62,8 +65,8 @@ def chosen_plan(search: AutoSearch) -> str:
 
 def memory_binds(search: PlanSearch) -> str:
     """
-    Which plan would be faster than the best if there were more memory, or for which plans
-    memory decided on the layouts; "" for none.
+    Says which plan would be faster than the best one with more memory, or for which plans
+    the limit of memory decided on the layouts; "" if there are none.
     """
     best = search.best
     assert best is not None
@@ -95,8 +98,12 @@ def memory_binds(search: PlanSearch) -> str:
 
 
 def runner_up(search: PlanSearch) -> Simulated | None:
-    """The fastest plan that divides the program in another way than the best."""
-    best, *others = ranked(search.results.values())
+    """
+    Returns the fastest plan that divides the program among the devices in another way than
+    the best one.
+    """
+    best, others = search.best, ranked(search.results.values())
+    assert best is not None
     same = (best.step_time_s, best.peak_memory_bytes)
     for other in others:
         if other.plan.division != best.plan.division and same != (
@@ -108,7 +115,10 @@ def runner_up(search: PlanSearch) -> Simulated | None:
 
 
 def nothing_found(search: AutoSearch) -> str:
-    """Why no plan fits: the smallest memory that was found, and what takes the most of it."""
+    """
+    Explains why no plan fits: the smallest memory that any plan needs, and what takes the
+    most of it.
+    """
     results = sorted(search.results.values(), key=lambda r: r.plan)
     if not results:
         return "the search was interrupted before any plan was judged"
@@ -135,13 +145,16 @@ def nothing_found(search: AutoSearch) -> str:
 
 
 def _would_do(error: str) -> float:
-    """The bytes that an error says would do; infinite if it does not say."""
+    """
+    Returns the number of bytes that an error message says would suffice; infinite if it
+    says none.
+    """
     found = re.search(r"(\S+) bytes would do", error)
     return float(found[1]) if found else inf
 
 
 def _largest(programs: Programs, result: Simulated) -> str:
-    """The largest contributors to the peak of a plan."""
+    """Describes the largest contributors to the peak memory of a plan."""
     module = Evaluator(programs).distributed(result.plan, result.layouts)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])

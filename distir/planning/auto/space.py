@@ -1,8 +1,8 @@
-"""The plans that `auto-parallel` starts from, and those next to a plan."""
+"""The plans that `auto-parallel` starts from, and the neighbours of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
@@ -13,18 +13,23 @@ from distir.planning.plan import Axes, GridPlan, LayoutPlan, Plan, Space
 
 AXES = "dtsu"
 """
-Names of the axes of meshes that layouts are searched on, outermost first; requests know the
-first two.
+Names of the mesh axes on which layouts are searched, outermost first; requests of users can
+name the first two.
 """
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
 POLICIES_BY_COST = ("none", "selective", "full")
-"""Checkpoint policies, from the one that recomputes the least on."""
+"""
+The checkpoint policies, from the one that recomputes least to the one that recomputes most.
+"""
 
 
 def own_axes(modules: Sequence[ModuleOp]) -> Axes:
-    """The axes of the mesh that these programs have in common, if any. Raises DistIRError."""
+    """
+    Returns the axes of the mesh that these programs declare, if any. Raises DistIRError if
+    their meshes differ.
+    """
     found = [
         tuple(op.axes.data for op in module.body.block.ops if isinstance(op, MeshOp))
         for module in modules
@@ -43,11 +48,12 @@ class AutoSpace:
     The plans that `auto-parallel` may choose from.
 
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
-    - `own_axes`: those of the mesh that the program has, on which layouts are then
-      searched, and nothing else; `asked_axes`: those that the user's requests name;
-    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of these
-      options; by default all;
-    - `buckets`: whether neighbouring tensors travel in one message, in all plans.
+    - `own_axes`: the axes of a mesh that the program declares itself; if there are any,
+      layouts are searched on that mesh and on no other;
+    - `asked_axes`: the axes that the user's requests name;
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
+      these options; by default all;
+    - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
     batches: Sequence[int]
@@ -65,9 +71,9 @@ class AutoSpace:
 
     def first(self) -> list[Plan]:
         """
-        What the search starts from: searched layouts for each way to make a mesh of the
-        devices, and the grid of `distir search` (its first ZeRO stage, checkpoint policy
-        and schedule). Raises DistIRError if there is nothing.
+        Returns the plans of the first round: searched layouts for each mesh of all devices,
+        and the grid of `distir search` (with its first ZeRO stage, checkpoint policy and
+        schedule). Raises DistIRError if there are none.
         """
         checkpoint = self.checkpoint[0] if self.trains else "none"
         meshes = [self.own_axes] if self.own_axes else list(self._meshes())
@@ -98,11 +104,44 @@ class AutoSpace:
         )
         return [*(grid.known() if found else grid.plans()), *found]
 
+    def frugal(
+        self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
+    ) -> Iterator[GridPlan]:
+        """
+        Yields plans of the grid that need little memory for what they communicate: they
+        recompute all they may, split the states of the optimizer, and work on a sample at
+        a time. The parameters are divided over as few devices as `may_fit` lets them,
+        or twice as many, by tensor and pipeline parallelism in all ways.
+        """
+        if not self.trains or self.own_axes:
+            return
+        grid = Space(
+            batches=batches,
+            trains=True,
+            devices=self.devices,
+            degrees=self.degrees,
+            micro_batches=self.micro_batches
+            or [2**i for i in range(max(batches, default=1).bit_length())],
+            zero=(1 if 1 in self.zero else self.zero[-1],),
+            checkpoint=self.checkpoint[-1:],
+            schedules=self.schedules[:1],
+            overlap=self.overlap[:1],
+            buckets=self.buckets,
+        )
+        most: dict[tuple[int, int, int, int], GridPlan] = {}
+        for plan in grid.known():
+            key = plan.batch, plan.d, plan.t, plan.p
+            if may_fit(plan) and (key not in most or plan.k > most[key].k):
+                most[key] = plan
+        fewest = min((plan.t * plan.p for plan in most.values()), default=0)
+        yield from (p for p in most.values() if p.t * p.p in (fewest, 2 * fewest))
+
     def _meshes(self) -> Iterator[Axes]:
         """
-        All meshes of one or two axes: their order says which of them is the inner one, whose
-        devices are neighbours. Where degrees are given, those without a pipeline, by their
-        names. Meshes of more axes are next to the best of these.
+        Yields all meshes of one or two axes, in both orders, as the devices of the inner
+        axis are neighbours. If degrees are given, it yields those of the triples without a
+        pipeline, with their names. Meshes of more axes are reached later, as neighbours of
+        the best of these.
         """
         if self.degrees:
             for d, t, p in self.degrees:
@@ -115,7 +154,7 @@ class AutoSpace:
             yield self._axes_of(outer, inner)
 
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
-        """The plans that differ from one in one option."""
+        """Yields the plans that differ from the given one in one option."""
         if self.trains:
             for checkpoint in self.checkpoint:
                 yield replace(plan, checkpoint=checkpoint)
@@ -129,8 +168,8 @@ class AutoSpace:
 
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
         """
-        The neighbours of a plan without searched layouts: other options, and searched
-        layouts.
+        Yields the neighbours of a plan of the grid: other options, and searched layouts
+        instead.
         """
         if self.trains and c.d > 1:
             for zero in self.zero:
@@ -145,8 +184,8 @@ class AutoSpace:
 
     def smaller(self, plan: LayoutPlan) -> Iterator[LayoutPlan]:
         """
-        Instead of searched layouts that do not fit: the same without a pipeline on more
-        micro-batches, which leaves less of their activations.
+        Yields alternatives to a plan whose searched layouts do not fit: the same plan
+        without a pipeline on more micro-batches, whose activations are smaller.
         """
         if not self.trains or plan.p > 1 or self.own_axes:
             return
@@ -155,7 +194,10 @@ class AutoSpace:
             yield replace(plan, k=k)
 
     def _pipelines(self, c: Plan, most: int) -> Iterator[Plan]:
-        """Other stages, schedules and numbers of micro-batches, `most` at most."""
+        """
+        Yields the plan with other stages, schedules and numbers of micro-batches (`most` of
+        these at most).
+        """
         if c.p > 1:
             yield replace(c, stages="search")
             schedules = self.schedules or (_SCHEDULES if self.trains else ())
@@ -168,9 +210,9 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        The neighbours of a plan with searched layouts: other pipelines; an axis that is
-        two axes; a pipeline of twice or half as many ranks on meshes of half or twice
-        the size.
+        Yields the neighbours of a plan with searched layouts: other pipelines, one axis
+        split into two, and pipelines of twice or half as many ranks on meshes of half or
+        twice the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]
@@ -201,18 +243,23 @@ class AutoSpace:
                 )
 
     def _first_micro_batches(self, c: Plan) -> Sequence[int]:
-        """Those of a pipeline of twice as many ranks."""
+        """
+        Returns the numbers of micro-batches to try first in a pipeline with twice as many
+        ranks.
+        """
         counts = self.micro_batches or (max(c.k, 4 * c.p),)
         return [c.k] if c.p > 1 else [k for k in counts if 2 <= k <= c.batch]
 
     def _axes_of(self, d: int, t: int) -> Axes:
-        """The axes of a mesh of d x t devices, by these names if degrees are given."""
+        """
+        Returns the axes of a mesh of d x t devices, named d and t if degrees are given.
+        """
         if self.degrees:
             return tuple((n, s) for n, s in (("d", d), ("t", t)) if s > 1)
         return self._named([n for n in (d, t) if n > 1])
 
     def _named(self, sizes: Sequence[int]) -> Axes:
-        """The axes of a mesh of these sizes."""
+        """Names the axes of a mesh of these sizes."""
         names = AXES
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]

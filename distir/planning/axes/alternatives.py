@@ -1,4 +1,4 @@
-"""What is weighed on one mesh axis: alternatives of ops, and of values."""
+"""The alternatives that are weighed on one mesh axis, for ops and for values."""
 
 from __future__ import annotations
 
@@ -10,39 +10,46 @@ from distir.sharding.placement import Placement
 
 Source = Literal["activation", "constant", "parameter"]
 """
-What a value is computed from: inputs among other things, constants only, or parameters
-and constants only. Every device can compute the latter two for itself.
+What a value is computed from: an activation depends on inputs, a constant on constants
+only, a parameter on parameters and constants only. Every device can compute the latter two
+by itself.
 """
 
 
 class Take(Enum):
-    """How an op may come to an operand in the placement that it wants."""
+    """How an op may obtain an operand in the placement that it wants."""
 
     AS_IS = 0
-    """The value must be there like that."""
+    """The value must be available in that placement already."""
     MOVED = 1
-    """Communication may bring it there, but a whole value is not cut."""
+    """
+    Communication may bring the value to that placement, but a whole value may not be cut.
+    """
     CUT = 2
-    """A whole value may be cut, a partial one reduced and scattered."""
+    """A whole value may be cut, and a partial one reduced and scattered."""
     GATHERED = 3
-    """As `CUT`, and the value must not be there in parts in any way."""
+    """Like `CUT`, but the value must not be available in parts in any placement."""
 
 
 class Cut(NamedTuple):
-    """A part of a value, and which of its uses (in program order) makes it."""
+    """
+    A part of a value, with the position (in program order) of the use that cuts it out.
+    """
 
     placement: Placement
     use: int
 
 
 Ways = tuple[Placement, ...]
-"""The placements in which a value is there; the first is the one it is made in."""
+"""
+The placements in which a value is available; the first is the one in which it is computed.
+"""
 
 
 class OpAlternative(NamedTuple):
     """
-    What an axis may do to an op: a strategy, and per operand, how it may come to be placed
-    so; `cost` is the op's.
+    One alternative of an op on a mesh axis: its strategy, for each operand how it may be
+    obtained in the strategy's placement, and the op's `cost`.
     """
 
     strategy: AxisStrategy
@@ -50,27 +57,27 @@ class OpAlternative(NamedTuple):
     cost: float
 
     def ways(self, result: int) -> Ways:
-        """The placement in which a result is there, alone in a tuple."""
+        """Returns the placement of a result as a tuple of one."""
         return self.strategy.results[result : result + 1]
 
 
 class ValueAlternative(NamedTuple):
     """
-    The placements in which a value is kept for those that use it; `cut`: one of its
-    uses cuts a part out of it, or reduces and scatters it, and those behind have that
-    part too.
+    One alternative of a value: the placements in which it is kept for its uses. If `cut` is
+    given, that use cuts a part out of the value (or reduces and scatters it), and later
+    uses can take that part too.
     """
 
     there: Ways
     cut: Cut | None = None
 
     def ways(self, result: int) -> Ways:
-        """The placements in which the value is there."""
+        """Returns the placements in which the value is available."""
         return self.there
 
     @property
     def placement(self) -> Placement:
-        """The placement in which the value is made."""
+        """The placement in which the value is computed."""
         return self.there[0]
 
 

@@ -1,4 +1,6 @@
-"""The plan for one mesh axis: the graph of strategies solved, for every call of a program."""
+"""
+Plans one mesh axis: builds the graph of strategies of a program and reads the solution.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,14 @@ from distir.sharding.placement import WHOLE, Placement
 from distir.solver import solve
 
 A = TypeVar("A", bound=Alternative)
-"""An alternative."""
+"""The kind of alternatives that a node has."""
 
 
 class AxisPlanner:
-    """Plans one axis for a program; `split_parameters` and `is_forward` as in `AxisPolicy`."""
+    """
+    Plans one axis for a program; `split_parameters` and `is_forward` are those of
+    `AxisPolicy`.
+    """
 
     def __init__(
         self, program: AxisProgram, *, split_parameters: bool, is_forward: bool = False
@@ -39,10 +44,13 @@ class AxisPlanner:
             program, split_parameters=split_parameters, is_forward=is_forward
         )
         self.nodes = 0
-        """How many choices there were."""
+        """The number of choices in the graph."""
 
     def solve(self, arguments: Sequence[ArgumentKey]) -> AxisPlan:
-        """The cheapest plan for the entry function, whose arguments come like that."""
+        """
+        Returns the cheapest plan for the entry function, whose arguments come in the given
+        placements.
+        """
         reached = Reach(self.policy).entry(arguments)
         builder = AxisGraphBuilder(self.policy)
         body, graph = builder.build(reached), builder.graph
@@ -51,7 +59,7 @@ class AxisPlanner:
 
 
 class _Choices:
-    """Reads a solution: one plan for each way in which a function is called."""
+    """Reads a solution of the graph: one plan for each kind of call of a function."""
 
     def __init__(
         self, builder: AxisGraphBuilder, entry: AxisBody, choice: Sequence[int]
@@ -61,7 +69,9 @@ class _Choices:
         self.choice = choice
 
     def plan(self) -> AxisPlan:
-        """The plan for the entry, with those for all that it calls."""
+        """
+        Returns the plan for the entry, which holds those of all functions that it calls.
+        """
         return plan_of(
             self.entry,
             lambda node: self._chosen(node).strategy,
@@ -70,14 +80,17 @@ class _Choices:
         )
 
     def _chosen(self, node: Node[A]) -> A:
-        """What was chosen for a node."""
+        """Returns the alternative that was chosen for a node."""
         return node.strategies[self.choice[self.builder.graph.nodes[node]]]
 
     def _ways(self, port: AxisPort) -> Ways:
         return self._chosen(port.node).ways(port.result)
 
     def _results(self, entry: AxisBody) -> tuple[Placement, ...]:
-        """How the program's results leave it: those that update an argument like it."""
+        """
+        Returns the placements of the program's results: a result that updates an argument
+        has that of the argument.
+        """
         updates, found = self.builder.program.updates, list[Placement]()
         last = return_op(entry.function)
         for i, value in enumerate(last.operands):
@@ -92,7 +105,7 @@ class _Choices:
         return tuple(found)
 
     def _taken(self, entry: AxisBody, value: SSAValue) -> Iterator[Placement]:
-        """The placements in which the program's ops take a value."""
+        """Yields the placements in which the ops of the program take a value."""
         for use in value.uses:
             node = entry.ops.get(use.operation)
             if node is not None:

@@ -1,4 +1,4 @@
-"""What an op can do with one mesh axis."""
+"""What one mesh axis can do to an op."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from distir.sharding.rule import (
 
 class Decomposition(NamedTuple):
     """
-    The ops of an op's decomposition: the `parts` that they play on all axes so far, the
-    `price` of bringing together what they leave partial on this axis, and whether that is
-    the op's own result.
+    An op's decomposition: `parts` are the strategies of its ops on all axes so far, `price`
+    is the cost of reducing what they leave partial on this axis; the last field says
+    whether the value left partial is the op's own result.
     """
 
     parts: tuple[LayoutStrategy, ...]
@@ -46,8 +46,8 @@ class Decomposition(NamedTuple):
 
 class AxisOp:
     """
-    What one mesh axis can do to an op, and all that are like it, after the axes before
-    (`base`).
+    What one mesh axis can do to an op, and to all ops that are like it, given what the axes
+    planned before do to it (`base`).
     """
 
     def __init__(
@@ -80,8 +80,10 @@ class AxisOp:
             size * (repeats if placement_in(layout, TIME_AXIS) == WHOLE else 1)
             for size, layout in zip(self.operand_bytes, base.operands, strict=True)
         ]
-        """Of operands, when they come from elsewhere: what is whole over time comes to an op
-        that runs for each micro-batch as often."""
+        """
+        The bytes of each operand that are moved when it comes from elsewhere: a value that
+        all micro-batches share comes to an op that runs for each of them as often.
+        """
         split = prod(
             mesh.size(s.axis)
             for shards in self.assignment.values()
@@ -99,14 +101,17 @@ class AxisOp:
         ] = {}
 
     def local_size(self, factor: int) -> int:
-        """The size of a factor after the axes before."""
+        """Returns the size of a factor on one device, after the axes planned before."""
         shards = self.assignment.get(factor, ())
         return self.rule.factors[factor].size // prod(
             self.mesh.size(s.axis) for s in shards
         )
 
     def strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
-        """Splitting that factor (None: nothing), or None if the rule forbids it."""
+        """
+        Returns the strategy that splits a factor in runs of `run` (None: contiguously), or,
+        with no factor, the one that splits nothing; None if the rule forbids the split.
+        """
         key = (factor, run)
         if key not in self._strategies:
             self._strategies[key] = self._strategy(factor, run)
@@ -144,13 +149,13 @@ class AxisOp:
                 self._decompositions[Option(factor, run)] = found
                 parts = tuple(self._on_axis(part) for part in found.parts)
                 if kind == "reduction":
-                    # After decomposition the reduced value is whole: what comes behind the
-                    # reduction needs it so.
+                    # A decomposition's result is whole, as what follows the reduction needs
+                    # it whole.
                     results = (WHOLE,) * len(results)
         return Strategy((Option(factor, run),), operands, results, parts)
 
     def _on_axis(self, strategy: LayoutStrategy) -> AxisStrategy:
-        """What the axis does in a strategy on all axes so far."""
+        """Reduces a strategy on all axes so far to what this axis does in it."""
         operands, results = (
             tuple(placement_in(layout, self.axis) for layout in layouts)
             for layouts in (strategy.operands, strategy.results)
@@ -158,7 +163,10 @@ class AxisOp:
         return Strategy(strategy.options[-1:], operands, results)
 
     def _decompose(self, placements: Sequence[Placement]) -> Decomposition | None:
-        """The op's decomposition on operands like that; None where there is none."""
+        """
+        Returns the op's decomposition for operands in these placements; None if there is
+        none.
+        """
         parts = decompose(self.op)
         if parts is None:
             return None
@@ -186,20 +194,20 @@ class AxisOp:
             discard(parts)
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
-        """What the axes before do to the ops of the op's decomposition."""
+        """What the axes planned before do to the ops of this op's decomposition."""
         found = self._decompose((WHOLE,) * len(self.operand_types))
         assert found is not None  # else no axis decomposes it
         return tuple(part._replace(options=part.options[:-1]) for part in found.parts)
 
     def leaves_result_partial(self, strategy: AxisStrategy) -> bool:
-        """Whether the ops of a decomposition leave the op's own result partial."""
+        """Whether the decomposition leaves the op's own result partial in a strategy."""
         found = self._decompositions.get(strategy.options[0])
         return found is not None and found.is_of_result
 
     def cost(self, strategy: AxisStrategy) -> float:
         """
-        The cost of the op on one device, and of what the parts of its decomposition
-        send.
+        Returns the cost of the op on one device, with the communication between the parts
+        of its decomposition.
         """
         known = self._costs.get(strategy)
         if known is None:
@@ -221,7 +229,7 @@ class AxisOp:
         return known
 
     def joined(self, strategy: AxisStrategy) -> LayoutStrategy:
-        """What all axes before do to the op, and this one."""
+        """Combines what the axes planned before do to the op with this axis's strategy."""
         if strategy not in self._joined:
             self._joined[strategy] = self._join(strategy)
         return self._joined[strategy]
@@ -274,7 +282,10 @@ class AxisOp:
     def factor_of(
         self, is_result: bool, index: int, placement: Placement
     ) -> tuple[int, int | None] | None:
-        """The factor (and run on it) that a split of an operand or result means."""
+        """
+        Returns the factor (and the run length on it) that is split when an operand or a
+        result has this placement; None if there is no such factor.
+        """
         key = (is_result, index, placement)
         if key not in self._factors:
             dims = (self.rule.results if is_result else self.rule.operands)[index]
@@ -295,8 +306,9 @@ class AxisOp:
 
     def fitting(self, index: int, placement: Placement) -> Placement | None:
         """
-        That split of an operand inside the axes before, which may split the operand
-        otherwise than where the placement comes from; None if its sizes forbid it.
+        Returns the split of an operand that corresponds to a placement elsewhere, inside
+        the axes planned before, which may split this operand differently; None if the sizes
+        forbid it.
         """
         key = (index, placement)
         if key not in self._fitting:
@@ -311,7 +323,10 @@ class AxisOp:
 
 
 def repeats_of(strategy: LayoutStrategy, mesh: Mesh) -> int:
-    """How often an op runs in a step: for each micro-batch, if it works on these."""
+    """
+    Returns how often an op with this strategy runs in a step: once per micro-batch if it
+    works on micro-batches, else once.
+    """
     layouts = (*strategy.operands, *strategy.results)
     if any(placement_in(layout, TIME_AXIS) != WHOLE for layout in layouts):
         return mesh.size(TIME_AXIS)
@@ -324,7 +339,10 @@ def placed(
     placements: Sequence[Placement],
     types: Iterable[Attribute],
 ) -> tuple[Layout, ...]:
-    """The layouts of values of these types, with what one more axis does to them."""
+    """
+    Returns the layouts of values of these types after one more axis has put them into these
+    placements.
+    """
     return tuple(
         add_placement(layout, axis, placement, rank_of(type_))
         for layout, placement, type_ in zip(layouts, placements, types, strict=True)

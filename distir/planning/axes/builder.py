@@ -1,4 +1,4 @@
-"""From a program to the graph of what can be done with it on one mesh axis."""
+"""Builds the graph of strategies of a program on one mesh axis."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ AxisBody = Body[OpAlternative, ValueAlternative]
 
 
 class OpUse(NamedTuple):
-    """A use of a value by an op, as that one of its operands."""
+    """A use of a value as one operand of an op."""
 
     op: Operation
     node: Node[OpAlternative]
     operand: int
 
     def wanted(self) -> list[Placement]:
-        """The placement in which each alternative takes the value."""
+        """The placement in which each alternative of the op takes the value."""
         return [s.strategy.operands[self.operand] for s in self.node.strategies]
 
 
@@ -62,7 +62,7 @@ class CallUse(NamedTuple):
     operand: int
 
     def wanted(self) -> list[Placement]:
-        """The placement in which each alternative takes the value."""
+        """The placement in which each alternative of the argument takes the value."""
         return [s.placement for s in self.node.strategies]
 
 
@@ -71,8 +71,8 @@ OperandUse = OpUse | CallUse
 
 class AxisGraphBuilder:
     """
-    Builds the graph of a program whose ops have their strategies (`Reach`);
-    `policy` is what the axis is asked for.
+    Builds the graph of a program whose ops have got their strategies from `Reach`; `policy`
+    says what the axis is for.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -84,13 +84,17 @@ class AxisGraphBuilder:
         self._held: dict[Hashable, ValueNode | None] = {}
 
     def build(self, entry: Reached) -> AxisBody:
-        """The choices of the entry, and in it those of all calls."""
+        """Builds the choices of the entry and of all functions that it calls."""
         body = self._body(entry, 1, 0)
         self._leave(body)
         return body
 
     def _body(self, reached: Reached, count: int, place: int) -> AxisBody:
-        """`place` is that among the kinds of calls of a function, in program order."""
+        """
+        Builds the choices of a function for one kind of call, which happens `count` times.
+        `place` is the position of this kind among those of the function, in program order;
+        it breaks ties.
+        """
         body = AxisBody(reached.function, count)
         body.add_ops(
             self.graph,
@@ -115,13 +119,16 @@ class AxisGraphBuilder:
         self, op: Operation, strategies: Alternatives[OpAlternative], place: int
     ) -> Node[OpAlternative]:
         costs = np.array([s.cost for s in strategies])
-        # Of equal plans the one is meant that splits earlier.
+        # Of equal plans, prefer the one that splits earlier.
         return Node(op.name, strategies, costs * (1 + PREFERENCE / (1 + place)))
 
     def _argument(
         self, arg: SSAValue, facts: ArgumentFacts, uses: Sequence[OperandUse]
     ) -> ValueNode:
-        """One node for arguments that come alike and go to the same uses."""
+        """
+        Returns the node of an argument. Arguments that come alike and have the same uses
+        share one.
+        """
         possible = dict(facts.possible)
         if FREE in possible:
             del possible[FREE]
@@ -146,7 +153,7 @@ class AxisGraphBuilder:
         return Node(what, strategies, np.array(costs or [0.0] * len(strategies)))
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
-        """The port of the node that makes a value."""
+        """Returns the port of the node that computes a value."""
         if isinstance(value, BlockArgument):
             return Port(body.arguments[value.index], 0)
         assert isinstance(value, OpResult)
@@ -158,8 +165,8 @@ class AxisGraphBuilder:
         self, value: SSAValue, uses: Sequence[OperandUse], source: Source
     ) -> float:
         """
-        Bytes of a value where it is brought to another placement: axes before may have
-        brought it together for those that use it.
+        Returns the bytes of a value that are moved when it changes its placement. Axes
+        planned before may have gathered it for its uses.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
@@ -177,7 +184,9 @@ class AxisGraphBuilder:
         uses: Sequence[OperandUse],
         results: dict[int, AxisPort],
     ) -> None:
-        """A value goes to its uses, and to the results of its function, by index."""
+        """
+        Connects a value with its uses, and adds it to `results` if its function returns it.
+        """
         port, count = self._port(body, value), body.count
         returns = [u.index for u in value.uses if type(u.operation) is ReturnOp]
         late = value in self.policy.late(body.function.sym_name.data)
@@ -217,8 +226,8 @@ class AxisGraphBuilder:
         late: bool,
     ) -> ValueNode | None:
         """
-        The node that chooses the placements in which a value is kept for all that use
-        it; None if it is kept only in the one in which it is made.
+        Returns the node that chooses in which placements a value is kept for all its uses;
+        None if it can only be kept in the placement in which it is computed.
         """
         ways: dict[tuple[Ways, Cut | None], float] = {}
         for (have,) in dict.fromkeys(ways_of(port)):
@@ -241,7 +250,9 @@ class AxisGraphBuilder:
         return self._value("value", strategies, list(ways.values()))
 
     def _cuts(self, uses: Sequence[OperandUse]) -> list[Cut]:
-        """The parts that a use may make of a value which help those behind it."""
+        """
+        Returns the parts that one use may cut out of a value and a later use wants as well.
+        """
         found: list[Cut] = []
         for place, use in enumerate(uses):
             if isinstance(use, CallUse):
@@ -264,8 +275,9 @@ class AxisGraphBuilder:
         self, uses: Sequence[OperandUse], returned: bool
     ) -> list[Placement]:
         """
-        The splits that a use may move a value to which others behind it want too; a value
-        that is returned may leave in any.
+        Returns the splits that one use may move a value to and a later use wants as well.
+        For a value that is returned every such split counts, as it may leave its function
+        in any of them.
         """
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
@@ -281,7 +293,7 @@ class AxisGraphBuilder:
     def _return(
         self, body: AxisBody, port: AxisPort, index: int, uses: int
     ) -> AxisPort:
-        """How a value leaves its function, after so many uses."""
+        """Returns the port of a value that leaves its function after `uses` uses in it."""
         info = self.program.info(return_op(body.function))
         rows = self.moves.returned(port, info, index, uses)
         same = rows == [{p: 0.0} for (p, *_) in ways_of(port)]
@@ -294,7 +306,10 @@ class AxisGraphBuilder:
         return Port(node, 0)
 
     def _leave(self, body: AxisBody) -> None:
-        """Results of the program; one that updates an argument is placed like it."""
+        """
+        Connects the results of the program; one that updates an argument gets the
+        argument's placement.
+        """
         last = return_op(body.function)
         info = self.program.info(last)
         for i, value in enumerate(last.operands):
@@ -310,14 +325,14 @@ class AxisGraphBuilder:
 
 
 def _has_cuts(port: AxisPort) -> bool:
-    """Whether a use may cut a part out of a value for those behind it."""
+    """Whether some alternative lets a use cut a part out of the value for later uses."""
     return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 
 
 def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
     """
-    The uses of each value of a function inside of it, but for returns, in program
-    order. The choices of its ops and calls are there already.
+    Returns the uses of each value of a function within it, without returns, in program
+    order. The choices of its ops and calls must have been built.
     """
     found: dict[SSAValue, list[OperandUse]] = {}
     for op in body.function.body.block.ops:

@@ -1,4 +1,4 @@
-"""What splitting the batch over time does to each op."""
+"""How the split of the batch into micro-batches propagates through a program."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from distir.sharding.placement import WHOLE, Placement
 
 class MicroBatchPlanner:
     """
-    The placements that follow on the axis over time, from the arguments forwards.
+    Propagates placements on the micro-batch axis, whose coordinates are moments, from the
+    arguments forwards.
 
-    Nothing is weighed: a device cannot trade work for communication with itself at
-    another time. An op keeps the split of its operands where its rule allows; partial
-    values pass where the rule is linear in them; any other operand is brought together
-    first, which ends the part of the program that runs per micro-batch.
+    Nothing is weighed: a device cannot trade work for communication with itself at another
+    time. An op keeps the split of its operands where its rule allows; partial values pass
+    where the rule is linear in them; any other operand is made whole first, and what
+    depends on it runs once per step instead of once per micro-batch.
     """
 
     def __init__(self, program: AxisProgram):
         self.program = program
         self._solved: dict[tuple[str, tuple[Placement, ...]], AxisPlan] = {}
-        # The operands that a function, or one that it calls, brings together.
+        # The operands that a function, or one that it calls, gathers or reduces.
         self._gathered: dict[AxisPlan, frozenset[tuple[Operation, int]]] = {}
 
     def solve(self, arguments: Sequence[Placement]) -> AxisPlan:
-        """What happens in the entry, whose arguments are placed like that."""
+        """Returns the plan of the entry for arguments in these placements."""
         return self._solve(self.program.entry.sym_name.data, arguments)
 
     def _solve(self, name: str, arguments: Sequence[Placement]) -> AxisPlan:
-        """What happens in a function whose arguments are placed like that."""
+        """
+        Returns the plan of a function for arguments in these placements; equal questions
+        are answered once.
+        """
         key = (name, tuple(arguments))
         if key not in self._solved:
             self._solved[key] = self._function(name, key[1])
@@ -93,8 +97,9 @@ class MicroBatchPlanner:
 
     def _callee(self, name: str, have: Sequence[Placement]) -> AxisPlan:
         """
-        A called function. Partial arguments pass if it is linear in them, as a backward is
-        in gradients; else they are brought together before the call.
+        Returns the plan of a called function. Partial arguments stay partial if the
+        function is linear in them, as a backward is in gradients; otherwise they are
+        reduced before the call.
         """
         keys = [WHOLE if p.kind == "partial" else p for p in have]
         callee = self._solve(name, keys)
@@ -105,7 +110,10 @@ class MicroBatchPlanner:
         return callee
 
     def _partial(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
-        """Letting partial values pass, where the rule is linear in exactly these."""
+        """
+        Returns the strategy that lets partial values pass, if the rule is linear in exactly
+        these operands.
+        """
         over = frozenset(i for i, p in enumerate(have) if p.kind == "partial")
         monoids = {have[i].monoid for i in over}
         if len(monoids) != 1 or any(p.kind == "split" for p in have):
@@ -119,7 +127,7 @@ class MicroBatchPlanner:
         return None
 
     def _split(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
-        """The split that all operands agree on that are split."""
+        """Returns the strategy on which all split operands agree, if there is one."""
         info = self.program.info(op)
         split = [i for i, p in enumerate(have) if p.kind == "split"]
         for i in split:

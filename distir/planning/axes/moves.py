@@ -1,4 +1,7 @@
-"""What it costs that values come from where they are made to where they are used."""
+"""
+The cost of bringing values from the placement in which they are computed to those in which
+they are used.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,15 @@ from distir.sharding.placement import WHOLE, Placement
 
 class Taken(NamedTuple):
     """
-    An op takes a value.
+    The edge from a value to an op that takes it.
 
-    - `node`: of the op; `info`: what the axis can do to it; `operand`: which one of its
-      operands it is;
-    - `place`: among all uses of a value whose uses make parts of it, else -1;
-    - `is_first`: whether it is a parameter that nothing has used before;
-    - `late`: whether the value's sums are reduced later; `source`: what it is computed from.
+    - `node`: the op's node; `info`: what the axis can do to the op; `operand`: the index of
+      the operand;
+    - `place`: the position of this use among all uses of the value if some use cuts a part
+      out of it, else -1;
+    - `is_first`: whether the value is a parameter and this is its first use;
+    - `late`: whether the value's partial sums are to be reduced late;
+    - `source`: what the value is computed from.
     """
 
     node: Node[OpAlternative]
@@ -46,8 +51,8 @@ class Taken(NamedTuple):
 
 class Passed(NamedTuple):
     """
-    A call passes a value on, to an argument of the function that is called, whose node it
-    is; the rest as in `Taken`.
+    The edge from a value to an argument of a called function: `node` is the argument's, the
+    other fields are as in `Taken`.
     """
 
     node: Node[ValueAlternative]
@@ -58,13 +63,18 @@ class Passed(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A value is held in ways of which the first one is that in which it is made."""
+    """
+    The edge from a value to the node that chooses in which placements it is kept. The first
+    of these is always the one in which the value is computed.
+    """
 
     node: Node[ValueAlternative]
 
 
 class Returned(NamedTuple):
-    """A value leaves its function, after so many uses in it."""
+    """
+    The edge from a value to a result of its function, after `uses` uses of the value in it.
+    """
 
     node: Node[ValueAlternative]
     info: AxisOp
@@ -73,7 +83,9 @@ class Returned(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A result of the program replaces an argument in the next step."""
+    """
+    The edge from a result of the program to the argument that it replaces in the next step.
+    """
 
     node: Node[ValueAlternative]
     info: AxisOp
@@ -81,7 +93,7 @@ class Replaced(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """A result of the program goes to whoever runs it."""
+    """The edge from a result of the program to the caller of the program."""
 
     node: Node[ValueAlternative]
     info: AxisOp
@@ -92,14 +104,16 @@ Move = Taken | Passed | Kept | Returned | Replaced | Leaving
 
 
 def ways_of(port: Port[Alternative]) -> list[Ways]:
-    """The placements in which a value is there under each alternative."""
+    """
+    Returns the placements in which a value is available under each alternative of its node.
+    """
     return [s.ways(port.result) for s in port.node.strategies]
 
 
 class Moves:
     """
-    The costs of edges, each found once: one row for each way in which a value may be there,
-    one column for each alternative of the node that uses it.
+    Computes the costs of edges, each once: a matrix with one row per alternative of the
+    source and one column per alternative of the target.
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -110,8 +124,8 @@ class Moves:
 
     def cost(self, edge: Edge[Alternative, Move]) -> Floats | None:
         """
-        The costs of an edge for each pair of alternatives; None if it never costs
-        anything.
+        Returns the costs of an edge for each pair of alternatives; None if all of them are
+        zero.
         """
         port, use = edge
         key = (
@@ -157,16 +171,16 @@ class Moves:
 
     def size(self, info: AxisOp, operand: int, source: Source) -> float:
         """
-        Bytes of an operand that come from elsewhere. Of a parameter they are as few as later
-        axes will leave.
+        Returns the bytes of an operand that are moved to its op. Of a parameter only the
+        part counts that later axes will leave on a device.
         """
         size = info.moved_bytes[operand]
         return size / self.policy.program.later_parts if source == "parameter" else size
 
     def move(self, have: Placement, want: Placement, size: float) -> float:
         """
-        The cost of bringing a value of `size` bytes (whole on the axis) to another
-        placement.
+        Returns the cost of bringing a value from one placement to another; `size` is its
+        bytes on a device where it is whole on this axis.
         """
         return self.costs.move(have, want, size, self.parts)
 
@@ -174,8 +188,9 @@ class Moves:
         self, port: Port[Alternative], place: int
     ) -> list[tuple[Ways, Placement | None]]:
         """
-        How a value is there for its use at that place, under each alternative, and what part
-        this use has to make of it.
+        For each alternative of a value's node, returns the placements in which the value is
+        available for its use at position `place`, and the part that this use has to cut out
+        of it, if any.
         """
         found: list[tuple[Ways, Placement | None]] = []
         for s in port.node.strategies:
@@ -193,13 +208,16 @@ class Moves:
         self, port: Port[Alternative], info: AxisOp, result: int, uses: int
     ) -> list[dict[Placement, float]]:
         """
-        How a value may leave its function under each alternative, after so many uses in it,
-        and what that costs.
+        For each alternative, returns the placements in which a value may leave its function
+        after `uses` uses in it, with the cost of each.
         """
         return [self.leaving(info, result, way) for way, _ in self.there(port, uses)]
 
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
-        """What it costs that a value comes to an op in the placement that it wants."""
+        """
+        Returns the costs of bringing a value to an op in the placement that each of the
+        op's alternatives wants.
+        """
         index, strategies = use.operand, use.node.strategies
         size = self.size(use.info, use.operand, use.source)
         gradient = 0.0
@@ -227,12 +245,15 @@ class Moves:
                 if gradient and splits and want.kind == "split" and want != have[0]:
                     small[a, b] += gradient
         if isinstance(use.info.op, ConstrainOp):
-            # What is asked for is communicated where it is.
+            # Of equal plans, prefer communication where a placement was requested.
             small *= 1 - PREFERENCE
         return small[np.ix_(from_, where)]
 
     def _passed(self, port: Port[Alternative], use: Passed) -> Floats:
-        """How a value comes to a function: as it is, but never partial."""
+        """
+        Returns the costs of passing a value to a function: in the placement that it has,
+        but never partial.
+        """
         size = use.info.moved_bytes[use.operand]
         wanted = [s.placement for s in use.node.strategies]
         rows: list[list[float]] = []
@@ -240,7 +261,7 @@ class Moves:
             assert part is None
             prices: dict[Placement, float] = {}
             if use.is_first:
-                # What nothing has used yet is placed as it is used in there.
+                # A parameter without a use so far is placed as the callee uses it.
                 rows.append([0.0 if q == w[0] else inf for q in wanted])
                 continue
             for p in w:
@@ -289,9 +310,9 @@ class Moves:
         self, info: AxisOp, index: int, ways: Sequence[Placement]
     ) -> dict[Placement, float]:
         """
-        How a value that is there in these ways may leave its function as a result, and what
-        that costs: whole if it is, else in parts that fit what the axes before do, else
-        partial, and whole if that is none of these.
+        Returns the placements in which a value may leave its function as a result, with the
+        cost of each: whole if the value is available whole; else split in a way that fits
+        the axes planned before; else partial, or whole at a cost.
         """
         if WHOLE in ways:
             return {WHOLE: 0.0}
@@ -306,7 +327,10 @@ class Moves:
         return found
 
     def _left(self, info: AxisOp, index: int, ways: Ways) -> float:
-        """What it costs to hand out a result of the program that is there like that."""
+        """
+        Returns the cost of handing a result of the program to its caller if it is available
+        in these placements.
+        """
         size, best = info.operand_bytes[index], inf
         for p, price in self.leaving(info, index, ways).items():
             if p.kind == "partial" or (

@@ -1,10 +1,11 @@
 """
-What an axis is asked for, and what in a program says how to use it.
+The purpose of a mesh axis, and what a program says about how to use it.
 
-The cost of work and communication alone does not say which of many equally dear plans is
+Costs of work and communication alone do not tell which of many equally cheap plans is
 meant. An axis either splits the inputs, and parameters follow, or it splits parameters, and
 activations follow from where a parameter meets a contraction. `AxisPolicy` holds that, and
-what the program itself asks for: constraints and sums that are to be reduced late.
+the program's own requests: constraints (`dist.constrain`), and sums that are to be reduced
+late (`dist.reduce_late`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ Placements = dict[SSAValue, set[Placement]]
 
 class AxisPolicy:
     """
-    - `program`: as the axis sees it;
-    - `split_parameters`: whether parameters (and what derives from parameters and
-      constants only) may start a split. For a data axis they may not: only a split input,
-      label or annotated parameter does;
+    What one mesh axis is used for.
+
+    - `program`: the program as the axis sees it;
+    - `split_parameters`: whether parameters (and values computed from parameters and
+      constants only) may start a split. On a data axis they may not: there only a split
+      input, label or annotated parameter starts one;
     - `is_forward`: whether the program is the forward of a training step, whose backward
       will follow what is chosen for the parameters.
     """
@@ -48,9 +51,9 @@ class AxisPolicy:
     @cached_property
     def hints(self) -> Placements:
         """
-        Splits with run lengths that consumers could use without traffic: each op's contiguous
-        splits carried backwards along the rules. This is how the columns of a fused QKV
-        learn that they must be split by heads.
+        Splits with run lengths, by value, that the value's consumers could use without
+        communication: each op's contiguous splits are carried backwards along the sharding
+        rules. From this the columns of a fused QKV matrix get the split by heads.
         """
         if not self.split_parameters:
             return {}
@@ -61,9 +64,9 @@ class AxisPolicy:
     @cached_property
     def wishes(self) -> Placements:
         """
-        Splits that `dist.constrain` asks of the values that lead up to it, through
-        elementwise and other ops that are no contractions, and across calls. An op whose
-        result is wished for in parts may cut its operands for it.
+        Splits, by value, that a later `dist.constrain` asks for, carried backwards through
+        elementwise and other ops that are not contractions, and across calls. An op whose
+        result is wanted in parts may cut its operands for that.
         """
         wishes = Placements()
         if any(
@@ -77,7 +80,10 @@ class AxisPolicy:
     def _collect(
         self, name: str, results: Sequence[set[Placement]], wishes: Placements
     ) -> list[set[Placement]]:
-        """Adds the wishes for a function's values; gives those for its arguments."""
+        """
+        Adds the wishes for the values of a function whose results have the given wishes;
+        returns those for its arguments.
+        """
         block = self.program.functions[name].body.block
         for op in reversed(list(block.ops)):
             if isinstance(op, ReturnOp):
@@ -113,8 +119,9 @@ class AxisPolicy:
 
     def late(self, name: str) -> set[SSAValue]:
         """
-        Values of a function whose partial sums are reduced later: what `dist.reduce_late`
-        asks for the operands of an op, and what they follow from by linear ops alone.
+        Returns the values of a function whose partial sums are to be reduced late: the
+        operands that an op marks with `dist.reduce_late`, and the values from which these
+        follow by linear ops alone.
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()
@@ -126,7 +133,7 @@ class AxisPolicy:
                     if len(linear.operands) == 1:
                         (index,) = linear.operands
                         value = op.operands[index]
-                        # Another user may need the sum at once.
+                        # With another use, the sum may be needed at once.
                         if value.has_one_use():
                             found.add(value)
         return self._late[name]
@@ -134,7 +141,10 @@ class AxisPolicy:
     def hinted(
         self, op: Operation, hints: Mapping[SSAValue, set[Placement]]
     ) -> Iterable[tuple[int, int | None]]:
-        """Factors with run lengths that the users of an op's results hint at."""
+        """
+        Yields the factors, with run lengths, whose split would give a result of the op one
+        of the hinted placements.
+        """
         info = self.program.info(op)
         for index, result in enumerate(op.results):
             for placement in hints.get(result, ()):

@@ -18,13 +18,15 @@ from distir.sharding.signatures import Signatures
 
 class AxisProgram:
     """
-    A program, and what an axis of a mesh can do to it after the axes before.
+    A program as one axis of a mesh sees it: what the axes planned before do, and what this
+    axis can add.
 
-    - `strategies`: what the axes before it do to each op, also to calls and returns;
-    - `signatures`: says which ops are alike;
-    - `functions`: those that the entry reaches by name; `entry`: which one is entered;
-    - `costs`: what strategies and changes of layout cost;
-    - `later_parts`: into how many parts axes that come later split parameters, on average.
+    - `strategies`: what the axes planned before do to each op, calls and returns included;
+    - `signatures`: tells which ops are alike;
+    - `functions`: the functions that the entry reaches, by name; `entry`: the function that
+      is entered;
+    - `costs`: the cost model for strategies and changes of layout;
+    - `later_parts`: into how many parts later axes split a parameter, on average.
     """
 
     def __init__(
@@ -50,13 +52,14 @@ class AxisProgram:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        Results of the entry that replace an argument in the next step, or are its
-        gradient, by index. They are placed like it.
+        Maps the index of each entry result that replaces an argument in the next step, or
+        is the gradient of one, to the index of that argument. Such results get the
+        argument's placement.
         """
         return linked_arguments(self.entry)
 
     def info(self, op: Operation) -> AxisOp:
-        """The op's rule and what it can split on this axis."""
+        """Returns what this axis can do to an op."""
         found = self._infos.get(op)
         if found is None:
             before = self.strategies[op]

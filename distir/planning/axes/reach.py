@@ -1,4 +1,7 @@
-"""In which ways values can be there on one mesh axis, and what strategies ops have then."""
+"""
+Finds the placements that values can have on one mesh axis, and the strategies that ops have
+for them.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,17 @@ from distir.sharding.placement import FREE, WHOLE, Placement
 
 ENDS = 2
 """
-So many calls of a function at its beginning and at its end decide for themselves in a step;
-in a forward one does: there no layer has another kind of neighbour than the one before it.
+In a training step, this many calls of a function at its beginning and as many at its end
+decide for themselves; in a forward program one does, as there no other layer has a
+different kind of neighbour.
 """
 
 
 class Reach:
     """
-    Follows a program from its arguments: what each op can do depends on the placements in
-    which its operands may come. Functions are looked at once per kind of call (`call_kinds`).
+    Follows a program from its arguments on, as the strategies of an op depend on the
+    placements in which its operands may come. A function is analysed once per kind of call
+    (`call_kinds`).
     """
 
     def __init__(self, policy: AxisPolicy):
@@ -41,7 +46,10 @@ class Reach:
         self._known: dict[Hashable, Alternatives[OpAlternative]] = {}
 
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
-        """The entry, with the strategies of every op in it and what it calls."""
+        """
+        Analyses the entry: returns the strategies of all its ops and of the functions that
+        it calls.
+        """
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
             fixed = source != "activation" and placement.kind == "split"
@@ -54,7 +62,7 @@ class Reach:
         return reached
 
     def _reach(self, reached: Reached) -> None:
-        """Follows the program until no call can be reached in a new way."""
+        """Analyses a function repeatedly, until no call can be reached in a new way."""
         block = reached.function.body.block
         callees: dict[Hashable, Reached] = {}
         while True:
@@ -84,8 +92,8 @@ class Reach:
 
     def _spread(self, reached: Reached, op: Operation) -> None:
         """
-        Adds the placements in which an op takes its operands to those in which they may
-        be there for later ops.
+        Adds the placements in which an op may take its operands to those in which later ops
+        may find them.
         """
         strategies = reached.strategies[op]
         for i, value in enumerate(op.operands):
@@ -119,7 +127,10 @@ class Reach:
     def _reach_call(
         self, reached: Reached, op: CallOp, callees: dict[Hashable, Reached]
     ) -> bool:
-        """Whether later looks at this function may see more."""
+        """
+        Analyses the callee of a call; returns whether the calling function must be analysed
+        again.
+        """
         static = tuple(self._static(reached, v) for v in op.operands)
         key = (reached.kinds[op], static)
         callee = callees.get(key)
@@ -145,7 +156,10 @@ class Reach:
         return (more and not is_new) or changed
 
     def _add_incoming(self, callee: Reached, op: CallOp, came: Sequence[Ways]) -> bool:
-        """Whether arguments may come in new ways now, as values never cross partial."""
+        """
+        Adds the placements in which the arguments of a call may come; returns whether any
+        is new. Values never cross a call partial.
+        """
         info, is_more = self.program.info(op), False
         for i, (facts, ways) in enumerate(zip(callee.arguments, came, strict=True)):
             splits = [
@@ -164,7 +178,10 @@ class Reach:
     def _static(
         self, reached: Reached, value: SSAValue
     ) -> tuple[Placement | None, Source, bool]:
-        """What is known of an operand of a call, whatever is chosen."""
+        """
+        Returns what is known of an operand of a call whatever is chosen: its placement if
+        that is fixed, what it is computed from, and whether its split was requested.
+        """
         is_argument = isinstance(value, BlockArgument)
         fixed = reached.arguments[value.index].fixed if is_argument else None
         return (

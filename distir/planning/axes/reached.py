@@ -1,4 +1,4 @@
-"""What is known of a function for one kind of call, before anything is chosen."""
+"""What is known of a function for one kind of call before anything is chosen."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from distir.planning.axes.alternatives import Alternative, OpAlternative, Source
 from distir.sharding.placement import Placement
 
 ArgumentKey = tuple[Placement, Source]
-"""What an argument comes as, and what it is computed from."""
+"""The placement in which an argument comes, and what it is computed from."""
 
 A = TypeVar("A", bound=Alternative, covariant=True)
 
 
 class Alternatives(tuple[A, ...]):
     """
-    The alternatives of ops that are alike: one object for all of them, known by its identity,
-    as it takes long to hash.
+    The alternatives of ops that are alike: a tuple that all of them share, compared by
+    identity because it takes long to hash.
     """
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class Alternatives(tuple[A, ...]):
 
 
 class ArgumentFacts:
-    """What is known of an argument of a function for one kind of call."""
+    """What is known of a function's argument for one kind of call."""
 
     def __init__(self, placement: Placement | None, source: Source, requested: bool):
         self.fixed = placement
@@ -41,7 +41,9 @@ class ArgumentFacts:
         self.possible: dict[Placement, None] = {}
 
     def add(self, placements: Iterable[Placement]) -> bool:
-        """Whether these are new ways in which it may come."""
+        """
+        Adds placements in which the argument may come; returns whether any of them is new.
+        """
         before = len(self.possible)
         self.possible |= dict.fromkeys(placements)
         return len(self.possible) > before
@@ -50,13 +52,14 @@ class ArgumentFacts:
 @dataclass(eq=False)
 class Reached:
     """
-    A function, for all calls of one kind.
+    What is known of a function, for all its calls of one kind.
 
-    - `kinds`: of each call, which calls of a function are of one kind;
-    - `possible`: in which placements a value may be there;
-    - `sources`: what values are computed from, if not from activations; `requested`: those
-      of them that come split already, not by this plan;
-    - `strategies`: of each op but calls and the return; `calls`: what is called.
+    - `kinds`: the kind of each call in it: calls of one kind decide alike;
+    - `possible`: the placements in which each value may be available;
+    - `sources`: what values are computed from, without activations; `requested`: those of
+      them whose split was requested, not chosen here;
+    - `strategies`: the alternatives of each op (without calls and the return); `calls`:
+      what is known of each callee.
     """
 
     function: FuncOp
@@ -70,4 +73,4 @@ class Reached:
         default_factory=dict[Operation, Alternatives[OpAlternative]]
     )
     seen: set[tuple[Ways, ...]] = field(default_factory=set[tuple[Ways, ...]])
-    """The ways in which the operands of calls were found to come so far."""
+    """The combinations of operand placements in which calls were found to come so far."""

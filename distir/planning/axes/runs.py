@@ -1,10 +1,10 @@
 """
 Run lengths worth trying (Rhino section 4.3.3).
 
-Each op can split its factors contiguously, which is with the longest runs. Where that
-splits a dimension of an operand or result in shorter runs (the heads of a fused matrix for
-query, key and value), the run length spreads to the ops before and behind that can work
-with it without traffic, across calls too.
+Every op can split its factors contiguously, that is, with the longest runs. Where such a
+split cuts a dimension of an operand or result into shorter runs (the heads in a fused
+matrix for query, key and value), that run length spreads to the ops before and after that
+can work with it without communication, across calls too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from distir.program import return_op
 from distir.sharding.placement import Placement
 
 MAX_RUNS = 4
-"""Run lengths per op and axis that a search of layouts tries."""
+"""The most run lengths per op and axis that a search of layouts tries."""
 
 
 class RunLengths:
     """
-    The run lengths for one axis. `info` says what the axis can do to an op (None: nothing that
-    counts); `backwards`: they spread from where values are used to where they are made alone,
-    however many there are.
+    Finds the run lengths worth trying on one axis. `info` returns what the axis can do to
+    an op (None for ops that do not matter). With `backwards`, run lengths spread only from
+    uses to the ops that compute the values, and their number is not limited.
 
-    - `runs`: per op the factors with run lengths to try;
-    - `splits`: per value the splits in runs that ops could work on.
+    - `runs`: for each op the factors with the run lengths to try;
+    - `splits`: for each value the splits in runs that ops could work on.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class RunLengths:
             self._pending.append((value, split))
 
     def _follow(self, value: SSAValue, split: Placement) -> None:
-        """Tells the ops that use a value, and the one that makes it."""
+        """
+        Tells the ops that use a value, and the op that computes it, of a split in runs.
+        """
         for use in () if self.backwards else value.uses:
             op = use.operation
             if isinstance(op, CallOp):
@@ -107,7 +109,10 @@ class RunLengths:
     def _use(
         self, op: Operation, is_result: bool, index: int, split: Placement
     ) -> None:
-        """An op that works on a value split like that splits one factor in runs."""
+        """
+        Records the factor that an op splits in runs when one of its operands or results has
+        this placement.
+        """
         info = self.info(op)
         found = None if info is None else info.factor_of(is_result, index, split)
         if info is None or found is None:

@@ -1,9 +1,8 @@
 """
 The layouts of a whole program, chosen one mesh axis after another.
 
-`propagate-sharding` and `tensor-parallel` are both thin over this: the first applies
-what was planned to every op, the second only reads off what they do to the
-parameters.
+`propagate-sharding` and `tensor-parallel` both use this: the former writes the plan of
+every op into the program, the latter only the split of the parameters.
 """
 
 from __future__ import annotations
@@ -53,13 +52,16 @@ SOURCES: Mapping[str, Source] = {
     "state": "parameter",
     "constant": "constant",
 }
-"""What an argument of each role is for the chooser; any other is an activation."""
+"""
+What an argument of each role counts as (`Source`); an argument of any other role is an
+activation.
+"""
 
 
 class ShardingPlan:
     """
-    The layouts chosen so far for every op and argument, on one mesh. Functions that
-    are called with different layouts are cloned as axes are added.
+    The layouts chosen so far for every op and argument, on one mesh. Functions that are
+    called with different layouts get one plan each as axes are added.
     """
 
     def __init__(self, module: ModuleOp, mesh: Mesh):
@@ -70,7 +72,10 @@ class ShardingPlan:
             requested_layout(attributes)
             for attributes in argument_attributes(self.entry)
         ]
-        """Of the entry's arguments, their axes in the mesh's order where that is possible."""
+        """
+        The layouts requested for the entry's arguments, with axes in the mesh's order if
+        possible.
+        """
         self.fixed = [fixed_axes(a) for a in argument_attributes(self.entry)]
         self.signatures = Signatures()
         self._check_requests()
@@ -104,7 +109,7 @@ class ShardingPlan:
         check_layout(shape, layout, self.mesh, what)
 
     def _whole(self) -> FunctionPlan[Layout]:
-        """Nothing is split."""
+        """Returns the plan in which nothing is split."""
         plans: dict[str, FunctionPlan[Layout]] = {}
         layout = Layout(self.mesh.name)
         for function in reachable_functions(self.module):
@@ -127,7 +132,7 @@ class ShardingPlan:
         return plans[self.entry.sym_name.data]
 
     def seen_by(self, axis: str) -> AxisProgram:
-        """The program as one more axis sees it."""
+        """Returns the program as one more axis sees it."""
         strategies = self._strategies()
         later = self._later_parts(axis)
         return AxisProgram(
@@ -135,7 +140,9 @@ class ShardingPlan:
         )
 
     def _later_parts(self, axis: str) -> float:
-        """Into how many parts the axes after one are to split parameters, on average."""
+        """
+        Returns into how many parts the axes after this one split a parameter, on average.
+        """
         axes = [name for name, _ in self.mesh.axes]
         later = set(axes[axes.index(axis) + 1 :])
         whole = left = 0.0
@@ -151,7 +158,7 @@ class ShardingPlan:
         return whole / left if left else 1.0
 
     def _strategies(self) -> dict[Operation, LayoutStrategy]:
-        """What the axes so far do to each op, also to calls and returns."""
+        """Returns what the axes so far do to each op, calls and returns included."""
         found: dict[Operation, LayoutStrategy] = {}
         for plan in with_callees(self.plan):
             found.update(plan.ops)
@@ -165,11 +172,13 @@ class ShardingPlan:
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
     ) -> tuple[AxisProgram, AxisPlan]:
         """
-        The cheapest plan for one axis given those before, and the program as it sees it. With
-        `free_parameters`, parameters without a request may be split as suits; `is_forward`
-        says that this is the forward of a training step. Where the ops of a decomposition
-        leave the op's own result partial, which may then be brought together otherwise or
-        later, the op is decomposed at once.
+        Finds the cheapest plan for one axis given those planned before. Returns the program
+        as the axis sees it, and the plan.
+
+        With `free_parameters`, parameters without a request may be split as suits;
+        `is_forward` says that the program is the forward of a training step. An op is
+        decomposed at once where its decomposition leaves the op's own result partial, as
+        that may then be reduced in another way or later.
         """
         self.mesh.size(axis)
         while True:
@@ -198,7 +207,7 @@ class ShardingPlan:
     def _decompose_now(
         self, parts: Mapping[Operation, tuple[LayoutStrategy, ...]]
     ) -> None:
-        """Replaces ops by those of their decompositions, for all axes to come."""
+        """Replaces ops by their decompositions, for all axes to come."""
         for plan in with_callees(self.plan):
             own = dict(plan.ops)
             for op in parts:
@@ -220,7 +229,7 @@ class ShardingPlan:
         return keys
 
     def add_axis(self, axis: str) -> None:
-        """Plans one more axis, for every op."""
+        """Plans one more axis for every op."""
         if axis == TIME_AXIS:
             found = self._micro_batches(axis)
         else:
@@ -230,17 +239,20 @@ class ShardingPlan:
             plan.ops = decomposed(plan).ops
 
     def _micro_batches(self, axis: str) -> tuple[AxisProgram, AxisPlan]:
-        """What splitting the batch over time does; the first axis of a mesh."""
+        """
+        Returns what splitting the batch into micro-batches does; it is the first axis of
+        its mesh.
+        """
         if axis != self.mesh.axes[0][0]:
             raise DistIRError(
-                f"mesh @{self.mesh.name}: the axis over time, {axis!r}, must be its first"
+                f"mesh @{self.mesh.name}: the micro-batch axis, {axis!r}, must be its first"
             )
         keys = [p for p, _ in self._entry_keys(axis, False)]
         program = self.seen_by(axis)
         return program, MicroBatchPlanner(program).solve(keys)
 
     def _with_plan(self, program: AxisProgram, found: AxisPlan) -> FunctionPlan[Layout]:
-        """The plan of all axes before, and of the one that sees the program so."""
+        """Combines the plan of all axes so far with what was found for one more."""
         plans = {p.function: p for p in with_callees(self.plan)}
         combined: dict[AxisPlan, FunctionPlan[Layout]] = {}
 
@@ -272,13 +284,16 @@ class ShardingPlan:
     def annotate(self) -> None:
         """
         Writes the layouts onto every op and argument of the functions that the entry
-        reaches as attributes. Without any axis they are whole.
+        reaches, as attributes. If no axis was planned, all layouts are whole.
         """
         self._check_order()
         annotate(self.module, self._nested())
 
     def _nested(self) -> FunctionPlan[Layout]:
-        """The same plan, in layouts that communication along one axis can lead to."""
+        """
+        Returns the same plan with every layout ordered such that communication along single
+        axes can reach it.
+        """
         known: dict[FunctionPlan[Layout], FunctionPlan[Layout]] = {}
 
         def of(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
@@ -312,7 +327,10 @@ class ShardingPlan:
         ]
 
     def _check_order(self) -> None:
-        """A dimension's axes are chosen in the mesh's order; requests must agree."""
+        """
+        Refuses requests that order the axes of a dimension differently from the mesh, as
+        axes are chosen in the mesh's order. Raises DistIRError.
+        """
         names = argument_names(self.entry)
         requests = [
             (f"argument {names[i]!r}", request, self.plan.arguments[i])
@@ -333,7 +351,7 @@ class ShardingPlan:
                 )
 
     def _only_fixed(self, op: ConstrainOp, chosen: Layout) -> Layout:
-        """What was chosen for the axes that a constraint speaks of."""
+        """Reduces a chosen layout to the axes that a constraint fixes."""
         return Layout(
             chosen.mesh,
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
@@ -343,8 +361,8 @@ class ShardingPlan:
 
 def propagate_sharding(module: ModuleOp, mesh: Mesh) -> None:
     """
-    Annotates every op of a sequential program with layouts on a mesh that follow from those
-    requested of arguments, axis after axis. Raises DistIRError.
+    Annotates every op of a sequential program with the layouts on a mesh that follow from
+    those requested for its arguments, axis after axis. Raises DistIRError.
     """
     plan = ShardingPlan(module, mesh)
     for axis, _ in mesh.axes:

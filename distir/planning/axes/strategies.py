@@ -1,9 +1,10 @@
 """
-The strategies of an op on one mesh axis: what it takes its operands as, and what it gives.
+The strategies of an op on one mesh axis: the placements in which it takes its operands and
+gives its results.
 
-The op's sharding rule says what is legal; `AxisPolicy` which of that is weighed: an axis
-is asked for in order to split parameters, or inputs, and what is foreign to that is no
-alternative.
+The op's sharding rule says which are legal, `AxisPolicy` which of these are weighed: an
+axis is there either to split parameters or to split inputs, and a split that serves neither
+is no alternative.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
 
 WITHOUT_PARAMETERS = 1 / 32
 """
-What work on activations alone counts on an axis that splits parameters. That what meets
-parameters is split is what such an axis is asked for, and worth its communication; other
-work is split where that pays on devices, which compute some 128 floating-point operations
+The weight of work on activations alone, on an axis that splits parameters. Such an axis is
+there to split the work that involves parameters, and this is worth the communication; other
+work is split where it pays on devices that compute about 128 floating-point operations
 while they send a byte.
 """
 
 Split = tuple[int, int | None]
-"""A factor of an op's rule, and the run length in which it is split."""
+"""
+A factor of an op's rule, and the run length in which it is split (None: contiguously).
+"""
 
 
 class OperandFacts(NamedTuple):
@@ -42,7 +45,7 @@ class OperandFacts(NamedTuple):
 
 
 class OpStrategies:
-    """Enumerates the strategies of an op and of all that are like it."""
+    """Enumerates the strategies of an op and of all ops that are like it."""
 
     def __init__(self, op: Operation, info: AxisOp, policy: AxisPolicy):
         self.op = op
@@ -56,8 +59,8 @@ class OpStrategies:
         wishes: Iterable[frozenset[Placement]],
     ) -> list[OpAlternative]:
         """
-        Those for operands of which that is known, the one on whole values first. `hints`
-        and `wishes` (`AxisPolicy`) are those for the op's results.
+        Returns the alternatives for operands with these facts, the one on whole values
+        first. `hints` and `wishes` (see `AxisPolicy`) are those of the op's results.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])
@@ -83,7 +86,7 @@ class OpStrategies:
     ) -> None:
         c = self.info.strategy(factor, run)
         if c is not None:
-            # What is wanted whole is communicated in any case.
+            # An operand that is needed whole is communicated in any case.
             takes = tuple(
                 Take.MOVED if p.kind != "split" and t is not Take.GATHERED else t
                 for p, t in zip(c.operands, takes, strict=True)
@@ -97,9 +100,10 @@ class OpStrategies:
         wishes: Iterable[frozenset[Placement]],
     ) -> Iterable[tuple[Split, tuple[Take, ...]]]:
         """
-        The splits worth trying, and how operands may come to them: because one operand is
-        there split already (whole ones may be cut for it), because a parameter starts it
-        or is there split by this choice (they may not), or because it was asked for.
+        Yields the splits worth trying, with how each operand may be obtained. A split is
+        worth trying because an operand is split already (whole operands may then be cut to
+        match), because a parameter starts it or was split by this very choice (whole
+        operands may not be cut), or because it was asked for.
         """
         info, policy, count = self.info, self.policy, len(operands)
         for split in self._hinted(wishes):
@@ -131,7 +135,7 @@ class OpStrategies:
                         Take.GATHERED if f.source == "activation" else t
                         for f, t in zip(operands, takes, strict=True)
                     ]
-                # One that is there in other parts may be exchanged for these.
+                # An activation that is available in other parts may be redistributed.
                 is_activation = facts.source == "activation"
                 takes[i] = Take.MOVED if is_activation else Take.AS_IS
                 yield split, tuple(takes)
@@ -144,10 +148,11 @@ class OpStrategies:
         self, operands: Sequence[OperandFacts], hints: Iterable[frozenset[Placement]]
     ) -> Iterable[Split]:
         """
-        Splits start where a parameter meets a contraction, or before that where an
-        undecided parameter is prepared for one (transposed, cast), or where rows of one
-        are looked up (each device has some of the rows). Added to an activation (a bias, a
-        table of positions) a parameter only follows: else it would split the sequence.
+        Yields the splits that parameters start: where a parameter meets a contraction;
+        earlier, where a parameter without a decision is prepared for one (transposed,
+        cast); and where rows of a parameter are looked up (each device has some of the
+        rows). A parameter that is added to an activation (a bias, a table of positions)
+        starts none, as that would split the sequence.
         """
         rule, policy = self.info.rule, self.policy
         starts = [
@@ -180,8 +185,8 @@ class OpStrategies:
 
     def _is_foreign(self, operands: Sequence[OperandFacts], factor: int) -> bool:
         """
-        Whether a split is not what an axis for parameters is there for: a contraction with
-        a parameter splits along a dimension of the parameter; one of activations alone
+        Whether a split does not serve an axis that splits parameters: a contraction with a
+        parameter splits along a dimension of the parameter, and one of activations alone
         (attention scores) is not turned into partial sums.
         """
         rule = self.info.rule
@@ -199,7 +204,10 @@ class OpStrategies:
     def _linear(
         self, operands: Sequence[OperandFacts]
     ) -> Iterable[tuple[AxisStrategy, tuple[Take, ...]]]:
-        """Letting partial values pass through, where the rule is linear in them."""
+        """
+        Yields the strategies that let partial values pass through, where the rule is linear
+        in them.
+        """
         for number, linear in enumerate(self.info.rule.linear):
             monoids = [
                 {p.monoid for p in operands[i].possible if p.kind == "partial"}

@@ -1,12 +1,15 @@
-"""Which parameters to split over a mesh axis, by the sharding rules alone."""
+"""Chooses the parameters to split over a mesh axis, from the sharding rules alone."""
 
 from __future__ import annotations
 
+from math import prod
+
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, BlockArgument
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
+from distir.dialects.onnx_op import OnnxOp
 from distir.planning.annotations import (
     add_notes,
     axis_mesh,
@@ -17,6 +20,7 @@ from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.function_plan import AxisPlan, with_callees
 from distir.program import (
     argument_attributes,
+    argument_roles,
     describe,
     entry_function,
     forward_results,
@@ -25,8 +29,9 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
+    Placement,
     add_placement,
     placement_in,
 )
@@ -50,7 +55,7 @@ def _undivided(rule: Rule, parts: int) -> str:
 def left_whole(
     plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
 ) -> list[str]:
-    """A note for each contraction that the axis does not split, and why."""
+    """Returns a note for each contraction that the axis does not split, with the reason."""
     parts = mesh.size(axis)
     return [
         f"{describe(op)} stays whole on axis {axis!r} of size {parts}: "
@@ -63,8 +68,8 @@ def left_whole(
 
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
-    A copy of a program; of a training step only its forward, up to the loss: what is split
-    there decides how the backward and the update are split.
+    Returns a copy of a program; of a training step, only of its forward, up to the loss:
+    what is split there decides how the backward and the update are split.
     """
     function = entry_function(module)
     outputs = forward_results(function)
@@ -76,7 +81,7 @@ def forward_part(module: ModuleOp) -> ModuleOp:
 def _split_states_like_parameters(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
-    """Optimizer states are laid out like the parameter that they belong to."""
+    """Gives optimizer states the layout of the parameter that they belong to."""
     inputs = function.function_type.inputs.data
     for j, i in parameters_of_states(function).items():
         if axis in fixed_axes(attributes[j]):
@@ -91,12 +96,50 @@ def _split_states_like_parameters(
             attributes[j][LAYOUT] = LayoutAttr(after)
 
 
+def _split_tables(
+    function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
+) -> None:
+    """
+    Requests that an axis splits the entries of tables which are larger than what is looked
+    up in them: then their parts, of which the sum of what each device finds is
+    communicated, are worth the memory. A head that is tied to such a table has its columns
+    split without being cut.
+    """
+    parts = mesh.size(axis)
+    for op in function.body.block.ops:
+        if not isinstance(op, OnnxOp) or op.name != "onnx.Gather":
+            continue
+        table, indices = op.operands
+        if not isinstance(table, BlockArgument):
+            continue
+        entry, sizes = attributes[table.index], shape_of(table.type)
+        before = requested_layout(entry) or Layout(mesh.name)
+        if axis in fixed_axes(entry) or axis in before.split_axes:
+            continue
+        if argument_roles(function)[table.index] != "parameter" or not sizes:
+            continue
+        found = prod(shape_of(op.results[0].type))
+        if isinstance(indices, BlockArgument):
+            layout = requested_layout(attributes[indices.index])
+            axes = layout.split_axes if layout is not None else ()
+            found //= prod(mesh.size(a) for a in axes if a != TIME_AXIS)
+        rows = op.attribute("axis") % len(sizes)
+        split = add_placement(before, axis, Placement("split", rows), len(sizes))
+        if found < prod(sizes) * (parts - 1) // parts and fits(sizes, split, mesh):
+            entry[LAYOUT] = LayoutAttr(canonical(sizes, split, mesh))
+
+
 def split_parameters(module: ModuleOp, axis: str) -> None:
     """
-    Annotates the parameters of a sequential program that are to be split over a mesh axis, as
-    `tensor-parallel` says. Raises DistIRError.
+    Annotates the parameters of a sequential program that are to be split over a mesh axis,
+    as the pass `tensor-parallel` documents. Raises DistIRError.
     """
     mesh = axis_mesh(module, axis)
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    if not is_training_step(function):
+        _split_tables(function, attributes, mesh, axis)
+        set_argument_attributes(function, attributes)
     # The choice rests on what the axes before this one do. Working that out may
     # clone functions and decompose ops, so it happens on a copy.
     plan = ShardingPlan(forward_part(module), mesh)
@@ -104,11 +147,9 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
         if before == axis:
             break
         plan.add_axis(before)
-    function = entry_function(module)
     _, found = plan.solve(
         axis, free_parameters=True, is_forward=is_training_step(function)
     )
-    attributes = argument_attributes(function)
     for entry, placement, arg in zip(
         attributes, found.arguments, function.body.block.args, strict=True
     ):

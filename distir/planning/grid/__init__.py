@@ -1,7 +1,9 @@
 """
-What `search-grid` and `distir search` are made of: the plans (`distir.planning.plan`),
-what each of them is worth (`evaluate`, `distir.planning.result`), all of them on all cores (`runner`), and the best of
-them (`results`, `journal`).
+The search over a grid of plans, behind `search-grid` and `distir search`.
+
+The plans are defined in `distir.planning.plan`; `evaluate` distributes and simulates one,
+`runner` evaluates all of them on all cores, `results` ranks them, `journal` saves results
+as they come.
 """
 
 from distir.planning.grid.evaluate import Evaluator

@@ -1,9 +1,9 @@
 """
-Layouts for a size of the batch between two others.
+Layouts for a size of the batch that lies between two others.
 
-Where the size of every tensor and the work of every op grow linearly with the batch, so does
-what any choice of layouts costs. A choice that is the best for a small batch and for a large
-one is then the best for all between them, and need not be made again.
+Where the size of every tensor and the work of every op grow linearly with the batch, so
+does the cost of any choice of layouts. A choice that is the best for a small and for a
+large batch is then the best for all batches between them, and need not be searched again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from distir.sharding.signatures import Signatures
 
 class _Found(list[tuple[Hashable, Sequence[Attribute]]]):
     """
-    What a program is made of, in its order: what must be the same in all programs, and
-    attributes that may follow from the batch.
+    The contents of a program in its order: pairs of what must be the same in all programs,
+    and the attributes that may depend on the batch.
     """
 
     def __init__(self, module: ModuleOp):
@@ -61,7 +61,10 @@ class _Found(list[tuple[Hashable, Sequence[Attribute]]]):
 
 @dataclass(frozen=True)
 class _Measure:
-    """What the rule of an op says: what depends on no size, the sizes, and the work."""
+    """
+    What the sharding rule of an op says: the parts that depend on no size, the sizes, and
+    the work.
+    """
 
     kind: Hashable
     sizes: tuple[int, ...]
@@ -69,7 +72,7 @@ class _Measure:
 
     @staticmethod
     def of(rule: Rule, op: Operation) -> _Measure:
-        """The measure of an op that has this rule."""
+        """Returns the measure of an op with this rule."""
         shapes = [shape_of(v.type) for v in (*op.operands, *op.results)]
         factors = tuple((f.kind, f.monoid) for f in rule.factors)
         partial = tuple(sorted(rule.partial_results.items()))
@@ -80,8 +83,8 @@ class _Measure:
 
 def _measures(module: ModuleOp) -> Iterator[_Measure]:
     """
-    The measures of a program's ops, of ops that are alike once, and of the ops that they
-    can be decomposed into.
+    Yields the measures of a program's ops (once for ops that are alike) and of the ops that
+    they can be decomposed into.
     """
     signatures, seen = Signatures(), set[int]()
     for function in functions(module).values():
@@ -99,7 +102,9 @@ def _measures(module: ModuleOp) -> Iterator[_Measure]:
 
 
 class Sizes:
-    """What a sequential program for a size of the batch is made of, and how large that is."""
+    """
+    The contents of a sequential program for one size of the batch, with all sizes in it.
+    """
 
     def __init__(self, module: ModuleOp, batch: int):
         self.batch = batch
@@ -109,8 +114,9 @@ class Sizes:
 
 class Between:
     """
-    A program for a size of the batch between those of two others: `holds` if it is as they
-    are, and all sizes and the work of its ops follow the batch.
+    Compares a program with those for a smaller and for a larger batch. `holds` says whether
+    the three differ in sizes alone and all sizes and the work of all ops are linear in the
+    batch.
     """
 
     def __init__(self, low: Sizes, own: Sizes, high: Sizes):
@@ -163,8 +169,8 @@ class Between:
 
     def program(self, low: ModuleOp, high: ModuleOp) -> ModuleOp | None:
         """
-        Its distribution, between those of the two others; None if these have different
-        layouts.
+        Returns the distributed program for the size between, from the distributed programs
+        for the two others; None if these have different layouts.
         """
         found, other = _Found(low), _Found(high)
         if len(found) != len(other):
@@ -198,13 +204,13 @@ class Between:
 
 @lru_cache(maxsize=1 << 12)
 def _bare(type_: Attribute) -> Attribute:
-    """A tensor type without a layout."""
+    """Returns a tensor type without its layout."""
     assert isinstance(type_, TensorType)
     return TensorType[Any](type_.element_type, type_.get_shape())
 
 
 def _rebuilt(module: ModuleOp, attributes: Iterator[Attribute]) -> ModuleOp:
-    """A copy of a program with other attributes, in the order of `_Found`."""
+    """Returns a copy of a program with other attributes, given in the order of `_Found`."""
     values: dict[SSAValue, SSAValue] = {}
 
     def define(old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:

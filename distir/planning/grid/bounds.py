@@ -1,4 +1,4 @@
-"""What no plan can be better than, known before anything is distributed."""
+"""Lower bounds on the time and memory of plans, known before anything is distributed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from distir.transforms.checkpointing import checkpoint
 @dataclass(frozen=True)
 class Bounds:
     """
-    Bounds of every plan for one program on so many devices of a cluster.
+    Lower bounds for every plan of one program on a number of devices of a cluster.
 
-    - `seconds_at_peak`: what the contractions of the sequential program take at the peak of
-      one device, for each policy of `activation-checkpoint`, as recomputing is work too; 0
-      if devices differ, for then the sequential program does not say;
+    - `seconds_at_peak`: by policy of `activation-checkpoint` (recomputation is work too),
+      the seconds that the contractions of the sequential program take at the peak of one
+      device; 0 if devices differ, for which there is no such bound;
     - `parameters`, `states`: bytes that the program keeps from step to step;
     - `memory`: bytes of the largest device.
     """
@@ -44,9 +44,9 @@ class Bounds:
         policies: Sequence[str] = ("none",),
     ) -> Bounds:
         """
-        The bounds for a sequential program on so many `devices` of a cluster. The program
-        is simulated as it is and with each of these policies of `activation-checkpoint`.
-        Raises DistIRError.
+        Computes the bounds for a sequential program on `devices` devices of a cluster, by
+        simulating it under each of the given policies of `activation-checkpoint`. Raises
+        DistIRError.
         """
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
         function = entry_function(module)
@@ -80,15 +80,17 @@ class Bounds:
 
     @property
     def seconds(self) -> float:
-        """No plan takes less: all devices compute all the time, at their peak."""
+        """
+        No plan takes less time than this: all devices compute all the time, at their peak.
+        """
         return min(self.seconds_at_peak.values()) / self.devices
 
     def seconds_of(self, plan: Plan) -> float:
-        """This plan does not take less: it may recompute."""
+        """Returns a lower bound of this plan's seconds, its recomputation included."""
         return self.seconds_at_peak[plan.checkpoint] / self.devices
 
     def least_bytes(self, plan: Plan) -> float:
-        """A plan needs at least that much on one of its devices."""
+        """Returns a lower bound of the bytes that a plan needs on one of its devices."""
         if not isinstance(plan, GridPlan):
             return (self.parameters + self.states) / self.devices
         split = plan.t * plan.p
@@ -96,5 +98,7 @@ class Bounds:
         return parameters + self.states / (split * (plan.d if plan.zero else 1))
 
     def may_fit(self, plan: Plan) -> bool:
-        """Whether what is kept from step to step leaves it any memory at all."""
+        """
+        Whether the bytes that a plan keeps from step to step leave any memory for the rest.
+        """
         return self.least_bytes(plan) <= self.memory

@@ -26,32 +26,35 @@ from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.pipeline import divided
 
 SharedByMeshes = dict[tuple[object, ...], SharedStages]
-"""By the text of the cluster, whether there are buckets, and the meshes of the stages."""
+"""
+What pipelines share, by the text of the cluster, whether there are buckets, and the meshes
+of the stages.
+"""
 
 
 class LayoutChooser:
     """
-    Chooses the layouts of one plan after another, of programs that `program` gives for a size
-    of the batch.
+    Chooses the layouts of one plan after another; `program` returns the sequential program
+    for a size of the batch.
 
-    They are chosen once for plans that differ in nothing but the schedule and the number of
-    micro-batches. They are the same for all numbers that are multiples of the first, if with
-    these layouts nothing is brought together for each micro-batch that belongs to none: what
-    other layouts cost then grows with the number, and what these cost does not
-    (`distir.sharding.prices`). What the first one's
-    divisions do not allow theirs do not either. Conversely `verify-distribution` says whether
-    theirs allow what was chosen; if not, the plan's are chosen on their own. Of plans that
-    differ in their batch too, some lie between others (`Between`).
+    Layouts are chosen once for plans that differ in nothing but the schedule and the number
+    of micro-batches. They are the same for all numbers that are multiples of the first one,
+    if with these layouts no value is communicated per micro-batch that all micro-batches
+    share: the cost of other layouts then grows with the number, and the cost of these does
+    not (`distir.sharding.prices`). Splits that the first number does not allow, its
+    multiples do not allow either. Conversely, `verify-distribution` tells whether a
+    multiple allows the chosen layouts; if not, the plan's layouts are chosen separately. Of
+    plans that differ in their batch too, some lie between others (`Between`).
     """
 
     def __init__(self, program: Callable[[int], ModuleOp]):
         self._program = program
         self._chosen: ChosenProgram | None = None
-        """What layouts were chosen for last."""
+        """The plan for which layouts were chosen last, and the program in them."""
         self._stages: SharedByMeshes = {}
         self._kin: tuple[object, ...] = ()
         self._distributed: dict[int, ModuleOp] = {}
-        """By the batch, programs whose layouts were chosen, for plans that differ in it alone."""
+        """By batch, distributed programs of plans that differ in the batch alone."""
         self._sizes: dict[int, Sizes] = {}
         self._betweens: dict[tuple[int, ...], Between] = {}
 
@@ -61,12 +64,15 @@ class LayoutChooser:
         return [*self._stages.values()]
 
     def prepare(self, batches: Sequence[int]) -> None:
-        """Finds out how the programs for sizes of the batch, in ascending order, differ."""
+        """Compares the programs for these sizes of the batch, given in ascending order."""
         for batch in batches[1:-1]:
             self._known_between(batches[0], batch, batches[-1])
 
     def choose(self, plan: GridPlan, options: DistributionOptions) -> ChosenProgram:
-        """The program in the layouts for a plan with these options. Raises DistIRError."""
+        """
+        Returns the program with the layouts for a plan with these options. Raises
+        DistIRError.
+        """
         chosen = self._chosen
         if chosen is None or not chosen.is_for(plan) or not chosen.allows(plan.k):
             module = self._partitioned(plan, options)
@@ -86,7 +92,10 @@ class LayoutChooser:
         return found
 
     def _between(self, plan: GridPlan) -> ModuleOp | None:
-        """The program between those of a smaller and of a larger batch, if it is."""
+        """
+        Returns the program derived from those of a smaller and of a larger batch, if that
+        is possible.
+        """
         lower = [b for b in self._distributed if b < plan.batch]
         upper = [b for b in self._distributed if b > plan.batch]
         if not lower or not upper or max(lower) % (plan.d * plan.t * plan.k):
@@ -100,7 +109,10 @@ class LayoutChooser:
         )
 
     def _known_between(self, *batches: int) -> Between:
-        """How a program lies between two others; batches are in ascending order."""
+        """
+        Returns how a program relates to two others; the batches are given in ascending
+        order.
+        """
         if batches not in self._betweens:
             for batch in batches:
                 if batch not in self._sizes:
@@ -110,7 +122,9 @@ class LayoutChooser:
 
 
 def _is_repeated(op: ReshardOp) -> bool:
-    """Whether a value of no micro-batch is communicated for each of them."""
+    """
+    Whether a value that all micro-batches share is communicated again for each of them.
+    """
     before, after = layout_of(op.source), layout_of(op.result)
     assert before is not None and after is not None
     axes = (*before.split_axes, *before.partial_axes)
@@ -128,8 +142,8 @@ def _is_repeated(op: ReshardOp) -> bool:
 
 class ChosenProgram:
     """
-    A program in the layouts that were chosen for a plan. `stages`: what its
-    pipelines share with those of other programs.
+    A program in the layouts that were chosen for a plan. `stages` is what its pipelines
+    share with those of other programs.
     """
 
     def __init__(self, plan: GridPlan, module: ModuleOp, stages: SharedByMeshes):
@@ -143,26 +157,28 @@ class ChosenProgram:
         self._is_uniform = self._cluster is not None
 
     def is_for(self, plan: GridPlan) -> bool:
-        """Whether a plan is to have these layouts, if it allows them."""
+        """
+        Whether another plan is to have these layouts too, provided that it allows them.
+        """
         first = self._plan
         if first.shared != plan.shared:
             return False
-        # With one micro-batch the axis over time splits nothing.
+        # With one micro-batch the micro-batch axis splits nothing.
         if first.k == plan.k:
             return True
         return first.k > 1 and plan.k % first.k == 0 and not self._is_for_one_count
 
     @cached_property
     def _is_for_one_count(self) -> bool:
-        """Whether what it costs depends on the number of micro-batches."""
+        """Whether the cost of the layouts depends on the number of micro-batches."""
         return any(
             isinstance(op, ReshardOp) and _is_repeated(op) for op in self._module.walk()
         )
 
     def allows(self, micro_batches: int) -> bool:
         """
-        Whether the program may have that many. Raises DistIRError for one that has layouts
-        which are wrong anyway.
+        Whether the layouts are legal for this number of micro-batches. Raises DistIRError
+        for a program whose layouts are wrong whatever the number.
         """
         if self._verifier is None:
             self._verifier = DistributionVerifier(self._module)
@@ -173,7 +189,7 @@ class ChosenProgram:
         return self._verifier.is_right_on({MESH: mesh})
 
     def copy(self, micro_batches: int) -> ModuleOp:
-        """The program with that many micro-batches."""
+        """Returns a copy of the program with this number of micro-batches."""
         module = self._module.clone()
         for op in module.body.block.ops:
             if isinstance(op, MeshOp):
@@ -184,7 +200,10 @@ class ChosenProgram:
         return module
 
     def division(self, pipeline: ScheduleOptions, micro_batches: int) -> DividedProgram:
-        """Its division for a pipeline with that many micro-batches."""
+        """
+        Returns the program's division into the stages of a pipeline with this number of
+        micro-batches.
+        """
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
             return known.with_micro_batches(micro_batches)
@@ -197,8 +216,9 @@ class ChosenProgram:
         self, pipeline: ScheduleOptions, micro_batches: int, buckets: bool = False
     ) -> Step | None:
         """
-        What a step takes in such a pipeline, with `buckets` of collectives or without; None if devices of a mesh differ, so that its
-        program is needed to find out. Raises DistIRError.
+        Simulates a step of such a pipeline, with `buckets` of collectives or without.
+        Returns None if the devices of a mesh differ, as the program must then be made to
+        find out. Raises DistIRError.
         """
         if not self._is_uniform:
             return None
@@ -217,7 +237,9 @@ class ChosenProgram:
     def _shared_stages(
         self, division: DividedProgram, ranks: int, buckets: bool
     ) -> SharedStages:
-        """What pipelines on the meshes of such a division share. Raises NotUniform."""
+        """
+        Returns what pipelines on the meshes of such a division share. Raises NotUniform.
+        """
         assert self._cluster is not None
         meshes = [Mesh.of(op) for op in division.meshes(ranks)]
         key = str(self._cluster), buckets, *meshes

@@ -1,4 +1,7 @@
-"""Functions compiled for the simulator while they are built, without ever being IR."""
+"""
+Functions that are compiled for the simulator while they are built, without ever becoming
+IR.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,9 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist import ReshardOp
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.interpreters.simulator.engine.compiled import (
-    CompiledFunction,
+from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
+from distir.interpreters.simulator.engine.compiler import (
     CompiledFunctionBuilder,
-    CompiledOp,
     Compiler,
 )
 from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
@@ -34,9 +36,9 @@ from distir.transforms.resharding import ReshardLowering
 @dataclass
 class Part:
     """
-    An op in a prototype: on which operands it is, which values it defines, whether it may go
-    if nothing uses these, and its steps once they are asked for. Between the steps of one op
-    there are values -1, -2, ...
+    An op in a prototype: its operands, the values that it defines, whether it may be
+    removed when these are unused, and its steps once they are asked for. Values between the
+    steps of one op are numbered -1, -2, ...
     """
 
     op: Operation
@@ -49,8 +51,9 @@ class Part:
 @dataclass(frozen=True)
 class _Prototype:
     """
-    Ops that can be taken once more: `parts` on these `operands`, of which types (`given`),
-    the first value that they define, the types of all of these, and the results.
+    Ops that can be instantiated again: their `parts`, the `operands` on which they were
+    built with their types (`given`), the first value that they define, the types of all
+    values defined, and the results.
     """
 
     parts: Sequence[Part]
@@ -64,8 +67,8 @@ class _Prototype:
 @dataclass(frozen=True)
 class SharedFunction:
     """
-    A function of stages that do the same: what it communicates along, and whether it takes
-    the number of the micro-batch.
+    A function of stages that do the same: the mesh axes along which it communicates, and
+    whether it takes the number of the micro-batch.
     """
 
     compiled: CompiledFunction
@@ -75,10 +78,10 @@ class SharedFunction:
 
 class SharedStages:
     """
-    What all pipelines on the same meshes share, whichever programs they are of: functions
-    that do the same (`Contents`) are compiled once, and summarised once. All devices of
-    a mesh do the same; otherwise this raises NotUniform. With `buckets` collectives of
-    neighbouring tensors are one message.
+    What all pipelines on the same meshes share, whichever programs they come from:
+    functions that do the same (`Contents`) are compiled and summarised once. With
+    `buckets`, collectives of neighbouring tensors are one message. All devices of a mesh
+    must do the same; otherwise it raises NotUniform.
     """
 
     def __init__(
@@ -99,14 +102,14 @@ class SharedStages:
         self.callees: dict[tuple[int, str], CompiledFunction] = {}
         """Functions that stages call, by their numbers and meshes."""
         self.callee_numbers: dict[CompiledFunction, int] = {}
-        """The numbers of these."""
+        """The numbers (`Contents`) of these functions."""
 
 
 class Compilation:
     """
-    What the functions of a pipeline share that are compiled while they are built. With
-    `before`, that of the same program for another number of micro-batches: what does not
-    depend on that is known.
+    What the functions of one pipeline share while they are compiled. `before` is the
+    compilation of the same program for another number of micro-batches; what does not
+    depend on that number is taken from it.
     """
 
     def __init__(
@@ -123,12 +126,12 @@ class Compilation:
         known = before.contents if before else None
         self.contents = Contents(structure, fold, shared.numbers, known)
         self._lowered: set[str] = set()
-        # Values and types are known by their ids, so that what holds them has to stay.
+        # Values and types are identified by their ids, so their owners must stay alive.
         self._kept: list[object] = [fold]
         self.prototypes: dict[object, _Prototype] = before.prototypes if before else {}
 
     def steps_of(self, part: Part) -> Sequence[CompiledOp]:
-        """The steps of a part. Raises DistIRError."""
+        """Returns the steps of a part. Raises DistIRError."""
         if part.steps is None:
             part.steps = self._compiled(part)
         return part.steps
@@ -146,14 +149,16 @@ class Compilation:
         return steps
 
     def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
-        """A step for an op on these operands whose first result is this."""
+        """
+        Returns a step for an op on these operands; its first result has the number `first`.
+        """
         self._kept.append(op)
         if isinstance(op, CallOp):
             self._prepare(op.callee.string_value())
         return self.compiler.step(op, operands, first)
 
     def _prepare(self, name: str) -> None:
-        """Sees to it that a folded function is compiled, and those that it calls."""
+        """Compiles a folded function and those that it calls, if that has not been done."""
         if name in self._lowered:
             return
         self._lowered.add(name)
@@ -174,32 +179,40 @@ class Compilation:
         shared.callee_numbers[compiled] = number
 
     def _number(self, name: str) -> int:
-        """What a function does that was folded."""
+        """Returns the number (`Contents`) of a folded function."""
         return self.contents.function(self.fold.origin(name))
 
     def called(
         self, compiled: CompiledFunction
     ) -> Iterator[tuple[int, CompiledFunction]]:
-        """What a function calls, directly or not, with the numbers of what these do."""
+        """
+        Yields the functions that a function calls, directly or not, with their numbers
+        (`Contents`).
+        """
         for callee in dict.fromkeys([s.callee for s in compiled.steps if s.callee]):
             yield self.shared.callee_numbers[callee], callee
             yield from self.called(callee)
 
 
 class CompiledBody:
-    """A `Body` whose ops become steps once it is known which of them are used."""
+    """
+    A `Body` whose ops become steps of the simulator once it is known which of them are
+    used.
+    """
 
     def __init__(self, name: str, compilation: Compilation):
         self.compilation = compilation
         self.types: list[Attribute] = []
-        """Of the values, which are known by their slots."""
+        """The types of the values, which are identified by their slots."""
         self.steps = CompiledFunctionBuilder(name, 0)
         self._name = name
         self._parts: list[tuple[Part, Mapping[int, int], int]] = []
         # Results of ops that do nothing: the same as other values.
         self._same: dict[int, int] = {}
         self.constants: dict[int, Operation] = {}
-        """Ops that make constants, or keep them: rules of ops on these may ask for the value."""
+        """
+        Ops that make constants, or keep them: rules of ops on these may look at the value.
+        """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
         """See `Body`."""
@@ -212,7 +225,7 @@ class CompiledBody:
         return self.types[value]
 
     def name(self, value: int, hint: str | None) -> None:
-        """See `Body`: nobody sees the names."""
+        """See `Body`: the names are not used."""
 
     def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
         """See `Body`."""
@@ -232,12 +245,12 @@ class CompiledBody:
         return [slots.get(slot, slot + by) for slot in known.results]
 
     def define(self, types: Sequence[Attribute]) -> int:
-        """The first of new slots for values of these types."""
+        """Reserves new slots for values of these types and returns the first."""
         self.types += types
         return self.steps.define(len(types))
 
     def _made(self, make: Make, operands: Sequence[int]) -> _Prototype:
-        """New ops on operands."""
+        """Returns the prototype of the ops that `make` builds on these operands."""
         given = [self.types[slot] for slot in operands]
         values: list[SSAValue] = [*Block(arg_types=given).args]
         for i, slot in enumerate(operands):
@@ -260,13 +273,16 @@ class CompiledBody:
 
     def take(self, part: Part, slots: Mapping[int, int], by: int) -> None:
         """
-        Takes an op, on other operands as `slots` says, and on values of the prototype that
-        lie so much further here.
+        Instantiates a part of a prototype: `slots` maps its outer operands, and its own
+        values are shifted by `by`.
         """
         self._parts.append((part, slots, by))
 
     def compile(self, part: Part, slots: Mapping[int, int], by: int) -> None:
-        """Makes an op that was taken the next steps. Raises DistIRError."""
+        """
+        Appends the steps of a part that was instantiated with these `slots` and this shift.
+        Raises DistIRError.
+        """
         steps, same = self.compilation.steps_of(part), self._same
         where = {s: slots.get(s, s + by) for s in part.operands}
         if same:
@@ -282,12 +298,14 @@ class CompiledBody:
             self.steps.add(step.moved(where, by))
 
     def real(self, slots: Sequence[int]) -> list[int]:
-        """The slots of values, some of which may be the same."""
+        """Resolves slots to the slots of the values that they stand for."""
         same = self._same
         return [same.get(slot, slot) for slot in slots]
 
     def finish(self, results: Sequence[int], mesh: int) -> CompiledFunction:
-        """The function on a mesh that returns these. Raises DistIRError."""
+        """
+        Returns the finished function, on a mesh, with these results. Raises DistIRError.
+        """
         live, kept = set(results), list[tuple[Part, Mapping[int, int], int]]()
         for part, slots, by in reversed(self._parts):
             defined = (slot + by for slot in part.defined)
@@ -303,7 +321,10 @@ class CompiledBody:
     def finished(
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
-        """What `CompiledFunctionBuilder.finish` gives, with the buckets of collectives."""
+        """
+        Returns what `CompiledFunctionBuilder.finish` gives, after forming the buckets of
+        collectives.
+        """
         if self.compilation.shared.messages is not None:
             self.steps.steps[:] = self.compilation.shared.messages.join(
                 self.steps.steps

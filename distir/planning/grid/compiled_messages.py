@@ -1,4 +1,6 @@
-"""Buckets of collectives in functions that are compiled for the simulator without being IR."""
+"""
+Buckets of collectives in functions that are compiled for the simulator without becoming IR.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,17 @@ from distir.transforms.bucketing import CollectiveBucketer
 
 
 class Messages:
-    """Brings steps together as `bucketer` does the ops of a function."""
+    """Combines steps into messages, as `bucketer` does with the ops of a function."""
 
     def __init__(self, bucketer: CollectiveBucketer, device_map: DeviceMap):
         self.bucketer = bucketer
         self.device_map = device_map
 
     def join(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
-        """The steps in their new order; those of one message take the time of one."""
+        """
+        Returns the steps in their new order; the steps of one message take the time of one
+        transfer.
+        """
         found = self.bucketer.buckets(
             [step.op for step in steps],
             [step.operands for step in steps],
@@ -42,7 +47,10 @@ class Messages:
         return [step for group in order for step in group]
 
     def _one_message(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
-        """These steps with what each occupies in one message: their types decide."""
+        """
+        Returns these steps with what each occupies when all travel in one message; that
+        depends on their types.
+        """
         block = Block(arg_types=[step.op.operands[0].type for step in steps])
         for step, source in zip(steps, block.args, strict=True):
             # Several steps may be of the same op.

@@ -1,9 +1,10 @@
 """
-A pipeline compiled for the simulator as it is emitted, without the program that it would be.
+A pipeline that is compiled for the simulator directly, without the program that it would
+become.
 
-`pipeline` calls the function of a stage for every micro-batch, and such calls are most of its
-work and of the simulator's. Here a function is built, compiled and summarised once for all
-stages that do the same, and a call of it is a step of the simulator right away.
+`pipeline` calls the function of a stage for every micro-batch, and such calls are most of
+its work and of the simulator's. Here a function is built, compiled and summarised once for
+all stages that do the same, and each call of it becomes a step of the simulator at once.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ from distir.transforms.pipelines.pipeline import check_fits
 @dataclass
 class _CompiledSite:
     """
-    A stage's use of a function: what it calls where, by an op that stands for all calls.
-    Operands of all micro-batches are `fixed`, or arise on the way: these stand in `common`
-    among those that are of a micro-batch (None).
+    Where a stage uses a function: what it calls and on which mesh, with one op that stands
+    for all the calls. Operands that are the same in all micro-batches are `fixed` if they
+    are arguments of the program; others stand in `common`, where None marks those that
+    depend on the micro-batch.
     """
 
     op: CallOp
@@ -73,7 +75,7 @@ class _CompiledSite:
 
 
 class CompiledEntry(CompiledBody):
-    """The `Entry` of a divided program."""
+    """The `Entry` of a divided program, compiled for the simulator."""
 
     def __init__(self, division: DividedProgram, compilation: Compilation):
         super().__init__(compilation.fold.entry, compilation)
@@ -103,11 +105,11 @@ class CompiledEntry(CompiledBody):
         return slot
 
     def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
-        """See `Body`. Nothing of the entry function is left out."""
+        """See `Body`. No op of the entry function is left out, used or not."""
         return self.real(super().op(like, make, operands))
 
     def take(self, part: Part, slots: Mapping[int, int], by: int) -> None:
-        """Takes an op at once."""
+        """Instantiates a part at once."""
         self.compile(part, slots, by)
 
     def stage_function(
@@ -190,7 +192,7 @@ class CompiledEntry(CompiledBody):
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """
-        Divides the operands that a call has in all micro-batches (slots, None where they
+        Divides the operands that a call has in all micro-batches (slots; None where they
         differ) into those that are arguments of the program, and the others.
         """
         count = len(self._division.structure.function.body.block.args)
@@ -205,7 +207,9 @@ class CompiledEntry(CompiledBody):
         return FixedOperands(tuple(fixed.values()), tuple(fixed)), others
 
     def run(self, results: Sequence[int]) -> Machine:
-        """Executes the program, which returns these values."""
+        """
+        Executes the program, which returns these values, and returns the simulated machine.
+        """
         function, device_map = (
             self._division.structure.function,
             self.compilation.device_map,
@@ -229,8 +233,8 @@ class CompiledEntry(CompiledBody):
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
-        The functions of the program that this stands for: each stage has its own, and what
-        these call is the same for all on a mesh.
+        Returns the functions of the program that this stands for: each stage has its own,
+        and the functions that these call are the same for all stages on a mesh.
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}
@@ -251,21 +255,21 @@ class CompiledEntry(CompiledBody):
 
 class PipelineSimulator:
     """
-    Simulates the pipelines that are made of a divided program, with any number of
-    micro-batches. Raises NotUniform where devices of one mesh differ.
+    Simulates the pipelines of a divided program, with any number of micro-batches. Raises
+    NotUniform where devices of one mesh differ.
     """
 
     def __init__(self, division: DividedProgram, shared: SharedStages):
         self.division = division
         self._shared = shared
         self._compilations: dict[int, Compilation] = {}
-        """By the number of micro-batches."""
+        """The compilations by number of micro-batches."""
 
     def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
         """
-        What a step of a pipeline takes, as `simulate` finds it for the program that
-        `distribute` makes. `division` is that of this simulator, or one with another number
-        of micro-batches. Raises DistIRError and NotUniform.
+        Returns the time and memory of a step of a pipeline, equal to what `simulate` finds
+        for the program that `distribute` makes. `division` is the simulator's own, or the
+        same with another number of micro-batches. Raises DistIRError and NotUniform.
         """
         structure, device_map = division.structure, self._shared.device_map
         trains = bool(structure.backward)
@@ -298,7 +302,10 @@ class PipelineSimulator:
 def planned(
     options: ScheduleOptions, micro_batches: int, trains: bool
 ) -> tuple[PipelineSchedule, list[list[Action]]]:
-    """A schedule and its steps, the same for many programs. Raises DistIRError."""
+    """
+    Returns a schedule and its order of actions, which many programs share. Raises
+    DistIRError.
+    """
     schedule = options.schedule_of(micro_batches, trains)
     check_schedule(schedule)
     return schedule, global_steps(schedule)

@@ -1,8 +1,9 @@
 """
-What ops and functions are for one micro-batch, as numbers: equal ones do the same, in
+Numbers for what ops and functions do in one micro-batch: equal numbers do the same, in
 whichever program, so that what was compiled for one program serves others.
 
-A model with twice the batch and twice as many micro-batches has the same stages.
+A model with twice the batch and twice as many micro-batches, for example, has the same
+stages.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from distir.transforms.pipelines.structure import Structure
 
 
 class Numbers:
-    """Gives equal keys the same number, whenever they come."""
+    """Numbers keys: equal keys get the same number, whenever they come."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, int] = {}
 
     def of(self, *key: Hashable) -> int:
-        """The number of a key."""
+        """Returns the number of a key."""
         return self._known.setdefault(key, len(self._known))
 
 
 class Contents:
     """
-    Numbers for what a program's ops and functions do, equal for what does the same. The
-    program is that of a `structure`, on the mesh of its first stage and with the number of
-    micro-batches of `fold`; `before` are its contents for another number of them.
+    The numbers of what a program's ops and functions do. `structure` describes the program,
+    on the mesh of its first stage and with the number of micro-batches of `fold`; `before`
+    are the contents of the same program for another number of micro-batches.
     """
 
     def __init__(
@@ -50,14 +51,17 @@ class Contents:
         self._mesh = fold.stages[0].name
         self._known: dict[int, int] = {}
         self._functions: dict[str, int] = {}
-        # By the ids of attributes, which so stay.
+        # By the ids of attributes, which are kept alive here.
         self._attributes: dict[int, tuple[Attribute, int]] = {}
         self._plain: dict[int, tuple[int, ...]] = {}
         if before is not None:
             self._attributes, self._plain = before._attributes, before._plain
 
     def of(self, op: Operation) -> int:
-        """The number of an op of the program, with the constants that it is given."""
+        """
+        Returns the number of an op of the program, together with the constants that it
+        takes.
+        """
         signature = self._structure.signature(op)
         found = self._known.get(signature)
         if found is None:
@@ -65,7 +69,10 @@ class Contents:
         return found
 
     def function(self, name: str) -> int:
-        """The number of a function of the program, another one for each of them."""
+        """
+        Returns the number of a function of the program; each function of a program has its
+        own.
+        """
         if name not in self._functions:
             content = self._content(name)
             known = self._functions.values()
@@ -106,7 +113,10 @@ class Contents:
         return "local form", *self._local_form(op)
 
     def _local_form(self, op: Operation) -> list[Hashable]:
-        """What is made of an op that speaks of global sizes or positions."""
+        """
+        Describes the local form of an op whose attributes or operands speak of global sizes
+        or positions.
+        """
         mesh, slots = self._mesh, dict[SSAValue, int]()
         given: list[SSAValue] = []
         content: list[Hashable] = [len(op.operands)]
@@ -133,18 +143,24 @@ class Contents:
         return [len(op.operands), *map(self._type, (*op.operands, *op.results))]
 
     def _type(self, value: SSAValue) -> int:
-        """The number of a value's type for one micro-batch."""
+        """Returns the number of a value's type for one micro-batch."""
         return self._attribute(self._fold.type(value.type, self._mesh))
 
     def _constant(self, value: SSAValue) -> int | None:
-        """The number of an op behind which a rule may look for a constant."""
+        """
+        Returns the number of the constant behind a value, where a sharding rule may look
+        for one.
+        """
         if not isinstance(value, OpResult):
             return None
         is_seen = value.op.name == "onnx.Constant" or keeps_value(value.op)
         return self.of(value.op) if is_seen else None
 
     def _of_attributes(self, op: Operation) -> tuple[int, ...]:
-        """What an op is, but for types; of a call not which function it calls."""
+        """
+        Returns the numbers of an op's name and attributes, without its types and, for a
+        call, without the callee.
+        """
         items: Sequence[tuple[str, Attribute]] = (
             *(() if isinstance(op, CallOp) else op.properties.items()),
             *((n, a) for n, a in op.attributes.items() if n != SCOPE),

@@ -1,4 +1,4 @@
-"""What a plan is worth."""
+"""Evaluates plans: distributes and simulates the program by each of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
@@ -36,11 +37,14 @@ from distir.sharding.verification import verify_distribution
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
 
+if TYPE_CHECKING:
+    from distir.interpreters.simulator.profiles.profile import Profile
+
 
 def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> None:
     """
-    Distributes a program like that, as the user's requests allow, and verifies the
-    result. Layouts are not searched again. Raises DistIRError.
+    Distributes a program by the plan of a result, within the user's requests, and verifies
+    it. Layouts are not searched again. Raises DistIRError.
     """
     plan = result.plan
     if isinstance(plan, GridPlan):
@@ -55,8 +59,8 @@ def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> No
 
 def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
     """
-    How a plan of the grid is made, as the user's requests allow. Raises DistIRError if it has
-    no axis that arguments are to be split over.
+    Returns the options of `distribute` for a plan of the grid, within the user's requests.
+    Raises DistIRError if the plan lacks an axis that a request splits an argument over.
     """
     sizes = {"d": plan.d, "t": plan.t}
     for axis in sorted(requests.axes):
@@ -68,27 +72,29 @@ def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
 
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
-    """What a plan says of the order of its work."""
+    """Returns the plan's options of the pipeline schedule."""
     return ScheduleOptions(p=plan.p, schedule=plan.schedule)
 
 
 class Evaluator:
     """
-    Distributes and simulates one plan after another, of programs that `source` makes for a
-    size of the batch.
+    Distributes and simulates one plan after another; `source` makes the sequential program
+    for a size of the batch. Devices reach what `profiles` say, or those that `source` has.
 
-    What is simulated is what `distribute` makes, but not verified once more: that is for
-    the program that is chosen in the end. Plans share layouts (`LayoutChooser`), how the
-    program is divided into stages (`DividedProgram`), and these (`SharedStages`).
+    What is simulated is what `distribute` makes, except that only the finally chosen
+    program is verified. Plans share layouts (`LayoutChooser`), the division of the program
+    into stages (`DividedProgram`), and compiled stages (`SharedStages`).
 
-    `least`: a plan with a lower throughput (samples/s) is of no interest, so that layouts
-    for it are not searched to the end.
+    `least` is a throughput in samples/s: plans below it are of no interest, so that the
+    search of their layouts is cut short.
     """
 
-    def __init__(self, source: Callable[[int], ModuleOp]):
+    def __init__(
+        self, source: Callable[[int], ModuleOp], profiles: Sequence[Profile] = ()
+    ):
         self.source = source
         known = isinstance(source, Programs)
-        self._profiles = source.profiles if known else ()
+        self._profiles = source.profiles if known else tuple(profiles)
         self._requests = source.requests if known else Requests()
         self.least = 0.0
         self._programs: dict[int, ModuleOp] = {}
@@ -97,8 +103,8 @@ class Evaluator:
 
     def evaluate(self, plan: Plan, known: Simulated | None = None) -> Result:
         """
-        Simulates a plan, if it is possible. The layouts of `known`, which are those of this
-        plan too, are not searched again.
+        Distributes and simulates a plan, if it is possible. If `known` has layouts that are
+        this plan's too, they are not searched again.
         """
         try:
             step = self._pipelined_step(plan)
@@ -119,13 +125,16 @@ class Evaluator:
         )
 
     def _pipelined_step(self, plan: Plan) -> Step | None:
-        """What a pipeline takes, if its program need not be there for that."""
+        """
+        Returns the simulated step of a pipeline whose program need not be made for that,
+        else None.
+        """
         if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None
         return self._choose(plan).step(_schedule(plan), plan.k, plan.buckets)
 
     def _is_simulated_at_once(self, plan: GridPlan) -> bool:
-        """Whether a plan is a pipeline whose program nobody needs."""
+        """Whether a plan is a pipeline that can be simulated without making its program."""
         return plan.is_pipelined and self._needs_no_program(plan)
 
     def _needs_no_program(self, plan: Plan) -> bool:
@@ -134,8 +143,8 @@ class Evaluator:
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """
-        Makes what plans share, as far as that is possible, for processes that are forked to
-        evaluate them: programs, how these differ, and schedules.
+        Computes in advance what the plans share (programs, their differences, schedules),
+        for the processes that are forked to evaluate them.
         """
         for plan in plans:
             with suppress(DistIRError, VerifyException):
@@ -148,8 +157,8 @@ class Evaluator:
 
     def distributed(self, plan: Plan, layouts: ChosenLayouts | None = None) -> ModuleOp:
         """
-        The distributed program, with the layouts that were searched for it, if they are
-        known. Raises DistIRError.
+        Returns the distributed program for a plan; `layouts` are those that were searched
+        for it, if known. Raises DistIRError.
         """
         if layouts is None or not isinstance(plan, LayoutPlan):
             return self._distributed(plan).module
@@ -158,12 +167,12 @@ class Evaluator:
         return module
 
     def _distributed(self, plan: Plan, known: Simulated | None = None) -> SearchedPlan:
-        """The distributed program, and its layouts if they were searched."""
+        """Returns the distributed program, and its layouts if they were searched."""
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts if known else None
-            # Layouts are searched at the price of single messages: how fast buckets will
-            # be is not known before.
+            # Layouts are searched at the price of single messages, as the speed of buckets
+            # is not known before.
             known_worth = self.least and not plan.buckets
             worth = plan.batch / self.least if known_worth else inf
             at_once = _pipeline_step if self._needs_no_program(plan) else None
@@ -176,7 +185,7 @@ class Evaluator:
         if plan.buckets and isinstance(plan, GridPlan):
             bucket_collectives_of(found.module)
         if plan.overlap:
-            # It decides without profiles.
+            # Overlap is chosen without profiles: a simulation with them is of no use.
             before = None if self._profiles else found.simulation
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))
@@ -214,7 +223,7 @@ class Evaluator:
 def _pipeline_step(
     module: ModuleOp, pipeline: PipelineOptions, buckets: bool
 ) -> Step | None:
-    """See `PipelineStep`. Raises DistIRError."""
+    """Simulates a step of a pipeline: see `PipelineStep`. Raises DistIRError."""
     cluster = cluster_in(module, "", "search")
     assert cluster is not None
     options = ScheduleOptions(p=pipeline.p, schedule=pipeline.schedule)

@@ -1,13 +1,14 @@
-"""The file that a search writes down its results in, so that it can be resumed."""
+"""The file to which a search writes its results, so that it can be resumed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, Generic, Self, TextIO, TypeVar
 
 from distir.errors import DistIRError
 from distir.planning.programs import Programs
@@ -15,24 +16,34 @@ from distir.planning.result import Result, from_json
 
 _FORMAT = 2
 
+Row = TypeVar("Row")
 
-class Journal:
+
+class JournalFile(ABC, Generic[Row]):
     """
-    A file of JSON lines: first what was searched, then a result in each line, written
-    as soon as it is known. A last line that is cut short (the machine went down) is left
-    out and written again.
+    A file of JSON lines: first a description of the search (`header`), then one row per line,
+    written as soon as it is known. A last line that is cut short (the machine went down) is
+    dropped and written again.
 
-    `results` are those of the searches before. Opening a file that is of other programs
-    or another cluster, or no such file at all, raises DistIRError.
+    `results` are the rows of earlier runs. Opening a file with another header, or that is no
+    journal, raises DistIRError.
     """
 
-    def __init__(self, path: Path, programs: Programs):
+    def __init__(self, path: Path, header: Mapping[str, Any]):
         self.path = path
-        self.results: list[Result] = []
-        self._header = {"format": _FORMAT, "programs": _digest(programs)}
+        self.results: list[Row] = []
+        self._header = header
         self._file: TextIO | None = None
 
-    def __enter__(self) -> Journal:
+    @abstractmethod
+    def encoded(self, row: Row) -> Mapping[str, Any]:
+        """A row as JSON data."""
+
+    @abstractmethod
+    def decoded(self, data: Any) -> Row:
+        """The row of JSON data. Raises ValueError, KeyError or TypeError for others."""
+
+    def __enter__(self) -> Self:
         try:
             text = self.path.read_text("utf-8") if self.path.exists() else ""
             lines = text.splitlines(keepends=True)
@@ -61,10 +72,10 @@ class Journal:
         if self._file is not None:
             self._file.close()
 
-    def add(self, results: Iterable[Result]) -> None:
-        """Appends results."""
-        for result in results:
-            self._write(result.to_json())
+    def add(self, rows: Iterable[Row]) -> None:
+        """Appends rows."""
+        for row in rows:
+            self._write(self.encoded(row))
 
     def _write(self, data: object) -> None:
         assert self._file is not None
@@ -80,7 +91,7 @@ class Journal:
                 raise self._foreign(
                     "it holds the search of other programs, or of another cluster"
                 )
-            self.results = [from_json(data) for data in results]
+            self.results = [self.decoded(data) for data in results]
         except (ValueError, KeyError, TypeError) as error:
             raise self._foreign("it is not the journal of a search") from error
 
@@ -90,8 +101,24 @@ class Journal:
         )
 
 
+class Journal(JournalFile[Result]):
+    """The results of a search over a grid."""
+
+    def __init__(self, path: Path, programs: Programs):
+        super().__init__(path, {"format": _FORMAT, "programs": _digest(programs)})
+
+    def encoded(self, row: Result) -> Mapping[str, Any]:
+        return row.to_json()
+
+    def decoded(self, data: Any) -> Result:
+        return from_json(data)
+
+
 def _digest(programs: Programs) -> dict[str, str]:
-    """What tells programs from others, by batch, and the profiles they are run with."""
+    """
+    Returns what identifies the programs of a search, by batch, and the profiles that they
+    are simulated with.
+    """
     texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
     if programs.profiles:
         texts["profiles"] = repr(programs.profiles)

@@ -10,9 +10,9 @@ from distir.planning.result import Impossible, Result, Simulated, simulated
 
 def ranked(results: Iterable[Result]) -> list[Simulated]:
     """
-    The results that fit into memory, the highest throughput first; among equals the one
-    that needs less memory, then the one with fewer searched axes, then the order of their
-    plans.
+    Returns the results that fit into memory, the highest throughput first; among equals the
+    one that needs less memory, then the one with fewer searched axes, then the order of
+    their plans.
     """
     return sorted(
         (result for result in simulated(results) if result.fits),
@@ -27,8 +27,8 @@ def ranked(results: Iterable[Result]) -> list[Simulated]:
 
 def pareto_front(results: Iterable[Result]) -> list[Simulated]:
     """
-    The results that fit and than which none is faster with as little memory, or needs
-    less memory at the same throughput; the fastest first.
+    Returns the results that fit and that no other one beats in throughput without more
+    memory, or in memory without less throughput; the fastest first.
     """
     front: list[Simulated] = []
     for result in ranked(results):
@@ -38,7 +38,10 @@ def pareto_front(results: Iterable[Result]) -> list[Simulated]:
 
 
 def nothing_fits(results: Sequence[Result]) -> str:
-    """Why no result fits: the smallest memory that would do, or what is not possible."""
+    """
+    Explains why no result fits: the smallest memory that would suffice, or why plans are
+    impossible.
+    """
     possible = simulated(results)
     if not possible:
         first = next(r for r in results if isinstance(r, Impossible))
@@ -56,7 +59,7 @@ def nothing_fits(results: Sequence[Result]) -> str:
 
 
 def chosen(best: Simulated, results: Sequence[Result]) -> str:
-    """What was chosen, and from what."""
+    """Describes the chosen plan and what it was chosen from."""
     fitting = sum(result.fits for result in results)
     return (
         f"the grid search chose {best.plan}, the fastest of {fitting} that fit of "

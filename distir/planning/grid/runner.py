@@ -1,4 +1,4 @@
-"""Evaluating many plans, on all cores."""
+"""Evaluates many plans, on all cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import groupby
 from math import ceil, inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -21,21 +21,23 @@ from distir.planning.plan import GridPlan, Plan
 from distir.planning.result import Result, Simulated
 from distir.solver.clock import Clock
 
+_PlanKind = TypeVar("_PlanKind", bound=Plan)
+
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
 _LONGEST = 24
-"""Plans with searched layouts that a process works on."""
+"""The most plans with searched layouts that one process works on."""
 
 _ROUNDS = 4
-"""How often each of the processes at a time is to get something to do, at least."""
+"""Each of the concurrent processes is to get work at least this many times."""
 
 _GARBAGE = 2_000_000
-"""Objects that a process makes before it looks for those that are dead, some 200 MB."""
+"""How many objects a process allocates between two garbage collections; about 200 MB."""
 
 
 def _always(_: Plan) -> bool:
-    """Every plan is worth it."""
+    """The default for a search that leaves no plan out."""
     return True
 
 
@@ -51,16 +53,23 @@ def run(
     evaluator: Evaluator | None = None,
 ) -> Generator[list[Result]]:
     """
-    Evaluates plans in `jobs` processes at a time (0: one for each core) and gives
-    the results as they are known, some at a time or none, in no particular order. When the
-    clock stops, no results are given once, so that the iterator can be closed then.
-    Plans that share work are evaluated together, at most `longest` of them in one process
-    (where processes cannot be forked, `source` is pickled); `known` are results
-    before whose layouts some of them can use, and `least` says, whenever it is asked, below
-    which throughput plans are of no interest (`Evaluator`); those that are not `worth` it when
-    their turn comes are left out. An `evaluator` of the same source has what earlier runs
-    prepared. Closing the iterator, or an interrupt, ends the processes. Raises DistIRError
-    if a process dies.
+    Evaluates plans and yields lists of results, possibly empty, as they become known, in no
+    particular order.
+
+    `jobs` processes run at a time (0: one per core). Plans that share work are evaluated
+    together, at most `longest` of them in one process. Where processes cannot be forked,
+    `source` is pickled.
+
+    - `known`: earlier results whose layouts some of the plans can use;
+    - `clock`: when it stops, an empty list is yielded once, so that the caller can close
+      the iterator;
+    - `least`: returns, whenever it is called, the throughput below which plans are of no
+      interest (`Evaluator`);
+    - `worth`: plans for which it returns False when their turn comes are left out;
+    - `evaluator`: an evaluator of the same source, with what earlier runs prepared.
+
+    Closing the iterator, or an interrupt, ends the processes. Raises DistIRError if a
+    process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
@@ -107,8 +116,8 @@ def run(
 
 def _next_results(running: dict[Connection, BaseProcess], clock: Clock) -> list[Result]:
     """
-    The next result of some process; none if that is done and leaves those that run, or if
-    the clock stops meanwhile.
+    Waits for the next results of any process. Returns none if a process has finished, which
+    is then removed from `running`, or if the clock stops meanwhile.
     """
     left = clock.left if 0 < clock.left < inf else None
     ready = [c for c in wait(list(running), left) if isinstance(c, Connection)]
@@ -131,7 +140,7 @@ def _next_results(running: dict[Connection, BaseProcess], clock: Clock) -> list[
 
 
 def available_cores() -> int:
-    """How many processors this process may use."""
+    """Returns how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -139,9 +148,9 @@ def available_cores() -> int:
 
 def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[Plan]]:
     """
-    Plans that share work, as many as leave something to do for all processes: points of the
-    grid that are divided alike, for all sizes of the batch (`SharedStages`), and plans whose
-    layouts are searched together.
+    Divides plans into groups that share work, small enough to keep all processes busy:
+    points of the grid with the same division, for all sizes of the batch (`SharedStages`),
+    and plans whose layouts are searched together.
     """
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
     size = max(1, len(grid) // (_ROUNDS * jobs))
@@ -151,9 +160,9 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
         kin = list(found)
         for piece in _pieces(kin, ceil(len(kin) / ceil(len(kin) / size))):
             if groups and len(groups[-1]) + len(piece) <= size:
-                groups[-1] += _ends_first(piece)
+                groups[-1] += ends_first(piece)
             else:
-                groups.append(_ends_first(piece))
+                groups.append(ends_first(piece))
     others = (p for p in plans if not isinstance(p, GridPlan))
     for _, same in groupby(others, key=lambda p: p.shared):
         groups += _pieces(list(same), longest or _LONGEST)
@@ -161,15 +170,18 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
 
 
 def _kin(plan: Plan) -> tuple[Any, ...]:
-    """What says which plans share most; only their numbers of micro-batches are left out."""
+    """
+    Sort key by which plans that share most are neighbours; only the number of micro-batches
+    is left out.
+    """
     batch, *rest = plan.shared
     return *rest, batch
 
 
-def _ends_first(plans: Sequence[Plan]) -> list[Plan]:
+def ends_first(plans: Sequence[_PlanKind]) -> list[_PlanKind]:
     """
-    Plans in the order of their batches, but those of the smallest and the largest first,
-    then what halves what is between: see `Between`.
+    Orders plans by their batches such that the smallest and the largest come first, then
+    those that halve the gaps, as `Between` needs.
     """
     batches = [list(same) for _, same in groupby(plans, key=lambda p: p.batch)]
     last = len(batches) - 1
@@ -183,7 +195,7 @@ def _ends_first(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def _pieces(plans: Sequence[Plan], size: int) -> Iterator[list[Plan]]:
-    """Plans in their order, so many at a time."""
+    """Divides plans, in their order, into pieces of the given size."""
     return (list(plans[i : i + size]) for i in range(0, len(plans), size))
 
 
@@ -194,9 +206,9 @@ def _work(
     sender: Connection,
 ) -> None:
     """
-    Evaluates plans in a process of its own, and sends each result, and None in the end. It
-    does not collect garbage: a program is a large structure, dead when it has been
-    simulated, and not to take it apart, as the process ends soon, saves a fifth of the time.
+    Evaluates plans in a process of its own; sends each result, and None at the end. Garbage
+    is collected rarely: a program is a large structure that is dead once it has been
+    simulated, and not freeing it, as the process ends soon, saves a fifth of the time.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

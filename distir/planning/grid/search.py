@@ -1,4 +1,4 @@
-"""The search behind `search-grid`: all plans of a grid, judged by simulation."""
+"""The search behind `search-grid`: judges all plans of a grid by simulation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from distir.planning.programs import Programs, batch_of, trains
 
 
 def _nobody(count: int) -> None:
-    """Hears how many more plans were judged, and does nothing."""
+    """The default for a caller that does not follow the progress: does nothing."""
 
 
 class GridSearch(PlanSearch):
     """
-    Judges all plans of the grid that options ask for, for programs that differ in the size
-    of their batch, on a cluster. `plans` are all of them. Making it raises DistIRError for
-    options that do not go together, or not with the programs.
+    Judges all plans of the grid that options ask for, on a cluster, for programs that
+    differ in the size of their batch. `plans` lists all of them. Constructing it raises
+    DistIRError for options that do not go together, or not with the programs.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class GridSearch(PlanSearch):
         self, journal: Path | None = None, heard: Callable[[int], None] = _nobody
     ) -> None:
         """
-        Judges the plans. With a `journal`, a file, every result is written to it at once, and
-        those that it holds are taken from it; `heard` is told of how many more are known.
-        An interruption by the user ends it. Raises DistIRError.
+        Judges the plans. With a `journal`, every result is written to that file at once,
+        and results that it holds already are not computed again; `heard` is called with the
+        number of new results. An interruption by the user ends the search. Raises
+        DistIRError.
         """
         wanted = set(self.plans)
         with Journal(journal, self.programs) if journal else nullcontext() as known:

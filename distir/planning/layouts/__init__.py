@@ -1,12 +1,12 @@
 """
-The search for the layouts of all mesh axes.
+The search for layouts on several mesh axes, behind `search-sharding`.
 
-For each op the sharding rule offers strategies (`strategies`, `axes.runs`); what they cost and
-what changes of layout cost between them, `CostModel` says. `GraphBuilder` makes one node per
-op, argument and value that several ops use, and edges along the values; repeated calls
+The sharding rule of each op offers strategies (`strategies`, `axes.runs`); a `CostModel`
+says what they and the changes of layout between them cost. `GraphBuilder` makes one node
+per op, argument and value with several uses, and edges along the values; repeated calls
 share their nodes (`likeness`).
 
-It runs over mesh axes one after the other or together (`search`), for a program
-on its own or with micro-batches and stages (`over_time`, `searched`), inside a limit of
-memory that the simulator agrees to (`fitted`).
+`search` chooses the mesh axes one after the other or together; `over_time` and `searched`
+add micro-batches and stages; `fitted` repeats the search until the simulator agrees that
+the program fits into memory.
 """

@@ -1,4 +1,4 @@
-"""What is asked for of an argument, among the layouts that a search tries."""
+"""Requests for the layout of an argument, applied to the layouts that a search tries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 
 
 def restricted(layout: Layout, axes: Set[str]) -> Layout:
-    """What these axes do to a value with that layout."""
+    """Returns the layout reduced to these axes."""
     return Layout(
         layout.mesh,
         tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
@@ -23,11 +23,11 @@ def restricted(layout: Layout, axes: Set[str]) -> Layout:
 @dataclass(frozen=True)
 class ArgumentRequest:
     """
-    What a user asks for of an argument.
+    What a user asks for an argument.
 
     - `layout`: what the axes are to do to it;
-    - `fixed`: the axes of which that holds, while others may split the argument as well;
-      None for all of them.
+    - `fixed`: the axes for which the request holds, while others may split the argument as
+      well; None if it holds for all axes.
     """
 
     layout: Layout
@@ -41,8 +41,9 @@ class ArgumentRequest:
         mesh: Mesh,
     ) -> set[Layout]:
         """
-        The layouts that the argument may have on these axes of the mesh: what is asked for,
-        and what each of `layouts`, which suit its users, does on the axes that are free.
+        Returns the layouts that the argument may have on these axes of the mesh: the
+        request, combined on the free axes with each of `layouts`, which suit the argument's
+        users.
         """
         found = {restricted(self.layout, set(axes))}
         if self.fixed is None:

@@ -1,9 +1,8 @@
-"""From a sequential program to the graph of choices."""
+"""Builds the graph of strategies on layouts for a sequential program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -18,6 +17,7 @@ from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Node, Port
 from distir.planning.layouts.argument_requests import ArgumentRequest, restricted
+from distir.planning.layouts.building import Before, Building
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
 from distir.planning.layouts.parts import bytes_between_parts, cost_of_parts
@@ -26,8 +26,6 @@ from distir.planning.layouts.reshards import (
     LayoutNode,
     LayoutPort,
     ReshardGraph,
-    Use,
-    layouts_of,
 )
 from distir.planning.layouts.values import Values
 from distir.planning.likeness import call_kinds
@@ -48,25 +46,19 @@ from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
 
 
-@dataclass(frozen=True)
-class Before:
-    """What was decided for the first `axes` of the mesh's axes."""
-
-    plan: FunctionPlan[Layout]
-    axes: int
-
-
 class GraphBuilder:
     """
-    - `functions`: those that the entry reaches, the entry last;
-    - `requests`: what is asked for of arguments of the entry, by index;
+    Builds the graph of strategies of a program.
+
+    - `functions`: the functions that the entry reaches, the entry last;
+    - `requests`: what is asked for arguments of the entry, by index;
     - `share`: whether repeated calls share their choices (`likeness`);
     - `clock`: when it stops, TimeIsOver is raised;
-    - `intervals`: when what was built is in memory, as far as that was asked for.
+    - `intervals`: the lifetimes of what was built, as far as they were asked for.
 
-    If the mesh's first axis is the axis over time, what it does must be given before
-    (`build`): its choices follow from the inputs. What works on a micro-batch then counts
-    once for each of them.
+    If the mesh's first axis is the micro-batch axis, its choices follow from the inputs and
+    must be given to `build` (`before`). What works on a micro-batch then counts once for
+    each of them.
     """
 
     def __init__(
@@ -81,12 +73,12 @@ class GraphBuilder:
         self.functions = {f.sym_name.data: f for f in reachable}
         self.entry = reachable[-1]
         self.mesh = cost_model.mesh
-        self.requests = requests
         self.share = share
         self.cost_model = cost_model
         self.clock = clock or Clock()
-        self.graph = ReshardGraph(cost_model, self.clock)
-        self.before: Before | None = None
+        self.building = Building(
+            cost_model, requests, ReshardGraph(cost_model, self.clock)
+        )
         self.signatures = Signatures()
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
@@ -95,8 +87,6 @@ class GraphBuilder:
             if not isinstance(op, CallOp | ReturnOp | ConstrainOp)
         }
         self.axis_options = self._axis_options(reachable)
-        self.axes = 0
-        self._times: dict[LayoutNode, int] = {}
         self._workspaces: dict[tuple[Operation, LayoutStrategy], float] = {}
         self.intervals: dict[LayoutBody, list[Interval]] = {}
         self._alternatives: dict[
@@ -122,7 +112,7 @@ class GraphBuilder:
         return found
 
     def _on_axis(self, axis: str) -> Callable[[Operation], AxisOp | None]:
-        """What an axis alone can do to each op."""
+        """Returns a function from an op to what one axis alone can do to it."""
         found: dict[int, AxisOp] = {}
         costs = UnitCosts(self.mesh)
 
@@ -138,55 +128,39 @@ class GraphBuilder:
         return info
 
     def alternatives_of_all(self) -> int:
-        """How many alternatives ops have when all axes are chosen together, at most."""
+        """
+        The number of alternatives of all ops if all axes are chosen together, at most.
+        """
         return sum(prod(map(len, options)) for options in self.axis_options.values())
 
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
-        The choices of the entry, and in it those of all calls, for the mesh's first `axes`
-        axes. What the axes that were chosen `before` do stays as it is.
+        Builds the choices of the entry, and of all calls in it, for the mesh's first `axes`
+        axes. What `before` decided for the first of these stays as it is.
         """
-        self.graph = ReshardGraph(self.cost_model, self.clock)
-        self.axes = axes
-        self.before = before
-        self._times = {}
+        graph = ReshardGraph(self.cost_model, self.clock)
+        self.building = Building(
+            self.cost_model, self.building.requests, graph, axes, before
+        )
         return self._body(self.entry, 1, before.plan if before else None)
 
-    def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
-        """The layouts that keep what the axes chosen before do; `before` if there are none."""
-        assert self.before is not None
-        fixed = self._axes_before()
-        return [x for x in layouts if restricted(x, fixed) == before] or [before]
-
-    def _axes_before(self) -> set[str]:
-        assert self.before is not None
-        return {axis for axis, _ in self.mesh.axes[: self.before.axes]}
-
-    def times(self, layouts: Iterable[Layout]) -> int:
-        """
-        How often something in the entry function runs that works on values like that: for
-        each micro-batch if one is split, or a term of a sum, over them.
-        """
-        if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
-            return self.mesh.size(TIME_AXIS)
-        return 1
+    @property
+    def graph(self) -> ReshardGraph:
+        """The graph that was built last."""
+        return self.building.graph
 
     def is_sum(self, port: LayoutPort) -> bool:
-        """Whether a value of the entry function is added up over several micro-batches."""
-        first = next(iter(layouts_of(port)), None)
-        partial = first is not None and TIME_AXIS in first.partial_axes
-        return partial and self.mesh.size(TIME_AXIS) > 1
-
-    def times_of_use(self, use: Use) -> int:
-        """How often an op of the entry function takes a value, or a call does."""
-        return self._times.get(use.node, 1)
+        """
+        Whether a value of the entry function is accumulated over several micro-batches.
+        """
+        return self.building.is_sum(port)
 
     def alternatives(
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
-        """What an op can do, and what that costs."""
+        """Returns the strategies of an op, and the cost of each."""
         options = before.options if before else ()
-        key = (op, options, self.axes)
+        key = (op, options, self.building.axes)
         if key not in self._alternatives:
             self.clock.check()
             if isinstance(op, ConstrainOp):
@@ -194,7 +168,10 @@ class GraphBuilder:
                 self._alternatives[key] = found, [0.0] * len(found)
             else:
                 fixed = [[option] for option in options]
-                per_axis = [*fixed, *self.axis_options[op][len(fixed) : self.axes]]
+                per_axis = [
+                    *fixed,
+                    *self.axis_options[op][len(fixed) : self.building.axes],
+                ]
                 found = strategies(op, self.rules[op], self.mesh, per_axis)
                 costs = [self._cost(op, self.rules[op], s) for s in found]
                 self._alternatives[key] = found, costs
@@ -205,8 +182,8 @@ class GraphBuilder:
         return [found[i] for i in kept], [costs[i] for i in kept]
 
     def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
-        """Whether the axes chosen before do the same."""
-        fixed = self._axes_before()
+        """Whether a strategy agrees with `before` on the axes chosen already."""
+        fixed = self.building.axes_before()
         layouts = zip(
             strategy.operands + strategy.results,
             before.operands + before.results,
@@ -220,7 +197,9 @@ class GraphBuilder:
         return cost_of_parts(op, strategy, self.cost_model)
 
     def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
-        """Bytes besides operands and results, while an op runs."""
+        """
+        Returns the bytes that an op needs besides its operands and results while it runs.
+        """
         key = op, strategy
         if key not in self._workspaces:
             self._workspaces[key] = self._workspace(op, strategy)
@@ -234,7 +213,7 @@ class GraphBuilder:
         return self.cost_model.workspace(op, self.rules[op], strategy)
 
     def constant_bytes(self) -> int:
-        """Bytes of the constants, which every device holds all the time."""
+        """Returns the bytes of the constants, which every device holds all the time."""
         whole = Layout(self.mesh.name)
         return sum(
             self.cost_model.bytes(op.results[0].type, whole)
@@ -243,10 +222,13 @@ class GraphBuilder:
         )
 
     def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
-        """A request fixes what some axes do and leaves the others free."""
+        """
+        Returns the strategies of a constraint: it fixes what some axes do and leaves the
+        others free.
+        """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
-        active = [axis for axis, _ in self.mesh.axes[: self.axes]]
+        active = [axis for axis, _ in self.mesh.axes[: self.building.axes]]
         base = restricted(base, set(active))
         free = [axis for axis in active if not op.fixes(axis)]
         found: list[LayoutStrategy] = []
@@ -272,7 +254,7 @@ class GraphBuilder:
             times = self._times_of_call(known) if is_entry else 1
             callee = self.functions[call.callee.string_value()]
             inner = self._body(callee, count * calls * times, known)
-            self._times.update(dict.fromkeys(inner.arguments, times))
+            self.building.node_times.update(dict.fromkeys(inner.arguments, times))
             return inner
 
         def of_op(op: Operation) -> tuple[LayoutNode, int]:
@@ -280,9 +262,8 @@ class GraphBuilder:
             node, times = Node(describe(op), *self.alternatives(op, known)), 1
             if is_entry and node.strategies:
                 first = node.strategies[0]
-                times = self._times[node] = self.times(
-                    (*first.operands, *first.results)
-                )
+                times = self.building.times((*first.operands, *first.results))
+                self.building.node_times[node] = times
             return node, times
 
         calls = call_kinds(function, ends=1 if self.share else None)
@@ -290,15 +271,18 @@ class GraphBuilder:
         for op, node in body.ops.items():
             for i, result in enumerate(op.results):
                 self.graph.types[Port(node, i)] = result.type
-        Values(self, body, before, is_entry).connect()
+        Values(self.building, body, before, is_entry).connect()
         return body
 
     def _times_of_call(self, before: FunctionPlan[Layout] | None) -> int:
-        return 1 if before is None else self.times(before.arguments)
+        return 1 if before is None else self.building.times(before.arguments)
 
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
-    """The ops of a program, those of a function once for each call; the entry is last."""
+    """
+    Returns the number of ops of a program, counting those of a function once per call; the
+    entry is the last of the functions.
+    """
     sizes: dict[str, int] = {}
     for function in reachable:
         sizes[function.sym_name.data] = sum(

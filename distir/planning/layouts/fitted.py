@@ -1,4 +1,7 @@
-"""Searched layouts that fit, inside pipelines too, as the simulator is the judge of memory."""
+"""
+A search for layouts that fit into memory, inside pipelines too, with the simulator as the
+judge of memory.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +37,30 @@ from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
 
 _ROUNDS = 4
-"""How often layouts are solved for at most, each time under another limit."""
+"""How often layouts are solved for at most, each time under another limit of memory."""
 
 SECONDS = 20.0
-"""Of each solving, if the user says nothing else: there are several for each plan."""
+"""The default limit of each solving, in seconds; a plan may need several."""
 
 _CLOSE = 0.95
-"""A plan that needs this part of the memory leaves too little to look for a faster one."""
+"""
+A plan that uses this fraction of the memory leaves too little to look for a faster one.
+"""
 
 _DOUBT = 1.25
-"""What seems to need that much more memory than there is may fit nevertheless."""
+"""A plan whose estimate exceeds the memory by this factor may fit nevertheless."""
 
 _MARGIN = 0.99
-"""Of a limit, so that what is predicted a little too low fits nevertheless."""
+"""
+The fraction of a limit that is given to the solver, as its estimates may be slightly too
+low.
+"""
 
 
 class Step(NamedTuple):
     """
-    A step of a program: its seconds, the samples of the batch in a second, and the most bytes
-    on the device that has the least left of its `memory_bytes`.
+    A simulated step of a program: its seconds, the samples of the batch per second, and the
+    peak bytes of the device that has the least left of its `memory_bytes`.
     """
 
     seconds: float
@@ -62,7 +70,7 @@ class Step(NamedTuple):
 
     @staticmethod
     def of(simulation: Simulation) -> Step:
-        """The step that was simulated."""
+        """Returns the step of a simulation."""
         peak, memory = min(
             zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
             key=lambda device: device[1] - device[0],
@@ -73,22 +81,24 @@ class Step(NamedTuple):
 
 PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]
 """
-What a step of the pipeline takes that would be made of a partitioned program, which it may
-take apart, with buckets of collectives (True) or without; None if that pipeline has to be there to find out.
+Returns the simulated step of the pipeline that would be made of a partitioned program, with
+buckets of collectives (True) or without; None if that pipeline has to be made to find out.
+It may take the program apart.
 """
 
 
 @dataclass(frozen=True)
 class FittedPlan:
     """
-    A distributed program, simulated.
+    A distributed program with its simulation.
 
-    - `annotated`: the program with the layouts, before `partition`;
-    - `module`: the program distributed; `simulation`: of it, if that was made;
-    - `step`: what it takes;
-    - `occupied`: what part of a device's memory is used, where that is the most;
-      `needed`: those bytes;
-    - `layouts`: which they are; `found`: what the search of them found, if they are new.
+    - `annotated`: the program with the layouts as annotations, before `partition`;
+    - `module`: the distributed program; `simulation`: its simulation, if one was made;
+    - `step`: the time and memory of a step;
+    - `occupied`: the largest fraction of any device's memory that is used; `needed`: the
+      bytes used there;
+    - `layouts`: the layouts chosen; `found`: the result of the search, if it was made for
+      this plan.
     """
 
     annotated: ModuleOp
@@ -102,7 +112,7 @@ class FittedPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether no device needs more than it has."""
+        """Whether no device needs more memory than it has."""
         return self.occupied <= 1
 
 
@@ -110,10 +120,10 @@ def search_without_cluster(
     module: ModuleOp, mesh: Mesh, limits: Limits, clock: Clock
 ) -> LayoutResult | None:
     """
-    Distributes a sequential program over a mesh by the layouts that are the cheapest by unit
-    costs, within a limit of memory that no simulation checks. If the time is over before any
-    are found (None), arguments are split as was asked for, and nothing else is. Raises
-    DistIRError.
+    Distributes a sequential program over a mesh with the layouts that are cheapest by unit
+    costs, within a limit of memory that no simulation checks. If the time is over before
+    any are found, arguments are split as was asked for and nothing else is, and None is
+    returned. Raises DistIRError.
     """
     found = None
     try:
@@ -130,26 +140,28 @@ class FittedSearch:
     """
     Finds layouts with which a program or a pipeline fits.
 
-    What memory a choice of layouts takes is an estimate: steps of changes of layouts have
-    copies of their own, and what a stage of a pipeline holds depends on where the stages
-    begin and on the schedule, while all stages have one graph of choices: the program as it
-    runs for one micro-batch, in which devices hold their `Shares`. So the simulator judges:
-    what does not fit is solved for again under a limit that is lower by as much as was
-    missing; if a pipeline leaves much although the limit made it slower, under a higher
-    one. The fastest of these that fits is taken. For a pipeline each solving ends after
-    20 s or a quarter of the clock's time, if the user says nothing else.
+    The memory that the search predicts for a choice of layouts is an estimate: the steps of
+    changes of layout have buffers of their own, and what a stage of a pipeline holds
+    depends on where the stages begin and on the schedule, while all stages are searched as
+    one graph: the program as it runs for one micro-batch, in which devices hold their
+    `Shares`. So the simulator judges. Layouts that do not fit are solved for again under a
+    limit that is lower by as much as was missing; layouts of a pipeline that leave much
+    memory although the limit made them slower, under a higher limit. The fastest that fit
+    are taken. For a pipeline each solving ends after 20 s or a quarter of the clock's time,
+    unless the user says otherwise.
 
-    - `mesh`: for a pipeline, its first axis is the axis over time, the others are those of
-      each stage;
+    - `mesh`: for a pipeline, its first axis is the micro-batch axis, the others are those
+      of each stage;
     - `finish`: the pipeline, if there is to be one;
-    - `limits`: memory is what may be used on each device, by default all of it;
+    - `limits`: their memory is what may be used on each device, by default all of it;
     - `clock`: when it stops, the best plan so far is the answer. There always is one: if
-      nothing was solved, arguments are split as was asked for, and nothing else is. But an
-      interruption before there is anything ends the program;
-    - `pipeline_step`: judges pipelines where nobody needs their programs, `module` is then
-      what would become one;
-    - `buckets`: whether collectives of neighbouring tensors travel in one message, in what is
-      judged and given. What choices cost is the price of single messages.
+      nothing was solved, arguments are split as was asked for and nothing else is. An
+      interruption before that ends the program;
+    - `pipeline_step`: simulates pipelines whose programs nobody needs; `module` is then the
+      program that would become the pipeline;
+    - `buckets`: whether collectives of neighbouring tensors travel in one message in the
+      programs that are judged and returned. The costs of the search itself are those of
+      single messages.
     """
 
     def __init__(
@@ -197,10 +209,10 @@ class FittedSearch:
         known: tuple[ModuleOp, ChosenLayouts] | None = None,
     ) -> FittedPlan:
         """
-        The fastest plan that fits; if none does, the one that lacks the least. The module
-        stays as it is. `known` are layouts (annotated) that are the fastest without a
-        limit, found for another schedule, say: if the pipeline fits with them, nothing is
-        solved. Raises DistIRError.
+        Returns the fastest plan that fits; if none does, the one that lacks the least
+        memory. The module stays as it is. `known` are (annotated) layouts that are the
+        fastest without a limit, found for another schedule, for example: if the pipeline
+        fits with them, nothing is solved. Raises DistIRError.
         """
         finish = self.finish
         shares = finish and Shares.of(finish.schedule_of(finish.k, trains(module)))
@@ -252,7 +264,7 @@ class FittedSearch:
         return self.clock is not None and self.clock.stopped
 
     def _unsearched(self, module: ModuleOp) -> FittedPlan:
-        """What there is without a search."""
+        """Returns the plan without a search: arguments split as was asked for."""
         annotated = module.clone()
         layouts = ChosenLayouts()
         apply_layouts(annotated, self.mesh, layouts)

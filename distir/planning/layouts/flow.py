@@ -1,4 +1,4 @@
-"""Where values go between the choices of a program, and which of them compute much."""
+"""Where values flow between the choices of a program, and which choices compute much."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distir.solver.flow import Flow
 
 def flow_of(builder: GraphBuilder, entry: LayoutBody) -> Flow:
     """
-    The flow between the nodes of a builder's graph, by their numbers. Contractions
-    (matrix products, convolutions) compute much.
+    Returns the flow between the nodes of a builder's graph, by their numbers. Contractions
+    (matrix products, convolutions) count as computing much.
     """
     nodes = builder.graph.nodes
     users: list[set[int]] = [set() for _ in nodes]
@@ -21,7 +21,7 @@ def flow_of(builder: GraphBuilder, entry: LayoutBody) -> Flow:
         maker, user = nodes[edge.source.node], nodes[edge.use.node]
         if maker != user:
             users[maker].add(user)
-    # A new value of an argument leads back to it.
+    # The new value of an argument has an edge back to the argument.
     arguments = {nodes[node] for node in entry.arguments}
     intensive = {
         nodes[node]

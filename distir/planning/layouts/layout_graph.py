@@ -1,4 +1,4 @@
-"""The graph of what can be chosen for a program, and choices in it as plain numbers."""
+"""Builds the graph of layouts of a program, and stores choices in it as plain numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from distir.planning.annotations import fixed_axes, requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
 from distir.planning.costs import CostModel
 from distir.planning.layouts.argument_requests import ArgumentRequest
-from distir.planning.layouts.builder import (
-    Before,
-    GraphBuilder,
-    work_size,
-)
+from distir.planning.layouts.builder import GraphBuilder, work_size
+from distir.planning.layouts.building import Before
 from distir.planning.layouts.over_time import split_over_time
 from distir.planning.layouts.reshards import (
     chosen_plan,
@@ -27,17 +24,21 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
 
 MAX_OPS = 2000
-"""Ops, counted once per call: a larger program shares choices between its calls."""
+"""
+Programs with more ops than this, counted once per call, share choices between repeated
+calls.
+"""
 
 
 @dataclass(frozen=True)
 class ChosenLayouts:
     """
-    The layouts that a search chose, without the program: `shared` says whether repeated
-    calls shared their choices, `limited` whether the fastest layouts need more memory than
-    was allowed; each of `steps` for how many of the mesh's first axes it chose, and which
-    alternative of each node in the order of the graph. Without steps nothing was searched:
-    arguments are split as was asked for, and what follows from that is.
+    The layouts that a search chose, without the program.
+
+    `shared` says whether repeated calls shared their choices, `limited` whether the fastest
+    layouts need more memory than was allowed. Each of `steps` says how many of the mesh's
+    first axes it chose, and the alternative of each node in the order of the graph. Without
+    steps nothing was searched: arguments are split as was asked for, and the rest follows.
     """
 
     shared: bool = False
@@ -47,7 +48,10 @@ class ChosenLayouts:
 
 @dataclass(frozen=True)
 class LayoutGraph:
-    """Builds graphs of a program; `first` is what the axis over time does, if there is one."""
+    """
+    Builds the graphs of a program; `first` is what the micro-batch axis does, if there is
+    one.
+    """
 
     builder: GraphBuilder
     first: Before | None
@@ -60,8 +64,8 @@ class LayoutGraph:
         clock: Clock | None = None,
     ) -> LayoutGraph:
         """
-        Those of a sequential program, which may be annotated, on the mesh of the costs. Raises
-        DistIRError; and TimeIsOver when the clock stops while it builds.
+        Returns the builder for a sequential program, which may be annotated, on the mesh of
+        the costs. Raises DistIRError, and TimeIsOver when the clock stops while it builds.
         """
         mesh, requests, first = costs.mesh, _requests(module), None
         if mesh.has_time:
@@ -79,8 +83,8 @@ class LayoutGraph:
 
 def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     """
-    Annotates a sequential program with layouts that were chosen for it before, without
-    solving anything. Raises DistIRError.
+    Annotates a sequential program with layouts that were chosen for it before; nothing is
+    solved. Raises DistIRError.
     """
     if not layouts.steps:
         if mesh.has_time:
@@ -97,7 +101,7 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
 
 
 def _requests(module: ModuleOp) -> dict[int, ArgumentRequest]:
-    """What is asked for of arguments of the entry, by index."""
+    """Returns what is asked for arguments of the entry, by index."""
     attributes = argument_attributes(entry_function(module))
     return {
         i: ArgumentRequest(layout, fixed_axes(entry) if FIXED in entry else None)

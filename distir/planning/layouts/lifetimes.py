@@ -1,8 +1,8 @@
 """
-When the values of a program live: its functions are followed as they run, call by call.
+The lifetimes of a program's values: its functions are followed as they run, call by call.
 
-A value lives from the op that makes it to its last use, in whatever function that is; a view
-of it is the same memory. Moments are ops in the order in which they run.
+A value lives from the op that computes it to its last use, in whatever function that is; a
+view of it is the same memory. Moments are ops in the order in which they run.
 """
 
 from __future__ import annotations
@@ -27,36 +27,42 @@ from distir.program import updated_arguments
 
 
 class Computed(NamedTuple):
-    """Memory of a result of a node, in its layout."""
+    """The memory of a result of a node, in its layout."""
 
     port: LayoutPort
 
 
 class Partial(NamedTuple):
     """
-    Memory of a result of a node a second time, where its values are partial: while they are
-    reduced for all that use them.
+    A second buffer for a result of a node whose values are partial, while they are reduced
+    for all uses.
     """
 
     port: LayoutPort
 
 
 class Fresh(NamedTuple):
-    """Memory of a value in the layout that a use of it wants, where it has another one."""
+    """
+    The buffer of a value in the layout that one of its uses wants, where the value itself
+    has another layout.
+    """
 
     port: LayoutPort
     use: Use
 
 
 class Updated(NamedTuple):
-    """Memory of what updates an argument, where it has another layout than that."""
+    """
+    The buffer of a result that updates an argument, in the argument's layout, where the
+    result itself has another.
+    """
 
     port: LayoutPort
     use: Use
 
 
 class Workspace(NamedTuple):
-    """What an op needs besides while it runs."""
+    """The bytes that an op needs besides its operands and results while it runs."""
 
     op: Operation
     node: LayoutNode
@@ -73,7 +79,7 @@ class _Buffer:
 
 
 class Interval(NamedTuple):
-    """`times` that memory is needed during the moments `[start, end)`."""
+    """A piece of memory that is needed `times` times during the moments `[start, end)`."""
 
     what: What
     start: int
@@ -83,11 +89,13 @@ class Interval(NamedTuple):
 
 class Lifetimes:
     """
-    Follows a program; `may_need` says whether some alternative takes memory for something,
-    `is_sum` whether a value is added up over micro-batches: its memory is there from the
-    first one on.
-    Of calls that share their choices only the first and the last count
-    as moments: between them, what lives grows or shrinks by the same with every call.
+    Follows a program and records when its memory is in use.
+
+    `may_need` says whether some alternative needs a piece of memory at all, `is_sum`
+    whether a value is accumulated over micro-batches, in which case its memory is in use
+    from the first of them on. Of calls that share their choices only the first and the last
+    count as moments: between them, what lives grows or shrinks by the same amount with
+    every call.
     """
 
     def __init__(
@@ -115,7 +123,7 @@ class Lifetimes:
             self._use(buffers)
 
     def intervals(self) -> list[Interval]:
-        """All memory, over moments that are numbered from 0."""
+        """Returns all memory, over moments that are numbered from 0."""
         found: Counter[tuple[What, int, int]] = Counter()
         for buffer in self.buffers:
             start = bisect_left(self.moments, buffer.start)
@@ -140,7 +148,7 @@ class Lifetimes:
         counts: bool,
         is_entry: bool = False,
     ) -> list[list[_Buffer]]:
-        """Follows one call; gives the memory of its results."""
+        """Follows one call; returns the memory of its results."""
         ends = self._end_instances(body)
         block = body.function.body.block
         held: dict[SSAValue, list[_Buffer]] = {}
@@ -223,7 +231,10 @@ class Lifetimes:
         return [self._new(what)] if self._known[what] else []
 
     def _end_instances(self, body: LayoutBody) -> dict[Operation, bool]:
-        """Whether each op is the first or last one of those that share its choice."""
+        """
+        For each op that shares its choice with others, says whether it is the first or the
+        last of them.
+        """
         if body not in self._ends:
             places: dict[Hashable, list[Operation]] = {}
             for op in body.function.body.block.ops:

@@ -1,10 +1,11 @@
 """
-Memory as part of the problem: bytes on a device, at every moment that can be the peak.
+The limit of memory as part of the problem: bytes on a device at every moment that can be
+the peak.
 
-What a node's alternative occupies is a number of bytes during an interval. Whether a use of
-a value needs memory of its own depends on two nodes, the value's and the user's; where that
-memory is not small, a node between them decides whether the value comes as it is or fresh
-from a change of layout.
+An alternative of a node occupies a number of bytes during an interval. Whether a use of a
+value needs memory of its own depends on two nodes, the value's and the user's; where that
+memory is not small, a node between them decides whether the use takes the value itself or a
+copy in another layout.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from distir.solver import Problem
 from distir.solver.problem import Memory
 
 SMALL = 1e-3
-"""Fresh copies of less than this fraction of the limit are left out."""
+"""Copies in another layout that take less than this fraction of the limit are neglected."""
 
 
 @dataclass
@@ -62,7 +63,7 @@ class _Problem:
         self.edges[i, j] = self.edges[i, j] + matrix if (i, j) in self.edges else matrix
 
     def occupy(self, node: int, at: Interval, usage: Sequence[float] | Floats) -> None:
-        """A node's alternatives need that much each time."""
+        """Adds the bytes that each alternative of a node needs during an interval."""
         if not any(usage):
             return
         key = (at.start, at.end)
@@ -72,8 +73,9 @@ class _Problem:
 
     def problem(self, limit: float) -> tuple[Problem, list[int]]:
         """
-        One interval per node: for further ones a node is repeated. Also gives which node
-        each one stands for.
+        Returns the problem, in which a node occupies memory during one interval, and for
+        each of its nodes the node of the graph that it stands for: one with several
+        intervals is repeated.
         """
         owners = list(range(len(self.costs)))
         usages: list[Floats] = []
@@ -99,8 +101,8 @@ class _Problem:
 @dataclass(frozen=True)
 class LimitedProblem:
     """
-    A problem whose first nodes are those of a graph, and what each node is about: the op or
-    value that takes the memory.
+    A problem whose first nodes are those of a graph; `what` names the op or value of each
+    node.
     """
 
     problem: Problem
@@ -110,13 +112,18 @@ class LimitedProblem:
 def with_memory(
     builder: GraphBuilder, entry: LayoutBody, limit: float
 ) -> LimitedProblem:
-    """The graph that was built last, under a limit of bytes per device."""
+    """
+    Returns the problem of the graph that was built last, under a limit of bytes per device.
+    """
     return _Builder(builder, entry, limit).problem()
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What is live on a device at the moment when it is most: bytes, largest first."""
+    """
+    The memory that is in use on a device at its peak: bytes by what they are for, largest
+    first.
+    """
 
     bytes: float
     held: Sequence[tuple[str, float]]
@@ -127,14 +134,15 @@ def peak_of(
     entry: LayoutBody,
     chosen: Mapping[LayoutNode, LayoutStrategy],
 ) -> Peak:
-    """What a choice occupies on a device at most."""
+    """Returns the peak memory of a device under a choice."""
     return _peak(builder, entry, lambda what: _size(builder, what, chosen))
 
 
 def least_peak_of(builder: GraphBuilder, entry: LayoutBody) -> Peak:
     """
-    What every choice in the graph that was built last occupies on a device at least: each
-    value is in memory in its smallest layout, and nothing else is. It takes no solving.
+    Returns a lower bound of the peak memory under any choice in the graph that was built
+    last: every value takes its smallest layout, and nothing else takes memory. Nothing is
+    solved.
     """
     least: dict[What, float] = {}
 
@@ -152,7 +160,7 @@ def least_peak_of(builder: GraphBuilder, entry: LayoutBody) -> Peak:
 def _peak(
     builder: GraphBuilder, entry: LayoutBody, size_of: Callable[[What], float]
 ) -> Peak:
-    """The moment when most is live, if each piece of memory has that size."""
+    """Returns the moment with most bytes in use, given the size of each piece of memory."""
     intervals = _intervals(builder, entry)
     changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
     sizes = [at.times * size_of(at.what) for at in intervals]
@@ -172,7 +180,10 @@ def _peak(
 def _sizes(
     builder: GraphBuilder, port: LayoutPort, layouts: Iterable[Layout]
 ) -> list[float]:
-    """Bytes of a result of a node in each of these layouts; 0 for what is no tensor."""
+    """
+    Returns the bytes of a node's result in each of these layouts; 0 for values that are no
+    tensors.
+    """
     type_ = builder.graph.types.get(port)
     return [
         0.0 if type_ is None else float(builder.cost_model.held(type_, layout))
@@ -193,7 +204,7 @@ def _name(what: What) -> str:
 def _size(
     builder: GraphBuilder, what: What, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> float:
-    """Bytes of one piece of memory under a choice."""
+    """Returns the bytes of one piece of memory under a choice."""
 
     def bytes_of(port: LayoutPort, layout: Layout) -> float:
         return _sizes(builder, port, (layout,))[0]
@@ -245,7 +256,7 @@ class _Builder:
         self.between: dict[LayoutEdge, tuple[int, list[float]]] = {}
 
     def problem(self) -> LimitedProblem:
-        """Nodes, edges and what they occupy."""
+        """Returns the problem: nodes, edges and the bytes that they occupy."""
         intervals = _intervals(self.builder, self.entry)
         divided = self._divided(at.what for at in intervals)
         plain = self.graph.problem(without=set(divided))
@@ -262,7 +273,7 @@ class _Builder:
         return LimitedProblem(problem, [names[owner] for owner in owners])
 
     def _divided(self, every: Iterable[What]) -> dict[LayoutEdge, What]:
-        """The edges whose uses may need much memory of their own."""
+        """Returns the edges whose uses may need a buffer of their own that is not small."""
         found: dict[LayoutEdge, What] = {}
         small: set[LayoutEdge] = set()
         for what in every:
@@ -282,16 +293,16 @@ class _Builder:
         return found
 
     def _copies(self, what: Fresh | Updated) -> list[Layout]:
-        """The layouts in which there may be memory besides."""
+        """Returns the layouts in which a value may need an additional buffer."""
         if isinstance(what, Updated):
             return list(dict.fromkeys(layouts_of(what.port)))
         return sorted(what.use.wanted(), key=str)
 
     def _divide(self, edge: LayoutEdge, what: What) -> tuple[int, list[float]]:
         """
-        Puts a node between a value and its use, and gives what its alternatives occupy. The
-        first of them say that both have a layout, the others that one of them has it and
-        that the value is copied.
+        Puts a node between a value and its use, and returns its number and the bytes of its
+        alternatives. The first alternatives say that value and use have the same layout,
+        the others that they differ and the value is copied.
         """
         assert isinstance(what, Fresh | Updated)
         source, target = what.port.node, what.use.node
@@ -339,5 +350,7 @@ class _Builder:
 
 
 def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:
-    """0 where a layout is the one of a column, infinite elsewhere."""
+    """
+    Returns a matrix with 0 where a row's layout equals a column's, infinity elsewhere.
+    """
     return np.array([[0.0 if x == y else inf for y in columns] for x in layouts])

@@ -1,4 +1,4 @@
-"""The batch of a program that is searched, split over time."""
+"""Splits the batch of a program into micro-batches, for a search of layouts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def split_over_time(
     module: ModuleOp, mesh: Mesh, requests: Mapping[int, ArgumentRequest]
 ) -> dict[int, ArgumentRequest]:
     """
-    Annotates the inputs and labels that have the batch with a split over time, outside the
-    splits that are requested of arguments of the entry, by index. Gives the requests with
-    that split.
+    Annotates the inputs and labels that hold the batch with a split into micro-batches,
+    outside the splits that are requested for arguments of the entry (by index). Returns the
+    requests with that split added.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)

@@ -1,4 +1,4 @@
-"""Which values can be left partial by the ops before them."""
+"""Finds the values that can be partial at all."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def without_impossible(
     options: Mapping[Operation, list[Option]],
 ) -> dict[Operation, list[Option]]:
     """
-    The options of one mesh axis without those that let partial values pass where no value
-    can be partial like that. Nothing makes a whole value partial, so a partial one comes
-    from an op that splits what it reduces, through ops that let it pass.
+    Returns the options of one mesh axis without those that let partial values pass where no
+    value can be partial. As nothing makes a whole value partial, a partial one comes from
+    an op that splits what it reduces, possibly through ops that let it pass.
 
-    - `functions`: the program's, the entry last; `rules`, `options`: of each op but calls.
+    - `functions`: the functions of the program, the entry last;
+    - `rules`, `options`: of each op, without calls.
     """
     found: Monoids = {}
     by_name = {f.sym_name.data: f for f in functions}
@@ -52,7 +53,10 @@ def _given(
     found: Monoids,
     functions: Mapping[str, FuncOp],
 ) -> list[tuple[SSAValue, frozenset[str]]]:
-    """What an op says of values: with which reductions they can be partial."""
+    """
+    Returns, for values that an op defines or passes to others, the reductions with which
+    they can be partial.
+    """
     nothing = frozenset[str]()
     if isinstance(op, ReturnOp):
         return []
@@ -80,7 +84,7 @@ def _given(
 
 
 def _passes(op: Operation, rule: Rule, option: Option, found: Monoids) -> bool:
-    """Whether all operands that such an option takes partial values of can be partial."""
+    """Whether all operands that an option takes as partial can be partial."""
     assert option.linear is not None
     return all(
         option.monoid in found.get(op.operands[i], frozenset())

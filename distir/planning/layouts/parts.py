@@ -1,4 +1,4 @@
-"""What an op costs whose decomposition runs in its place."""
+"""The cost of an op that is replaced by its decomposition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cost_of_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> float:
     """
-    The cost of the ops of the decomposition, and of bringing together what they leave
+    Returns the cost of the ops of the decomposition, with that of reducing what they leave
     partial.
     """
     total = 0.0
@@ -42,7 +42,9 @@ def cost_of_parts(
 def bytes_between_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> int:
-    """The bytes of what the ops of the decomposition hand to each other."""
+    """
+    Returns the bytes of the values that the ops of the decomposition hand to each other.
+    """
     return sum(
         cost_model.bytes(result.type, layout)
         for part, layouts in _parts(op, strategy)[:-1]

@@ -1,4 +1,7 @@
-"""The arguments of a program as a plan has them, to be found again by name in another."""
+"""
+The arguments of a program as a plan lays them out, to be found again by name in another
+program.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import shape_of
 
 Dims = tuple[tuple[Shard, ...], ...]
-"""Per dimension the axes that it is split over."""
+"""For each dimension, the axes that split it."""
 
 _OF_BATCH = ("input", "label")
-"""Roles of what may have the batch as its first dimension."""
+"""Roles of arguments whose first dimension may be the batch."""
 
 _MATCHED = ("parameter", *_OF_BATCH)
-"""Roles of the arguments that programs of one model have in common, whatever optimizer."""
+"""Roles of the arguments that all programs of one model have, whatever the optimizer."""
 
 _FIRST_SIZE = re.compile(r"tensor<(\d+)x")
 
@@ -42,8 +45,8 @@ _FIRST_SIZE = re.compile(r"tensor<(\d+)x")
 class PlannedArgument:
     """
     An argument of the program that a plan is for: its name, role and type as text, and how
-    the plan splits it (`dims`); `stored`: how the states of a parameter are split, which may
-    be into smaller parts than the parameter itself.
+    the plan splits it (`dims`). `stored` says how the optimizer states of a parameter are
+    split, which may be into smaller parts than the parameter itself.
     """
 
     name: str
@@ -54,7 +57,7 @@ class PlannedArgument:
 
     @property
     def first_size(self) -> int | None:
-        """The size of the first dimension; None of a scalar."""
+        """The size of the first dimension; None for a scalar."""
         found = _FIRST_SIZE.match(self.type)
         return int(found[1]) if found else None
 
@@ -64,7 +67,10 @@ class PlannedArgument:
 
     @staticmethod
     def from_json(data: Any) -> PlannedArgument:
-        """What `to_json` gave. Raises KeyError, TypeError or ValueError for other data."""
+        """
+        Restores an argument from what `to_json` gave. Raises KeyError, TypeError or
+        ValueError for other data.
+        """
         name, role, type_ = (data[key] for key in ("name", "role", "type"))
         if not all(isinstance(text, str) for text in (name, role, type_)):
             raise TypeError(f"{name!r} is no argument")
@@ -83,7 +89,10 @@ def _dims_of(data: Any) -> Dims:
 
 
 def planned_arguments(module: ModuleOp) -> tuple[PlannedArgument, ...]:
-    """The arguments of a sequential program, with the layouts that annotations ask for."""
+    """
+    Returns the arguments of a sequential program with the layouts that their annotations
+    ask for.
+    """
     function = entry_function(module)
     types = function.function_type.inputs.data
     layouts = [
@@ -117,9 +126,9 @@ def check_same_arguments(
     module: ModuleOp, planned: Sequence[PlannedArgument], what: str
 ) -> None:
     """
-    Refuses a program that is not of the model and the batch that a plan is for: other
-    parameters, inputs or labels, or other shapes of these. `what` says what the program is,
-    for the message. Raises DistIRError.
+    Refuses a program of another model or batch than a plan is for, that is, with other
+    parameters, inputs or labels, or with other shapes of these. `what` names the program in
+    the message. Raises DistIRError.
     """
     function = entry_function(module)
     own = {
@@ -150,10 +159,11 @@ def place_arguments(
     module: ModuleOp, mesh: Mesh, planned: Sequence[PlannedArgument], *, stored: bool
 ) -> None:
     """
-    Asks for the layouts of a plan for those arguments of a sequential program that it knows
-    by name. They come as a training script has them, and are brought to the plan's layouts
-    for all that uses them: inputs and labels are split over the batch alike, and with
-    `stored`, parameters are in the parts of their states, where DTensor can say such parts.
+    Requests the layouts of a plan for those arguments of a sequential program that the plan
+    knows by name. The arguments come as a training script has them, and are brought to the
+    plan's layouts for their uses: inputs and labels are all split over the batch in the
+    same way, and with `stored`, parameters come in the parts of their optimizer states,
+    where DTensor can express such parts.
     """
     function = entry_function(module)
     attributes = argument_attributes(function)
@@ -182,7 +192,7 @@ def place_arguments(
 
 
 def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
-    """How a plan splits the batch, at the finest: arguments may differ in that."""
+    """Returns the finest split of the batch in a plan; arguments may differ in that."""
     of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
     size = of_batch[0].first_size if of_batch else None
     splits = [a.dims[0] for a in of_batch if a.first_size == size and a.dims]
@@ -190,7 +200,10 @@ def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
 
 
 def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
-    """The layout with the first dimension split like that, and these axes nowhere else."""
+    """
+    Returns the layout with the first dimension split by these shards, and their axes
+    removed from other dimensions.
+    """
     axes = {shard.axis for shard in split}
     others = [
         tuple(shard for shard in dim if shard.axis not in axes)
@@ -200,7 +213,7 @@ def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
 
 
 def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
-    """Whether an axis splits inside of the runs in which one before it splits."""
+    """Whether an axis splits within the runs of an axis before it."""
     return any(
         divides_runs(size, layout.dim(dim)[:count], mesh, shard.axis)
         for dim, size in enumerate(shape_of(type_))

@@ -19,13 +19,13 @@ from distir.solver.clock import Clock
 
 
 class Use(NamedTuple):
-    """A use of a value: as some operands of a node."""
+    """A use of a value as some operands of a node."""
 
     node: Node[LayoutStrategy]
     operands: tuple[int, ...]
 
     def wanted(self) -> set[Layout]:
-        """Every layout in which some alternative takes the value."""
+        """Returns the layouts in which the node's alternatives take the value."""
         return {s.operands[i] for s in self.node.strategies for i in self.operands}
 
 
@@ -36,12 +36,12 @@ LayoutEdge: TypeAlias = Edge[LayoutStrategy, Use]
 
 
 def layouts_of(port: LayoutPort) -> list[Layout]:
-    """The layout of a value under each alternative."""
+    """Returns the layout of a value under each alternative of its node."""
     return [s.results[port.result] for s in port.node.strategies]
 
 
 def value_node(what: str, layouts: Iterable[Layout]) -> LayoutNode:
-    """The choice of a layout; nothing is done to the value."""
+    """Returns a node that chooses a layout for a value and does nothing else."""
     alternatives = [
         Strategy((), (layout,), (layout,)) for layout in dict.fromkeys(layouts)
     ]
@@ -50,6 +50,8 @@ def value_node(what: str, layouts: Iterable[Layout]) -> LayoutNode:
 
 class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     """
+    The graph of strategies on layouts.
+
     - `types`: the (sequential) type of every value of the program;
     - `clock`: when it stops, TimeIsOver is raised.
     """
@@ -65,7 +67,10 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         ] = {}
 
     def reshards(self, edge: LayoutEdge) -> Floats | None:
-        """The cost of bringing a value from each alternative to each; None: none ever."""
+        """
+        Returns the costs of bringing a value from each alternative's layout to each that
+        its use wants; None if no change of layout is ever needed.
+        """
         if edge not in self._reshards:
             self._reshards[edge] = self._found_reshards(edge)
         return self._reshards[edge]
@@ -89,13 +94,16 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     def moves(
         self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
-        """The cost of a change from each layout of the rows to each of the columns."""
+        """
+        Returns the costs of changing from each layout in `have` (rows) to each in `want`
+        (columns).
+        """
         key = type_, tuple(have), tuple(want)
         if key not in self._moves:
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
             columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
             small = np.empty((len(rows), len(columns)))
-            # To one layout after the other, which is what a cost model is quick at.
+            # One target layout after the other, for which cost models are fast.
             for j, after in enumerate(columns):
                 self.clock.check()
                 small[:, j] = [self.cost_model.reshard(type_, a, after) for a in rows]
@@ -107,7 +115,7 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
 def chosen_plan(
     entry: LayoutBody, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> FunctionPlan[Layout]:
-    """The plan in which each node does what was chosen for it."""
+    """Returns the plan in which each node has its chosen strategy."""
     updates = linked_arguments(entry.function)
     leaving = (
         entry.arguments[updates[i]] if i in updates else entry.sinks[i]

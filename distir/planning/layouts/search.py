@@ -1,4 +1,7 @@
-"""The search for the layouts of a whole program: build, solve, annotate."""
+"""
+The search for the layouts of a whole program: builds the graph, solves it and annotates the
+program.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,8 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.planning.annotate import annotate
 from distir.planning.costs import CostModel
-from distir.planning.layouts.builder import (
-    Before,
-    GraphBuilder,
-)
+from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.building import Before
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import (
     ChosenLayouts,
@@ -47,27 +48,32 @@ SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 _SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
-"""Of the memory that axes which are chosen later could save at most."""
+"""
+The fractions of the memory that axes chosen later are assumed to save, tried one after the
+other.
+"""
 
 
 @dataclass(frozen=True)
 class Limits:
     """
-    What a search may use.
+    The limits of a search.
 
     - `memory`: bytes per device; None for as many as there are;
     - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
-    - `gap`: how much dearer than the best the answer may be, as a fraction;
-    - `seconds`: of solving; None for as long as it takes;
-    - `together`: a mesh's axes are chosen together if the ops have no more alternatives then;
-    - `release`: whether the gap is meant for all plans: then, where repeated calls share their
-      choices, the program is solved for once more without that, if there is time;
+    - `gap`: by which fraction the answer may be more expensive than the optimum;
+    - `seconds`: of solving; None for no limit;
+    - `together`: the mesh's axes are chosen together if all ops then have at most this many
+      alternatives in sum;
+    - `release`: whether the gap concerns all plans: where repeated calls share their
+      choices, the program is then solved once more without sharing, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
       nodes after the other (`distir.solver.segments`);
-    - `worth`: layouts whose work and communication take longer (seconds) are of no interest:
-      others are known that do not, so that nobody needs to hear how little memory would do.
+    - `worth`: seconds; layouts whose work and communication take longer are of no interest,
+      as better ones are known, so that the least memory that would suffice is not computed
+      either.
 
-    Raises DistIRError for numbers below 0.
+    Raises DistIRError for negative numbers.
     """
 
     memory: float | None = None
@@ -93,7 +99,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class NoLayouts:
-    """Why a search found nothing; `slow`: what fits into memory takes too long (`worth`)."""
+    """
+    The reason why a search found nothing; `slow` says that what fits into memory takes
+    longer than `worth`.
+    """
 
     reason: str
     slow: bool = False
@@ -104,18 +113,20 @@ class LayoutResult:
     """
     What a search found.
 
-    - `objective`: of all ops and communication, in the `unit` of the cost model (seconds, as
-      the simulator counts them);
-      `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
-    - `peak`: bytes on a device at most;
+    - `objective`: the cost of all ops and communication, in the `unit` of the cost model
+      (seconds, as the simulator counts them); `bound`: no choice that was weighed costs
+      less; `gap`: their distance, as a fraction;
+    - `peak`: peak bytes on a device;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
-    - `shared`: whether repeated calls share their choices; the bound is then one for plans
-      that share alike, unless `released`: plans that do not share were weighed too;
-    - `stages`: how many groups of mesh axes were chosen one after the other; with more than
-      one the bound is one for the last group;
-    - `left`: axes that nothing is split over, as the search ended before they were chosen;
-    - `level`: at O2 the bound is far off;
-    - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
+    - `shared`: whether repeated calls share their choices; the bound then holds for plans
+      that share in the same way, unless `released` says that plans without sharing were
+      weighed too;
+    - `stages`: the number of groups of mesh axes that were chosen one after the other; with
+      more than one, the bound is that of the last group;
+    - `left`: the number of axes over which nothing is split, as the search ended before
+      they were chosen;
+    - `level`: as in `Limits`; at O2 the bound is far from the optimum;
+    - `method`, `build_seconds`, `solve_seconds`: how it was solved, and how long that took;
     - `layouts`: what was chosen, for `apply_layouts`.
     """
 
@@ -138,7 +149,10 @@ class LayoutResult:
     unit: str = "s"
 
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
-        """The same with another bound and the bytes that are really needed."""
+        """
+        Returns the same result with another bound and the peak bytes that are really
+        needed.
+        """
         gap = (self.objective - bound) / self.objective if self.objective else 0.0
         return replace(self, bound=bound, gap=gap, peak=peak)
 
@@ -168,9 +182,7 @@ def search_sharding(
     limits: Limits | None = None,
     **options: Any,
 ) -> LayoutResult:
-    """
-    Does what `search_layouts` does, and raises DistIRError also when no layouts fit.
-    """
+    """Does what `search_layouts` does, but also raises DistIRError when no layouts fit."""
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):
         raise DistIRError(found.reason)
@@ -187,17 +199,19 @@ def search_layouts(
     clock: Clock | None = None,
 ) -> LayoutResult | NoLayouts:
     """
-    Annotates a sequential program with the layouts that cost the least on the mesh of a cost
-    model, for `partition`. If the mesh's first axis is the axis over time, they are for
-    micro-batches, the costs for all of them together on the mesh's other axes.
+    Annotates a sequential program with the layouts that cost least on the mesh of a cost
+    model, for `partition`. If the mesh's first axis is the micro-batch axis, layouts are
+    for one micro-batch, and costs for all micro-batches together on the other axes.
 
-    `share`: whether repeated calls share their choices; by default those of programs with
-    more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
-    default if the limits say so (`together`). Otherwise one is chosen after
-    the other, outermost first. `clock` is for everything: what was found when it stops is the
-    answer. As choosing one axis after the other is much faster, that comes first then.
-    If no layouts fit into memory, why. Raises DistIRError for what is asked wrongly, and
-    TimeIsOver if nothing was found.
+    - `share`: whether repeated calls share their choices; by default those of programs with
+      more than `MAX_OPS` ops do;
+    - `joint`: whether the mesh's axes are chosen together; by default the limits decide
+      (`together`). Otherwise they are chosen one after the other, outermost first;
+    - `clock`: limits the whole search; what was found when it stops is the answer. As
+      choosing one axis after the other is much faster, that is then done first.
+
+    Returns the reason if no layouts fit into memory. Raises DistIRError for invalid
+    requests, and TimeIsOver if nothing was found in time.
     """
     limits = limits or Limits()
     start = perf_counter()
@@ -234,7 +248,10 @@ def search_layouts(
 
 
 def _quick(search: _AxisGroups, stages: Sequence[int]) -> _AxisGroups | None:
-    """The search after these stages, or as many as there was time for; None for no stage."""
+    """
+    Returns the search after these groups of axes, or after as many as there was time for;
+    None if there was time for none.
+    """
     try:
         if search.run_stages(stages) is not None:
             return None  # memory did not suffice like that
@@ -244,7 +261,10 @@ def _quick(search: _AxisGroups, stages: Sequence[int]) -> _AxisGroups | None:
 
 
 def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
-    """The one that found better layouts, with the bound of the first if that has one."""
+    """
+    Returns the search that found better layouts, with the bound of the first if that has
+    one.
+    """
     if not search.steps:
         return quick
     if search.solution.objective <= quick.solution.objective or quick.left:
@@ -258,8 +278,8 @@ def _released(
     shared: _AxisGroups, stages: Sequence[int], failure: NoLayouts | None
 ) -> _AxisGroups | NoLayouts:
     """
-    The search without sharing, or the one with it if that found something better; if
-    neither found anything (`failure` says why the one with it did not), why.
+    Solves without sharing. Returns that search, or the one with sharing if that is better;
+    if neither found anything, the reason (`failure` is that of the one with sharing).
     """
     builder, limits = shared.builder, shared.limits
     builder.share = False
@@ -281,7 +301,7 @@ def _released(
 
 
 class _AxisGroups:
-    """The stages of a search, each for some more of the mesh's axes."""
+    """A search in which groups of the mesh's axes are chosen one after the other."""
 
     def __init__(
         self,
@@ -305,8 +325,8 @@ class _AxisGroups:
 
     def may_release(self, seconds: float) -> bool:
         """
-        Whether there is time left to solve without sharing: as much more than the seconds
-        that it took with it as there are more choices then.
+        Whether there is time left to solve without sharing, which is estimated to take as
+        many times the seconds of solving with sharing as there are more choices.
         """
         left = inf if self.clock is None else self.clock.left
         if self.limits.seconds is not None:
@@ -317,11 +337,11 @@ class _AxisGroups:
 
     def run_stages(self, stages: Sequence[int]) -> NoLayouts | None:
         """
-        Chooses for so many of the first axes at a time. Memory that does not fit may still be
-        split by the axes to come: at first they are expected to split all of it; while the last
-        ones cannot, less and less, until it is too little for the first ones. Gives the
-        reason then. Raises TimeIsOver when the clock stops: `steps` are then those that
-        were done.
+        Chooses so many of the first axes at a time, for each number in `stages`. Memory
+        that does not suffice yet may still be saved by the axes to come: at first these are
+        assumed to split all of it, and while the last ones find nothing that fits, less and
+        less, until the first ones find nothing either; returns the reason then. Raises
+        TimeIsOver when the clock stops; `steps` are then those that were completed.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in stages]
@@ -331,14 +351,14 @@ class _AxisGroups:
             self.steps, self.limited = [], False
             problem = None
             for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
-                # A stage leaves time for those behind it.
+                # A group of axes leaves time for those after it.
                 part = self.clock and self.clock.part(1 / (len(stages) - i))
                 problem = self.run(axes, max(1.0, share * most), part)
                 if problem is not None:
                     break
             if problem is None:
                 return None
-            # What the last axes could not do says more than what the first cannot.
+            # A failure at the last axes says more than one at the first.
             is_last = axes == len(sizes)
             failure = problem if is_last or failure is None else failure
             if problem.slow or not is_last or share * rest[0] <= 1:
@@ -352,7 +372,7 @@ class _AxisGroups:
     ) -> NoLayouts | None:
         """
         Chooses for the first `axes` axes, as if there were `splits` times as much memory.
-        If no layouts fit into that, or none that are worth it, why.
+        Returns the reason if no layouts fit into that, or none that are worth it.
         """
         builder = self.builder
         body = builder.build(axes, self.before)
@@ -376,7 +396,7 @@ class _AxisGroups:
             self.limited = True
             limited = with_memory(builder, body, limit)
             problem = limited.problem
-            # At O3 too prices for memory begin with what segments find.
+            # At O3, too, prices for memory start from the solution by segments.
             self.segments = self.segments or flow_of(builder, body).segments()
             solution = self._solve(problem, clock)
             if isinstance(solution, InfeasibleError):
@@ -385,7 +405,7 @@ class _AxisGroups:
                 return slow
             choice, chosen = self._chosen(solution)
             peak = peak_of(builder, body, chosen)
-        # All at once, for when the time is over.
+        # Assigned together, in case the time is over before.
         self.problem, self.solution, self.peak = problem, solution, peak
         self.before = Before(chosen_plan(body, chosen), axes)
         self.steps.append((axes, choice))
@@ -393,8 +413,8 @@ class _AxisGroups:
 
     def _too_slow(self, solution: Solution, axes: int) -> NoLayouts | None:
         """
-        Whether a solution for the first `axes` axes leads to none that is worth it: what the
-        others can do at best is to divide everything.
+        Returns a reason if a solution for the first `axes` axes cannot lead to one that is
+        worth it, even if the other axes divided everything; else None.
         """
         others = prod(size for _, size in self.builder.mesh.axes[axes:])
         least = solution.bound / self.costs.scale / others
@@ -433,18 +453,21 @@ class _AxisGroups:
     def _chosen(
         self, solution: Solution
     ) -> tuple[tuple[int, ...], Mapping[LayoutNode, LayoutStrategy]]:
-        """The alternative of each node in the order of the graph, and what it does."""
+        """
+        Returns the alternative of each node in the order of the graph, and the strategy of
+        each node.
+        """
         count = len(self.builder.graph.nodes)
         choice = tuple(int(a) for a in solution.choice[:count])
         return choice, self.builder.graph.chosen(choice)
 
     @property
     def left(self) -> int:
-        """Axes that were not chosen."""
+        """The number of axes that were not chosen."""
         return len(self.builder.mesh.axes) - self.steps[-1][0]
 
     def found(self, seconds: float) -> LayoutResult:
-        """What the last stage found, after that many seconds."""
+        """Returns what the last group of axes gave, after that many seconds."""
         scale = self.costs.scale
         return LayoutResult(
             self.solution.objective / scale,
@@ -469,8 +492,8 @@ class _AxisGroups:
 
 def _never_fits(least: Peak, limit: float, splits: float) -> NoLayouts:
     """
-    Says what takes the most memory, whatever the layouts. The limit is `splits` times that
-    of a device.
+    Returns a reason that names what takes the most memory under any layouts. The limit is
+    `splits` times the memory of a device.
     """
     largest = ", ".join(name for name, _ in least.held[:5])
     return NoLayouts(
@@ -489,8 +512,8 @@ def _too_small(
     fastest: Peak,
 ) -> NoLayouts:
     """
-    Names what takes the most memory, and how much would do. The limit is `splits` times
-    that of a device.
+    Returns a reason that names what takes the most memory, and how much would suffice. The
+    limit is `splits` times the memory of a device.
     """
     device = limit / splits
     largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]

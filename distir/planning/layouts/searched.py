@@ -1,4 +1,4 @@
-"""Distributing a program by the layouts that a search finds."""
+"""Distributes a program by the layouts that a search finds."""
 
 from __future__ import annotations
 
@@ -32,10 +32,16 @@ from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
 
 _GAP = 1e-3
-"""How much dearer than the best the layouts may be: what `search-sharding` allows."""
+"""
+By which fraction the layouts may be more expensive than the optimum: the default of
+`search-sharding`.
+"""
 
 _TOGETHER = 3000
-"""Axes are chosen together where that takes seconds, as there are many plans."""
+"""
+Axes are chosen together up to this many alternatives, which takes seconds, as there are
+many plans.
+"""
 
 _WHAT = "auto-parallel"
 
@@ -43,9 +49,9 @@ _WHAT = "auto-parallel"
 @dataclass(frozen=True)
 class SearchedPlan:
     """
-    A program that is distributed, by which layouts if they were searched, and its
-    simulation, or what it takes, if that is known.
-    `bound`: no other layouts on that mesh take less, in seconds; 0 where that is unknown.
+    A distributed program, the layouts if they were searched, and its simulation or
+    simulated step, if known. `bound` is in seconds: no other layouts on that mesh take
+    less; 0 if unknown.
     """
 
     module: ModuleOp
@@ -57,12 +63,13 @@ class SearchedPlan:
 
 class SearchedLayouts:
     """
-    Distributes programs over the axes of configurations, or over the meshes that they have,
-    with the layouts that take the least time within the memory of the devices.
+    Distributes programs over the meshes of plans (`LayoutPlan`), or over the meshes that
+    the programs declare, with the layouts that take the least time within the memory of the
+    devices.
 
-    The layouts of pipelines that differ in nothing but the number of ranks, the schedule
-    and the stages are solved for once: those that are the fastest without a limit are so
-    for all of them, and if a pipeline fits, that is all that there is to know.
+    The layouts of pipelines that differ only in the number of ranks, the schedule and the
+    stages are solved for once: those that are the fastest without a limit of memory are so
+    for all of them, and a pipeline that fits with them needs no other.
     """
 
     def __init__(self, requests: Requests):
@@ -80,13 +87,18 @@ class SearchedLayouts:
         pipeline_step: PipelineStep | None = None,
     ) -> SearchedPlan:
         """
-        Changes the module, or leaves it for another one; with a `pipeline_step` (see
-        `FittedSearch`) a pipeline need not be made. `known` are the layouts for this
-        configuration if they were found before, or for a pipeline the fastest without a
-        limit to memory. Layouts with which a step takes longer than `worth` (seconds),
-        even if nothing waits for anything else, are not searched for to the end. There are
-        buckets in the program if the configuration has them, but nothing overlaps yet.
-        Raises DistIRError.
+        Distributes a program; the module given may be changed or replaced. Raises
+        DistIRError.
+
+        - `pipeline_step`: lets a pipeline be simulated without being made (see
+          `FittedSearch`);
+        - `known`: the layouts for this plan if they were found before, or, for a pipeline,
+          the fastest ones without a limit of memory;
+        - `worth`: seconds; the search of layouts with which a step takes longer, even if
+          nothing waits for anything else, is cut short.
+
+        The program has buckets if the plan asks for them; communication is not overlapped
+        yet.
         """
         c = configuration
         limit = self.requests.limit
@@ -136,8 +148,8 @@ class SearchedLayouts:
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
-        Distributes with the layouts that `search` found, and overlaps communication and
-        forms buckets if the configuration does. Raises DistIRError.
+        Distributes a program with the layouts that `search` found, overlaps communication
+        and forms buckets as the plan says. Raises DistIRError.
         """
         self.annotate(module, configuration, layouts)
         self._finish(module, configuration)
@@ -146,8 +158,8 @@ class SearchedLayouts:
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
-        Adds the mesh, and the layouts that `search` found as annotations: the first part of
-        `replay`. Raises DistIRError.
+        Adds the mesh to a program, and the layouts that `search` found as annotations: the
+        first part of `replay`. Raises DistIRError.
         """
         _, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, layouts)
@@ -161,9 +173,10 @@ class SearchedLayouts:
         stored: bool,
     ) -> None:
         """
-        Distributes a program that differs from the one that layouts were searched for, but
-        has some of its arguments: these have their layouts, the rest follows from that. With
-        `stored` they are kept as their states are. Raises DistIRError.
+        Distributes a program that differs from the one that layouts were searched for but
+        has some of its arguments: these get their layouts, and the rest follows. With
+        `stored`, parameters come in the parts of their optimizer states. Raises
+        DistIRError.
         """
         _, mesh = self._prepare(module, configuration)
         place_arguments(module, mesh, arguments, stored=stored)
@@ -171,7 +184,7 @@ class SearchedLayouts:
         self._finish(module, configuration)
 
     def _finish(self, module: ModuleOp, configuration: LayoutPlan) -> None:
-        """Everything behind the choice of layouts."""
+        """Does everything that follows the choice of layouts."""
         if configuration.is_pipelined:
             partition(module)
             pipeline = configuration.pipeline
@@ -187,7 +200,10 @@ class SearchedLayouts:
     def _prepare(
         self, module: ModuleOp, configuration: LayoutPlan
     ) -> tuple[ClusterOp, Mesh]:
-        """Everything up to the search of layouts."""
+        """
+        Does everything that precedes the search of layouts; returns the cluster and the
+        mesh.
+        """
         cluster = cluster_in(module, "", _WHAT)
         if cluster is None:
             raise DistIRError(f"{_WHAT}: the module has no device.cluster; add one")
@@ -195,7 +211,7 @@ class SearchedLayouts:
         own = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
         if any(name == TIME_AXIS for op in own for name, _ in op.axes.data):
             raise DistIRError(
-                f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
+                f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the micro-batch axis, "
                 f"which is no axis of devices; remove the mesh"
             )
         time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []

@@ -1,9 +1,10 @@
-"""Along the values of a function: their layouts, and how often they go where."""
+"""
+Connects choices along the values of a function, with how often each value goes each way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, ReturnOp
@@ -12,6 +13,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from distir.dialects.dist import Layout
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Port
+from distir.planning.layouts.building import Building
 from distir.planning.layouts.reshards import (
     LayoutBody,
     LayoutNode,
@@ -23,27 +25,24 @@ from distir.planning.layouts.reshards import (
 from distir.program import argument_names, describe, linked_arguments
 from distir.sharding.rule import shape_of
 
-if TYPE_CHECKING:
-    from distir.planning.layouts.builder import GraphBuilder
-
 
 class Values:
     """Connects the nodes of one function along its values."""
 
     def __init__(
         self,
-        builder: GraphBuilder,
+        building: Building,
         body: LayoutBody,
         before: FunctionPlan[Layout] | None,
         is_entry: bool,
     ):
-        self.builder = builder
+        self.building = building
         self.before = before
-        self.graph = builder.graph
+        self.graph = building.graph
         self.body = body
         self.is_entry = is_entry
         self.updates = linked_arguments(body.function) if is_entry else {}
-        self.whole = Layout(builder.mesh.name)
+        self.whole = Layout(building.mesh.name)
         self.shared: dict[Hashable, LayoutNode] = {}
 
     def connect(self) -> None:
@@ -65,7 +64,7 @@ class Values:
             body.results = [body.ports[v] for v in last.operands]
 
     def _uses(self, value: SSAValue) -> list[Use]:
-        """The uses of a value by ops and calls, each op once."""
+        """Returns the uses of a value by ops and calls, with one entry per op."""
         operands: dict[Operation, list[int]] = {}
         for use in value.uses:
             operands.setdefault(use.operation, []).append(use.index)
@@ -80,15 +79,15 @@ class Values:
 
     def _argument(self, arg: BlockArgument, name: str) -> LayoutNode:
         uses = self._uses(arg)
-        request = self.builder.requests.get(arg.index) if self.is_entry else None
+        request = self.building.requests.get(arg.index) if self.is_entry else None
         wanted = set[Layout]().union(*(use.wanted() for use in uses))
         wanted.add(self.whole)
         if self.is_entry:
             wanted = {layout for layout in wanted if not layout.partial}
         if request is not None:
-            active = {axis for axis, _ in self.builder.mesh.axes[: self.builder.axes]}
+            active = {axis for axis, _ in self.building.mesh.axes[: self.building.axes]}
             wanted = request.among(
-                wanted, active, shape_of(arg.type), self.builder.mesh
+                wanted, active, shape_of(arg.type), self.building.mesh
             )
         key = (arg.type, request, frozenset(uses))
         if key not in self.shared or not uses:
@@ -96,7 +95,7 @@ class Values:
             node = value_node(name, self._ordered(wanted, before))
             if self.is_entry:
                 node.costs = [
-                    self.builder.cost_model.argument(arg.type, s.results[0])
+                    self.building.cost_model.argument(arg.type, s.results[0])
                     for s in node.strategies
                 ]
             self.shared[key] = node
@@ -106,7 +105,7 @@ class Values:
 
     def _fan_out(self, value: SSAValue, port: LayoutPort, uses: Iterable[Use]) -> None:
         for use in uses:
-            times = self.builder.times_of_use(use) if self.is_entry else 1
+            times = self.building.times_of_use(use) if self.is_entry else 1
             if times > 1 and self._ends_micro_batches(port, use):
                 times = 1
             self.graph.connect(port, use, self.body.count * times)
@@ -117,7 +116,10 @@ class Values:
                     self._leave(value, port, use.index)
 
     def _leave(self, value: SSAValue, port: LayoutPort, index: int) -> None:
-        """A result of the program is reduced; one that updates an argument is like it."""
+        """
+        Connects a result of the program, which leaves it reduced; one that updates an
+        argument gets the argument's layout.
+        """
         count = self.body.count
         if index in self.updates:
             target = self.body.arguments[self.updates[index]]
@@ -147,7 +149,9 @@ class Values:
     def _kept(
         self, value: OpResult, port: LayoutPort, uses: Sequence[Use]
     ) -> LayoutPort:
-        """The layout that a value is brought to once for all that use it."""
+        """
+        Returns the port of the layout that a value is brought to once for all its uses.
+        """
         layouts = set(layouts_of(port))
         layouts = layouts.union(*(use.wanted() for use in uses))
         if len(layouts) == 1:
@@ -166,22 +170,22 @@ class Values:
         return Port(node, 0)
 
     def _ends_micro_batches(self, port: LayoutPort, use: Use) -> bool:
-        """Whether a use takes together what each micro-batch has a part of."""
-        times = self.builder.times
+        """Whether a use combines parts of which each micro-batch has one."""
+        times = self.building.times
         return times(layouts_of(port)) > 1 and times(use.wanted()) == 1
 
     def _times(self, port: LayoutPort, uses: Sequence[Use]) -> int:
         """
-        How often a value is brought to the layout that it is kept in. What all micro-batches
-        share, each stage and phase brings together for itself and each micro-batch: the
-        forward, and the backward.
+        Returns how often a value is brought to the layout that it is kept in. A value that
+        all micro-batches share is brought there by each stage, in the forward and in the
+        backward, for each micro-batch.
         """
         if not self.is_entry:
             return 1
-        own = self.builder.times(layouts_of(port))
+        own = self.building.times(layouts_of(port))
         if own > 1:
             return own
-        times = [self.builder.times_of_use(use) for use in uses]
+        times = [self.building.times_of_use(use) for use in uses]
         each = [n for n in times if n > 1]
         return sum(each[:2]) if each else 1
 
@@ -189,10 +193,10 @@ class Values:
         self, layouts: Iterable[Layout], before: Layout | None
     ) -> list[Layout]:
         """
-        The layouts in an order that is the same in every run, whole values first; of them
-        only those that keep what the axes chosen earlier do (`before`), if that is given.
+        Returns the layouts in an order that is the same in every run, whole ones first; if
+        `before` is given, only those that agree with it on the axes chosen earlier.
         """
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
         )
-        return found if before is None else self.builder.still(found, before)
+        return found if before is None else self.building.still(found, before)

@@ -1,7 +1,9 @@
 """
-How `search-stages` works: `costs` asks the simulator what each op takes, `graph` makes of a
-program the problem that `distir.solver.stages` solves, `candidates` solves it under several
-load caps, `judge` simulates the pipelines that come out, and `search` takes the fastest.
+The search behind `search-stages`, for the division of a program into pipeline stages.
+
+`costs` asks the simulator what each op takes, `graph` makes of a program the problem that
+`distir.solver.stages` solves, `candidates` solves it under several load caps, `judge`
+simulates the resulting pipelines, and `search` takes the fastest.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ def make_pipeline_as_asked(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> None:
     """
-    Turns a program into a pipeline, with stages as `pipeline` takes them: those that
-    `search_stages` finds, if they are to be searched for. Raises DistIRError.
+    Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
+    them; `search` means those that `search_stages` finds. Raises DistIRError.
     """
     if tuple(stages) == (SEARCH,):
         # The search brings the simulator and solvers, which take long to import.

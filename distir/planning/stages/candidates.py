@@ -1,4 +1,4 @@
-"""Divisions that may be the best ones."""
+"""Enumerates divisions into stages that may be the fastest."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from distir.solver.stages import StageDivision, StageProblem, balance_of, cheape
 
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """
-By which part the busiest stage may take longer than in the best balance, to spare
-communication. Which is worth it depends on the schedule; the simulator says.
+By which fraction the busiest stage may exceed the best balance in order to save
+communication. Which of them is best depends on the schedule; the simulator decides.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class StagesCandidate:
     """
-    A division into stages and what it is called. `division` is what the solver says of
-    it; None for one that does not come from there. `is_usual` for those that `pipeline`
-    makes by itself.
+    A division into stages and its name. `division` is the solver's answer, None for a
+    division from elsewhere. `is_usual` marks those that `pipeline` makes by itself.
     """
 
     name: str
@@ -35,9 +34,9 @@ def candidates(
     graph: StageGraph, method: str, end: float, usual: Mapping[str, Sequence[int]]
 ) -> list[StagesCandidate]:
     """
-    The least communication under several load caps, searched until `end` on the monotonic
-    clock, and the `usual` divisions by name: each one once. Memory is a limit where that
-    is possible. Raises DistIRError.
+    Returns the divisions with the least communication under several load caps, searched
+    until `end` on the monotonic clock, and the `usual` divisions by name; each division
+    once. Memory is a limit where that is possible. Raises DistIRError.
     """
     problem = graph.problem
 

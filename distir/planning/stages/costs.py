@@ -1,4 +1,4 @@
-"""What each op of a program takes in a step, by the simulator."""
+"""The seconds of each op of a program in a step, as simulated."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from distir.transforms.resharding import lower_reshards
 @dataclass(frozen=True)
 class OpCosts:
     """
-    - `seconds`: by op of the entry function, for all micro-batches together, on the
-      devices of the first rank; communication within a stage counts;
+    The costs of the ops of a program.
+
+    - `seconds`: by op of the entry function, for all micro-batches together, on the devices
+      of the first rank, with the communication within a stage;
     - `hardware`: the cluster.
     """
 
@@ -35,9 +37,10 @@ class OpCosts:
     @staticmethod
     def of(module: ModuleOp, structure: Structure) -> OpCosts:
         """
-        The costs of a program that `structure` is of. A copy becomes a pipeline of one
-        stage, whose steps are what the simulator will execute on several. Scopes, which
-        every pass carries along, tell from which op they come. Raises DistIRError.
+        Returns the costs of the program that `structure` describes. A copy becomes a
+        pipeline of one stage, whose steps are those that the simulator will execute on
+        several; scopes, which every pass carries along, tell from which op they come.
+        Raises DistIRError.
         """
         ops = [op for op in structure.ops if not isinstance(op, ReturnOp)]
         copy = module.clone()
@@ -54,7 +57,7 @@ class OpCosts:
 
 
 class _Totals:
-    """Adds up the steps of plans by the op that they come from."""
+    """Adds up the seconds of simulator steps by the op that they come from."""
 
     def __init__(self, known: Mapping[str, Operation], seconds: dict[Operation, float]):
         self._known = known
@@ -63,7 +66,7 @@ class _Totals:
         self._calls: dict[CompiledFunction, list[tuple[Operation, float]]] = {}
 
     def add(self, plan: CompiledFunction) -> None:
-        """Adds the steps of a function each time that it is called."""
+        """Adds the steps of a function, once for each call of it."""
         for op, seconds in self._by_op(plan):
             self._seconds[op] += seconds
 
@@ -81,7 +84,7 @@ class _Totals:
         return self._calls[plan]
 
     def _of_step(self, step: CompiledOp) -> float:
-        """Seconds of a step on its slowest device."""
+        """Returns the seconds of a step on its slowest device."""
         if step.callee is not None:
             return self._of_plan(step.callee)
         transfers = sum(float(np.max(t.seconds)) for t in step.transfers)

@@ -1,4 +1,4 @@
-"""A program as a graph to divide into stages, in the simulator's seconds and bytes."""
+"""A program as a graph to divide into stages, in seconds and bytes of the simulator."""
 
 from __future__ import annotations
 
@@ -36,29 +36,31 @@ PHASES = ("forward", "backward", "once")
 @dataclass(frozen=True)
 class StageGraph:
     """
-    The forward ops of a program as nodes, a call of a layer being one, in program order.
+    The forward ops of a program as nodes, in program order; a call of a layer is one node.
 
-    An op that is not forward belongs to the node that `pipeline` would run it with if each
-    node were a stage of its own: the backward with its forward, an update where its
+    An op that is not forward belongs to the node with which `pipeline` would run it if each
+    node were a stage of its own: a backward op with its forward op, an update where its
     parameter is first used. Values, gradients and parameters that several nodes need are
-    tensors, which cost the seconds of a send between neighbouring ranks.
+    shared tensors, which cost the seconds of a send between neighbouring ranks.
     """
 
     ops: Sequence[Operation]
     problem: StageProblem
     schedule: PipelineSchedule
     work: Mapping[str, Sequence[float]]
-    """By phase (`forward`, `backward`, or `once` a step) the seconds of each node."""
+    """The seconds of each node by phase (`forward`, `backward`, or `once` a step)."""
 
     @staticmethod
     def of(
         structure: Structure, schedule: PipelineSchedule, costs: OpCosts
     ) -> StageGraph:
-        """The graph of a program for the stages of a schedule. Raises DistIRError."""
+        """
+        Builds the graph of a program for the stages of a schedule. Raises DistIRError.
+        """
         return _StageGraphBuilder(structure, schedule, costs).build()
 
     def stages(self, of_nodes: Sequence[int]) -> dict[Operation, int]:
-        """The stage of each op from that of each node."""
+        """Maps each op to its stage, given the stage of each node."""
         return dict(zip(self.ops, of_nodes, strict=True))
 
     def fits(self, of_nodes: Sequence[int]) -> bool:
@@ -69,9 +71,9 @@ class StageGraph:
 
     def step_time(self, of_nodes: Sequence[int]) -> float:
         """
-        About how long a step takes: the schedule with the work of each stage, each message
-        between stages taking as long as the average one. Exact enough to say which
-        divisions are worth a simulation.
+        Estimates the seconds of a step: the schedule is run with the work of each stage,
+        and each message between stages takes as long as the average one. This is exact
+        enough to tell which divisions are worth a simulation.
         """
         count, batches = self.problem.stages, self.schedule.micro_batches
         work = {
@@ -121,14 +123,16 @@ class _StageGraphBuilder:
         return StageGraph(self.ops, problem, self.schedule, work)
 
     def _slowest_link(self, hardware: Hardware) -> tuple[int, int]:
-        """The devices of two neighbouring ranks between which a send takes longest."""
+        """
+        Returns the devices of two neighbouring ranks between which a send takes longest.
+        """
         size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
         firsts = [rank * size for rank in range(self.schedule.ranks)]
         pairs = list(pairwise(firsts)) or [(0, 0)]
         return max(pairs, key=lambda pair: send_seconds(2**20, *pair, hardware))
 
     def _work(self) -> dict[str, list[float]]:
-        """The seconds of each node by phase."""
+        """Returns the seconds of each node by phase."""
         forward, backward = set(self.ops), set(self.structure.backward)
         work = {phase: [0.0] * len(self.ops) for phase in PHASES}
         for op, seconds in self.costs.seconds.items():
@@ -156,7 +160,9 @@ class _StageGraphBuilder:
         return sorted(found)
 
     def _tensors(self) -> list[SharedTensor]:
-        """Values between nodes, those that go the same way together."""
+        """
+        Returns the values that nodes exchange, with those that go the same way combined.
+        """
         costs: dict[tuple[int, tuple[int, ...]], float] = {}
 
         def add(value: SSAValue, producer: int, consumers: Iterable[int]) -> None:
@@ -174,7 +180,7 @@ class _StageGraphBuilder:
         return [SharedTensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
 
     def _send_seconds(self, value: SSAValue) -> float:
-        """Seconds of bringing a value to another rank, in a step."""
+        """Returns the seconds per step of bringing a value to another rank."""
         sends, size = 1, self._bytes(value)
         is_split = over_time(value).kind == "split"
         if is_split or isinstance(value.owner, Operation):
@@ -184,13 +190,14 @@ class _StageGraphBuilder:
         return sends * send_seconds(size, *self.link, self.costs.hardware)
 
     def _bytes(self, value: SSAValue) -> float:
-        """Bytes of a value on each device, all micro-batches together."""
+        """Returns the bytes of a value on each device, for all micro-batches together."""
         return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
 
     def _memory(self) -> StageMemory | None:
         """
-        Parameters and states, sums of gradients, and what the forward keeps for the
-        backward. With several stages on a rank each has its share of the memory.
+        Returns the memory of nodes: parameters and states, sums of gradients, and what the
+        forward keeps for the backward. Several stages on a rank get equal shares of its
+        memory.
         """
         fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
         function = self.structure.function

@@ -1,4 +1,4 @@
-"""What a division is worth: the simulation of the pipeline that it makes."""
+"""Simulates the pipelines that divisions into stages make."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from distir.transforms.resharding import lower_reshards
 
 @dataclass(frozen=True)
 class Judge:
-    """Simulates pipelines that `pipeline` makes of copies of a program."""
+    """Simulates the pipelines that `pipeline` makes of copies of a program."""
 
     module: ModuleOp
     options: ScheduleOptions
 
     def simulate(self, stages: Mapping[Operation, int]) -> Simulation:
-        """The pipeline whose forward ops are on these stages. Raises DistIRError."""
+        """
+        Simulates the pipeline whose forward ops are on these stages. Raises DistIRError.
+        """
         mark(stages)
         copy = self.module.clone()
         take_marks(stages)
@@ -37,7 +39,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class JudgedStages:
-    """A division, how long a step takes with it, and whether it fits into memory."""
+    """A division, the seconds of a step with it, and whether it fits into memory."""
 
     candidate: StagesCandidate
     step_time_s: float
@@ -45,7 +47,10 @@ class JudgedStages:
 
 
 WORTH_SIMULATING = 1.15
-"""Of the shortest estimated step; the estimates are within a few per cent."""
+"""
+Divisions whose estimated step exceeds the shortest one by at most this factor are
+simulated; estimates are within a few per cent.
+"""
 
 
 def simulated(
@@ -57,10 +62,10 @@ def simulated(
     usual_too: bool,
 ) -> list[JudgedStages]:
     """
-    The outcomes of divisions: of those that should fit into memory the one whose step is
-    estimated to be shortest, then until `end` on the monotonic clock the usual ones and
-    those that may be about as fast, or all as long as nothing fits. With `usual_too` the
-    usual ones are simulated whatever the time.
+    Simulates divisions and returns the outcomes. Of those that should fit into memory, the
+    one with the shortest estimated step comes first; then, until `end` on the monotonic
+    clock, the usual ones and those that may be about as fast, or all while nothing fits.
+    With `usual_too` the usual ones are simulated however long that takes.
     """
     step_time = {c: graph.step_time(c.stages) for c in found}
     order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))

@@ -1,4 +1,4 @@
-"""The stages of a pipeline that the simulator finds the fastest."""
+"""Searches the pipeline stages that the simulator finds the fastest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distir.transforms.pipelines.stages import (
 from distir.transforms.pipelines.structure import Structure
 
 SECONDS = 10.0
-"""For the divisions and their simulation, without a limit."""
+"""The default time, in seconds, for finding and simulating divisions."""
 
 
 def search_stages(
@@ -35,7 +35,7 @@ def search_stages(
     time_limit: float | None = None,
 ) -> None:
     """
-    Marks each forward op of a program that is distributed over time with its stage, and
+    Marks each forward op of a program that is split into micro-batches with its stage, and
     notes what was chosen. `method` and `time_limit` (seconds) are those of `search-stages`.
     Raises DistIRError.
     """
@@ -61,7 +61,10 @@ def search_stages(
 def _usual_divisions(
     structure: Structure, count: int
 ) -> Iterator[tuple[str, list[int]]]:
-    """What `pipeline` does by itself; raises its errors for what cannot be divided."""
+    """
+    Yields the divisions that `pipeline` makes by itself, by name. Raises DistIRError for a
+    program that cannot be divided.
+    """
     equal = forward_stages(structure, count, ())
     yield "equal work", [equal[op] for op in structure.forward]
     if sum(isinstance(op, CallOp) for op in structure.forward) >= count:
@@ -72,7 +75,7 @@ def _usual_divisions(
 def _chosen(
     graph: StageGraph, best: JudgedStages, outcomes: Sequence[JudgedStages], found: int
 ) -> str:
-    """What was chosen, and from what."""
+    """Describes the chosen division, and what it was chosen from."""
     candidate, problem = best.candidate, graph.problem
     loads = problem.stage_loads(candidate.stages)
     text = (
@@ -96,7 +99,7 @@ def _chosen(
 
 
 def _proof(division: StageDivision) -> str:
-    """How good a division is for its load cap."""
+    """Says how good a division is under its load cap."""
     if division.gap < 1e-6:
         return f"{division.method}, proven to be the best"
     if division.method == "in-order" and not division.bound:

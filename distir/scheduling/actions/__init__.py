@@ -1,4 +1,7 @@
-"""What the ops of the `schedule` dialect do, registered when this package is imported."""
+"""
+The actions of the ops of the `schedule` dialect, which are registered when this package is
+imported.
+"""
 
 from distir.registries import import_families
 

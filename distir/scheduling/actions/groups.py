@@ -1,11 +1,14 @@
-"""Ops that find groups of ops by a pattern, and what is done to these."""
+"""
+Actions of the ops that find groups of ops by a pattern, and of those that change such
+groups.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import DictionaryAttr, StringAttr
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import COMPILED, RECOMPUTE
@@ -97,12 +100,12 @@ def replace(op: Operation, run: ScheduleRun) -> None:
                 f"{origin(op)}: onnx.{op.op.data} does not compute what the group does that "
                 f"ends with {describe(group.ops[-1])}: {problem}"
             )
+    moved: dict[SSAValue, SSAValue] = {}  # one group may use what another computed
     for group in separate(run.module, groups):
-        put(
-            group.ops,
-            result_of(group),
-            replacing(op.op.data, attributes, group.inputs),
-        )
+        inputs = [moved.get(value, value) for value in group.inputs]
+        new, result = replacing(op.op.data, attributes, inputs), result_of(group)
+        put(group.ops, result, new)
+        moved[result] = new.results[0]
     run.consume(op.groups, op)
     run.rewritten(op)
 
@@ -143,8 +146,8 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
 
 def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
     """
-    Asks that the backward computes groups again: what is in a called function is marked, op
-    by op; a group of the entry function becomes a call. Raises DistIRError.
+    Requests that the backward recomputes groups: ops in a called function are marked one by
+    one, a group in the entry function becomes a call. Raises DistIRError.
     """
     if policy != "full":
         raise DistIRError(
@@ -159,7 +162,7 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
             call = outliner.outline(group.ops, result_of(group))
             call.attributes[RECOMPUTE] = StringAttr(policy)
         else:
-            # The result is what those behind the group keep, or do not.
+            # Whether the result is kept is up to the ops after the group.
             for inner in group.ops[:-1]:
                 inner.attributes[RECOMPUTE] = StringAttr(policy)
     run.consume(op.modules, op)

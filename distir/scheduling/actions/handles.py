@@ -1,4 +1,4 @@
-"""Ops that give handles: of modules, parameters and knobs."""
+"""Actions of the ops that return handles: of modules and parameters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from math import floor
 
 from xdsl.ir import Operation
 
-from distir.dialects.schedule import FirstOp, KnobOp, MatchOp, ParametersOp
+from distir.dialects.schedule import FirstOp, MatchOp, ParametersOp
 from distir.errors import DistIRError, listed
-from distir.scheduling.run import ScheduleRun, knob_value, origin, schedule_action
+from distir.scheduling.knobs import knob_value
+from distir.scheduling.run import ScheduleRun, origin, schedule_action
 
 
 @schedule_action("schedule.match")
@@ -71,35 +72,3 @@ def parameters(op: Operation, run: ScheduleRun) -> None:
             )
         found.update(dict.fromkeys(chosen))
     run.set_parameters(op.result, list(found))
-
-
-@schedule_action("schedule.knob")
-def knob(op: Operation, run: ScheduleRun) -> None:
-    """See `KnobOp`. Raises DistIRError."""
-    assert isinstance(op, KnobOp)
-    name = op.knob.data
-    values = [knob_value(attr) for attr in op.values.data]
-    texts = [str(value) for value in values]
-    if name in run.knobs:
-        raise DistIRError(f"{origin(op)}: there is a knob {name!r} already")
-    run.knobs.add(name)
-    if name not in run.chosen and len(values) > 1:
-        raise DistIRError(
-            f"{origin(op)}: knob {name!r} has no value; choose one of {', '.join(texts)} "
-            f"with --set {name}=VALUE"
-        )
-    given = run.chosen.get(name, texts[0])
-    for value, text in zip(values, texts, strict=True):
-        if given == text or (not isinstance(value, str) and _number(given) == value):
-            run.set_value(op.result, value)
-            return
-    raise DistIRError(
-        f"{origin(op)}: knob {name!r} cannot be {given}; choose one of {', '.join(texts)}"
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

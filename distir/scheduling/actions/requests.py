@@ -1,4 +1,7 @@
-"""Ops that leave requests on a program, which every way of distributing it honours."""
+"""
+Actions of the ops that leave requests on a program, which every way of distributing it
+obeys.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,10 @@ def split_linear(op: Operation, run: ScheduleRun) -> None:
 
 
 def _products(scope: str, run: ScheduleRun) -> Iterator[tuple[ScopedOp, int, Rule]]:
-    """The contractions of a module with a parameter, and which operand that is."""
+    """
+    Yields the contractions of a module with a parameter, with the parameter's operand index
+    and the sharding rule.
+    """
     for scoped in run.modules.within(scope):
         for position, use in scoped.uses.items():
             if run.modules.roles[use.index] == "parameter" and len(use.dims) > 1:
@@ -124,6 +130,14 @@ def stage(op: Operation, run: ScheduleRun) -> None:
             before = text_attribute(first.attributes, STAGE_START)
             raise DistIRError(
                 f"{origin(op)}: a stage begins with {describe(first)} already ({before})"
+            )
+        later = next((o for o in _behind(first) if STAGE_START in o.attributes), None)
+        if later is not None:
+            raise DistIRError(
+                f"{origin(op)}: the stages are out of order: {describe(first)} comes before "
+                f"{describe(later)}, with which a stage begins "
+                f"({text_attribute(later.attributes, STAGE_START)}); ask for stages in the "
+                f"order of the program"
             )
         first.attributes[STAGE_START] = StringAttr(origin(op))
 
@@ -173,8 +187,18 @@ def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
     return iter(run.modules.entry.body.block.ops)
 
 
+def _behind(op: Operation) -> Iterator[Operation]:
+    """The ops behind one in its block."""
+    following = op.next_op
+    while following is not None:
+        yield following
+        following = following.next_op
+
+
 def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
-    """The op of the entry function that a module begins with. Raises DistIRError."""
+    """
+    Returns the op of the entry function with which a module begins. Raises DistIRError.
+    """
     inside = run.modules.within(scope) if scope else run.modules.ops
     ops = list(dict.fromkeys(scoped.entered for scoped in inside))
     # What comes from parameters and constants alone belongs to no stage.

@@ -1,14 +1,16 @@
-"""Ops that rewrite the program."""
+"""Actions of the ops that rewrite the program."""
 
 from __future__ import annotations
 
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import FIXED, LAYOUT
-from distir.dialects.schedule import MergeOp
+from distir.dialects.schedule import AutocastOp, MergeOp
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp
 from distir.program import argument_attributes, describe, scope_of
+from distir.scheduling.rewrites.autocast import TYPES, Autocast
 from distir.scheduling.rewrites.hoist import hoist
 from distir.scheduling.rewrites.merge import (
     LinearLayer,
@@ -16,7 +18,7 @@ from distir.scheduling.rewrites.merge import (
     merge_linears,
     why_apart,
 )
-from distir.scheduling.rewrites.separate import OpGroup, separate
+from distir.scheduling.rewrites.separate import CallPath, OpGroup, separate
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import rule_for
 
@@ -54,8 +56,34 @@ def merge(op: Operation, run: ScheduleRun) -> None:
     run.rewritten(op)
 
 
+@schedule_action("schedule.cast")
+def cast(op: Operation, run: ScheduleRun) -> None:
+    """See `AutocastOp`. Raises DistIRError."""
+    assert isinstance(op, AutocastOp)
+    by_path: dict[CallPath, dict[Operation, None]] = {}
+    for scope in run.modules_of(op.modules):
+        for scoped in run.modules.within(scope) if scope else run.modules.ops:
+            by_path.setdefault(scoped.path, {})[scoped.op] = None
+    groups = [OpGroup(path, tuple(ops)) for path, ops in by_path.items()]
+    count = 0
+    for group in separate(run.module, groups):
+        function = group.ops[0].parent_op()
+        assert isinstance(function, FuncOp)
+        inside = set(group.ops)
+        autocast = Autocast(function, TYPES[op.dtype.data])
+        autocast.cast([o for o in function.body.block.ops if o in inside])
+        count += autocast.count
+    if not count:
+        scopes = listed([scope or "the model" for scope in run.modules_of(op.modules)])
+        raise DistIRError(
+            f"{origin(op)}: {scopes} has no product, convolution or attention in f32 that "
+            f"could compute in {op.dtype.data}; name modules that have"
+        )
+    run.rewritten(op)
+
+
 def _product(op: MergeOp, run: ScheduleRun, scope: str) -> ScopedOp:
-    """The one matrix product with a parameter of a module. Raises DistIRError."""
+    """Returns the only matrix product with a parameter in a module. Raises DistIRError."""
     found = [
         scoped
         for scoped in run.modules.within(scope)
@@ -89,7 +117,10 @@ def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:
 
 
 def _check_parameters(op: MergeOp, run: ScheduleRun, merged: set[Operation]) -> None:
-    """Refuses parameters that have other uses, or that requests speak of already."""
+    """
+    Refuses parameters that have other uses, or for which there are requests already. Raises
+    DistIRError.
+    """
     modules = run.modules
     used = {
         use.index: scoped

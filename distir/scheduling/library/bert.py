@@ -1,13 +1,13 @@
 """
-BERT as Megatron splits it: columns, then rows of each block, and the vocabulary; `ratio` of
-the layers are computed again in the backward.
+BERT as Megatron splits it: columns, then rows of each block, and the vocabulary; the
+fraction `ratio` of the layers is recomputed in the backward.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["**.layer.*"]
     for name in ("query", "key", "value"):
         layers["attention.self"][name].split(Columns("t"))

@@ -1,16 +1,16 @@
 """
-GPT-2 as Megatron splits it: columns, then rows of each block, and the vocabulary; `ratio` of
-the layers are computed again in the backward.
+GPT-2 as Megatron splits it: columns, then rows of each block, and the vocabulary; the
+fraction `ratio` of the layers is recomputed in the backward.
 
-The fused projection of queries, keys and values follows: it is split by heads, as its rows
-are behind the attention.
+The fused projection of queries, keys and values needs no request: it is split by heads
+because the rows of the projection after the attention are.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["**.h.*"]
     layers["attn.c_proj"].split(Rows("t"))
     layers.plan({"mlp.c_fc": Columns("t"), "mlp.c_proj": Rows("t")})

@@ -1,13 +1,13 @@
 """
-LLaMA as Megatron splits it: columns, then rows of each block, and the vocabulary; `ratio` of
-the layers are computed again in the backward.
+LLaMA as Megatron splits it: columns, then rows of each block, and the vocabulary; the
+fraction `ratio` of the layers is recomputed in the backward.
 """
 
 from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["model.layers.*"]
     for name in ("q_proj", "k_proj", "v_proj"):
         layers["self_attn"][name].split(Columns("t"))

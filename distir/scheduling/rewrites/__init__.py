@@ -1,1 +1,4 @@
-"""What schedules do to a program: groups of its ops are found, put apart and replaced."""
+"""
+Rewrites of schedules: groups of ops in a program are found, separated from other runs, and
+replaced.
+"""

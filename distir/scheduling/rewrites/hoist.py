@@ -1,4 +1,6 @@
-"""Parameters that are put together in a function become one argument of the entry function."""
+"""
+Makes one argument of the entry function of parameters that are concatenated in a function.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, REPACKED
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -30,8 +32,8 @@ from distir.transforms.patterns.raising import drop_arguments
 def hoist(module: ModuleOp, joined: Sequence[Operation], name: str) -> None:
     """
     Moves `onnx.Concat`s of arguments out of their functions, to the calls of these, up to
-    the entry function, where a new argument takes the place of each: `name` stands in its
-    name where those of its parts differ. Parts that nothing else uses go.
+    the entry function, where a new argument replaces each. Its name is that of the parts,
+    with `name` in the place where these differ. Parts that nothing else uses are removed.
     """
     entry = entry_function(module)
     pending = list(joined)
@@ -54,7 +56,10 @@ def hoist(module: ModuleOp, joined: Sequence[Operation], name: str) -> None:
 
 
 def _join_in_calls(function: FuncOp, op: OnnxOp) -> list[Operation]:
-    """Computes what a Concat of arguments does before each call, and gives it to them."""
+    """
+    Computes what a Concat of arguments does before each call, and passes the result to the
+    function as one more argument. Returns the new Concats.
+    """
     found: list[Operation] = []
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
     for call in calls_of(function):
@@ -67,7 +72,7 @@ def _join_in_calls(function: FuncOp, op: OnnxOp) -> list[Operation]:
 
 
 def _add_argument(function: FuncOp, op: OnnxOp, name: str, is_entry: bool) -> SSAValue:
-    """A new last argument of a function, in the place of a Concat of others."""
+    """Adds a last argument to a function and replaces a Concat of other arguments by it."""
     attributes, names = argument_attributes(function), argument_names(function)
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
     own: dict[str, Attribute] = dict(attributes[indices[0]])
@@ -86,7 +91,10 @@ def _add_argument(function: FuncOp, op: OnnxOp, name: str, is_entry: bool) -> SS
 
 
 def _common_name(parts: Sequence[str], name: str) -> str:
-    """The name with the parts' in the place of what they differ in: `h.0.qkv.weight`."""
+    """
+    Returns the name of the parts with `name` in the place where they differ:
+    `h.0.qkv.weight`.
+    """
     split = [part.split(".") for part in parts]
     start = _same_parts(split)
     end = _same_parts([own[start:][::-1] for own in split])
@@ -95,7 +103,7 @@ def _common_name(parts: Sequence[str], name: str) -> str:
 
 
 def _same_parts(paths: Sequence[Sequence[str]]) -> int:
-    """How many parts, from the first on, all paths have in common."""
+    """Returns how many parts, from the first on, all paths have in common."""
     columns = enumerate(zip(*paths, strict=False))
     different = (i for i, column in columns if len(set(column)) > 1)
     return next(different, min(map(len, paths)))

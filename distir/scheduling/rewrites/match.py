@@ -1,4 +1,4 @@
-"""Looks for groups of ops that compute what a pattern of a schedule does."""
+"""Finds groups of ops that compute what a pattern of a schedule does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import DictionaryAttr
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_attributes import attribute_to_python
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.schedule import ConstantOp, FoundOp, NodeOp
 from distir.sharding.rule import rank_of
 from distir.transforms.patterns.match import close
@@ -25,7 +25,7 @@ COMMUTATIVE = frozenset(
 )
 
 _Found = Mapping[SSAValue, SSAValue]
-"""What the values of a pattern are in a program."""
+"""Maps values of a pattern to values of a program."""
 
 _FROM_THE_END = frozenset(("axis", "perm"))
 """Attributes that count dimensions, from the end if they are negative."""
@@ -33,8 +33,8 @@ _FROM_THE_END = frozenset(("axis", "perm"))
 
 class PatternMatch:
     """
-    A group of ops that computes what a pattern does: `ops`, in the order of the program, and
-    `inputs`, what the arguments of the pattern are.
+    A group of ops that computes what a pattern does: `ops`, in the order of the program,
+    and `inputs`, the values that the pattern's arguments stand for.
     """
 
     def __init__(self, pattern: Block, found: _Found):
@@ -48,8 +48,9 @@ class PatternMatch:
 
 def find_pattern(pattern: Block, ops: Sequence[Operation]) -> list[PatternMatch]:
     """
-    The groups among these ops of one function that compute what a pattern does. Ops match by
-    name and attributes, operands of commutative ones in any order, constants by value.
+    Returns the groups among these ops of one function that compute what a pattern does. Ops
+    match by name and attributes, operands of commutative ones in any order, constants by
+    value.
     """
     last, inside = pattern.last_op, set(ops)
     assert isinstance(last, FoundOp)
@@ -65,7 +66,7 @@ def find_pattern(pattern: Block, ops: Sequence[Operation]) -> list[PatternMatch]
 def _matches(
     wanted: SSAValue, value: SSAValue, known: _Found, inside: set[Operation]
 ) -> Iterator[_Found]:
-    """The ways in which a value computes what one of a pattern does."""
+    """Yields the ways in which a value computes what a value of a pattern does."""
     if wanted in known:
         if known[wanted] is value:
             yield known
@@ -115,7 +116,7 @@ def _is_constant(value: SSAValue, number: float) -> bool:
 
 
 def _is_like(node: NodeOp, op: OnnxOp) -> bool:
-    """Whether an op is of the kind of a node, with its attributes."""
+    """Whether an op has the kind and the attributes of a node."""
     if op.name != node.op.data or len(op.operands) < len(node.inputs):
         return False
     if op.omitted and min(op.omitted) < len(node.inputs):

@@ -1,4 +1,4 @@
-"""LinearLayer layers of a function that read the same value, and one in their place."""
+"""Merges linear layers of a function that read the same value into one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.gradients.rule import GradientBuilder
 from distir.program import describe, scope_of
 from distir.sharding.rule import shape_of
@@ -33,18 +33,20 @@ class LinearLayer:
 
     @property
     def ops(self) -> tuple[Operation, ...]:
-        """Its ops, in the order of the program."""
+        """The ops of the layer, in the order of the program."""
         found = (self.transpose, self.product, self.addition)
         return tuple(op for op in found if op is not None)
 
     @property
     def result(self) -> SSAValue:
-        """What it computes."""
+        """The value that the layer computes."""
         return (self.addition or self.product).results[0]
 
 
 def linear_of(product: Operation) -> LinearLayer | None:
-    """The linear layer of a matrix product with a parameter; None if it is none."""
+    """
+    Returns the linear layer of a matrix product with a parameter; None for other products.
+    """
     if not isinstance(product, OnnxOp) or len(product.operands) < 2:
         return None
     source, weight = product.operands[0], product.operands[1]
@@ -83,7 +85,7 @@ def linear_of(product: Operation) -> LinearLayer | None:
 
 
 def why_apart(linears: Sequence[LinearLayer]) -> str | None:
-    """Why linear layers of one function cannot be one; None if they can."""
+    """Says why linear layers of one function cannot be merged; None if they can."""
     first = linears[0]
     for other in linears[1:]:
         names = f"{describe(first.product)} and {describe(other.product)}"
@@ -105,8 +107,8 @@ def why_apart(linears: Sequence[LinearLayer]) -> str | None:
 
 def merge_linears(linears: Sequence[LinearLayer], scope: str) -> list[Operation]:
     """
-    Puts one linear layer with that scope in the place of these, which `why_apart` finds
-    nothing against. Gives the `onnx.Concat`s of their parameters.
+    Replaces linear layers, to which `why_apart` does not object, by one with that scope.
+    Returns the `onnx.Concat`s of their parameters.
     """
     first = linears[0]
     block = first.product.parent_block()

@@ -1,4 +1,4 @@
-"""Groups of ops become functions."""
+"""Makes functions of groups of ops."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from distir.transforms.repeats.op_sequence import common_scope
 
 class GroupOutliner:
     """
-    Makes functions of groups of ops, one for groups that are alike, and calls them in their
-    place. `attributes` are those of the functions.
+    Makes functions of groups of ops, one for all groups that are alike, and replaces the
+    groups by calls. `attributes` are those of the functions.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class GroupOutliner:
 
     def outline(self, ops: Sequence[Operation], result: SSAValue) -> CallOp:
         """
-        Calls a function in the place of a group, in the order of the program, whose only
-        value that is used outside is `result`.
+        Replaces a group, given in program order, by a call of a function; `result` is the
+        only value of the group that is used outside.
         """
         inside = set(ops)
         inputs = list(
@@ -57,7 +57,7 @@ class GroupOutliner:
             )
         )
         made = self._build(ops, inputs, result)
-        key = _content(made)
+        key = content_of(made.body.block)
         if key in self._made:
             known = self._made[key]
             _generalise(known, made)
@@ -84,7 +84,7 @@ class GroupOutliner:
     def _build(
         self, ops: Sequence[Operation], inputs: Sequence[SSAValue], result: SSAValue
     ) -> FuncOp:
-        """The function of a group, which is not in the module yet."""
+        """Returns the function of a group, which is not in the module yet."""
         block = Block(arg_types=[value.type for value in inputs])
         values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
         for value, argument in values.items():
@@ -114,13 +114,13 @@ class GroupOutliner:
         return function
 
 
-def _content(function: FuncOp) -> object:
-    """What is equal for functions that compute the same in the same order."""
+def content_of(block: Block) -> object:
+    """Returns a key that is equal for blocks that compute the same in the same order."""
     numbers: dict[SSAValue, int] = {}
-    for argument in function.args:
+    for argument in block.args:
         numbers[argument] = len(numbers)
-    rows: list[object] = [tuple(function.function_type.inputs)]
-    for op in function.body.block.ops:
+    rows: list[object] = [tuple(block.arg_types)]
+    for op in block.ops:
         rows.append(
             (
                 op.name,
@@ -136,7 +136,10 @@ def _content(function: FuncOp) -> object:
 
 
 def _generalise(function: FuncOp, other: FuncOp) -> None:
-    """Names what is in a function as is true of another one too that computes the same."""
+    """
+    Gives the ops of a function names that also apply to another function which computes the
+    same.
+    """
     for own, its in zip(function.body.block.ops, other.body.block.ops, strict=True):
         if own is not return_op(function):
             scope = general_scope([own, its])

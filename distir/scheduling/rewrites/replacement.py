@@ -1,4 +1,4 @@
-"""An operator in the place of a group of ops that computes the same."""
+"""Replaces a group of ops by an operator that computes the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
 from distir.dialects.onnx_inference import inferred_types
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
@@ -29,19 +30,21 @@ from distir.program import ENTRY, describe, made_with
 from distir.transforms.repeats.op_sequence import common_scope
 
 MOST_ELEMENTS = 1 << 26
-"""Of the values of a group that is compared with what is to replace it."""
+"""The most elements of values in a group that is compared with its replacement."""
 
 _SEEDS = (0, 1)
 _TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-8}
-"""Largest difference relative to the largest element, by the bytes of an element."""
+"""
+The largest difference allowed, relative to the largest element, by the bytes of an element.
+"""
 
 
 def replacing(
     name: str, attributes: Mapping[str, Attribute], inputs: Sequence[SSAValue]
 ) -> OnnxOp:
     """
-    A new, detached operator of ONNX on these values, with inferred types. Raises DistIRError
-    for one that there is not, or that cannot take them.
+    Returns a new, detached operator of ONNX on these values, with inferred types. Raises
+    DistIRError for an operator that does not exist, or that cannot take these operands.
     """
     try:
         kind = operator(name)
@@ -65,8 +68,8 @@ def replacing(
 
 def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str | None:
     """
-    How what an operator computes differs from what a group does, on random inputs; None if it
-    does not. Raises DistIRError for groups that are too large to be tried.
+    Compares an operator with a group on random inputs. Returns how the results differ; None
+    if they do not. Raises DistIRError for groups that are too large to be tried.
     """
     if new.results[0].type != result.type:
         return f"it gives {new.results[0].type} instead of {result.type}"
@@ -98,8 +101,11 @@ def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str |
     return None
 
 
-def put(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> None:
-    """Puts an operator in the place of a group, of which nothing else is used outside."""
+def put(ops: Sequence[Operation], result: SSAValue, new: Operation) -> None:
+    """
+    Replaces a group by an op; `result` must be the only value of the group that is used
+    outside.
+    """
     scope = ".".join(common_scope(list(ops)))
     if scope:
         new.attributes[SCOPE] = StringAttr(scope)
@@ -115,7 +121,10 @@ def put(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> None:
 def _program(
     ops: Sequence[Operation], inputs: Sequence[SSAValue], result: SSAValue | None
 ) -> ModuleOp:
-    """A program of these ops alone; it computes `result`, or what the only one does."""
+    """
+    Returns a program of these ops alone, which returns `result` or, if None, the result of
+    the only op.
+    """
     free = [value for value in dict.fromkeys(inputs) if direct_constant(value) is None]
     block = Block(arg_types=[value.type for value in free])
     values: dict[SSAValue, SSAValue] = dict(zip(free, block.args, strict=True))

@@ -1,4 +1,7 @@
-"""Functions of their own for the runs of functions in which ops are to be rewritten."""
+"""
+Separates the runs of functions in which ops are to be rewritten from other runs, by cloning
+functions.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ class OpGroup:
 
 def separate(module: ModuleOp, groups: Sequence[OpGroup]) -> list[OpGroup]:
     """
-    Makes sure that a change of the ops of these groups changes the runs alone that the
-    groups are of: a function that other runs call too is cloned, once for each set of
-    groups that its runs are to have rewritten, not once for each call. Gives the groups as
-    they are then, once for each function that they are in, without a path.
+    Makes sure that a change of the ops of these groups only affects the runs that the
+    groups belong to: a function that other runs call too is cloned, once for each set of
+    groups to be rewritten in its runs, not once for each call. Returns the groups after
+    that, once for each function that they are in, without a path.
     """
     separator = _Separator(module, groups)
     separator.separate()
@@ -59,7 +62,7 @@ class _Separator:
         self.found: list[OpGroup] = []
         self._own: dict[CallPath, list[OpGroup]] = {}
         self._on_the_way: set[CallPath] = set()
-        # A function and what is to be done in it, to the function that has it done.
+        # Maps a function and what is to be done in it to the function in which it was done.
         self._made: dict[_Treatment, FuncOp] = {}
         self._clones: dict[FuncOp, str] = {}
         for group in groups:
@@ -71,13 +74,13 @@ class _Separator:
         self._all_runs = _runs(module)
 
     def separate(self) -> None:
-        """Makes the functions, and brings the calls to them."""
+        """Makes the functions, and redirects the calls to them."""
         self._function(self._whole)
         erase_unreachable(self.module)
         self._restore_names()
 
     def _treatment(self, function: FuncOp, path: CallPath) -> _Treatment:
-        """What is to be done in a run of a function."""
+        """Returns what is to be done in a run of a function."""
         calls = tuple(
             (i, self._treatment(self.known[op.callee.string_value()], (*path, op)))
             for i, op in enumerate(function.body.block.ops)
@@ -89,7 +92,7 @@ class _Separator:
         return found
 
     def _function(self, treatment: _Treatment) -> FuncOp:
-        """The function in which that is to be done."""
+        """Returns the function in which that is to be done."""
         if treatment not in self._made:
             self._made[treatment] = self._make(treatment)
         return self._made[treatment]
@@ -132,7 +135,7 @@ class _Separator:
 
 
 class _Treatment(NamedTuple):
-    """What is to be done in runs of a function, and by their position in those of calls."""
+    """What is to be done in runs of a function, and, by position, in those of its calls."""
 
     function: FuncOp
     own: tuple[tuple[tuple[Operation, ...], tuple[SSAValue, ...]], ...]
@@ -140,7 +143,7 @@ class _Treatment(NamedTuple):
 
 
 def _runs(module: ModuleOp) -> Counter[FuncOp]:
-    """How often each function runs."""
+    """Returns how often each function runs."""
     known, found = functions(module), Counter([entry_function(module)])
     for function in reversed(reachable_functions(module)):
         for op in function.body.block.ops:

@@ -1,6 +1,8 @@
 """
 The sharding rules and local forms of ONNX operators and, in `train`, of training steps, one
-file per family. Importing this package registers them. Ops that are not here are replicated.
+file per family.
+
+Importing this package registers them. Ops without a rule are replicated.
 """
 
 from distir.registries import import_families

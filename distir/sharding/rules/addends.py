@@ -1,4 +1,4 @@
-"""Ops that add something after a sum, as the sum and the addition."""
+"""Decompositions of ops that add something to a sum: the sum first, then the addition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OMITTED, OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OMITTED, OnnxOp
 from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
 from distir.sharding.decompose import decomposition
 
@@ -29,7 +30,7 @@ def _new(
 
 
 def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
-    """The op on its first two inputs."""
+    """Returns the op restricted to its first two inputs, that is, without what it adds."""
     attributes = {k: v for k, v in op.properties.items() if k not in (OMITTED, *drop)}
     return type(op).build_op(
         [op.input(0), op.input(1)], [op.results[0].type], attributes, _scope(op)
@@ -38,7 +39,7 @@ def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
 
 @decomposition("onnx.Gemm")
 def gemm(op: Operation) -> list[Operation] | None:
-    """`alpha A B + beta C`, for a Gemm with C."""
+    """Decomposes a Gemm with C into `alpha A B` and the addition of `beta C`."""
     if not isinstance(op, OnnxOp) or op.input(2) is None:
         return None
     product = _product(op, ("beta",))
@@ -58,7 +59,10 @@ def gemm(op: Operation) -> list[Operation] | None:
 
 @decomposition("onnx.Conv", "onnx.ConvTranspose")
 def convolution(op: Operation) -> list[Operation] | None:
-    """The bias, one number per output channel, gets dimensions of size 1 for space."""
+    """
+    Decomposes a convolution with a bias. The bias, one number per output channel, gets
+    dimensions of size 1 for space.
+    """
     if not isinstance(op, OnnxOp) or op.input(2) is None:
         return None
     product = _product(op)

@@ -7,7 +7,7 @@ from math import prod
 
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
@@ -17,9 +17,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("Attention")
 def attention(op: OnnxOp) -> Rule:
     """
-    Batch and heads are parallel. Query heads are `[key heads, group]`: the queries of a
-    group share a key head, so splitting `group` needs the keys whole. Queries are parallel
-    too unless a causal mask or window counts their positions.
+    The rule of attention: batch and heads are parallel. Query heads are `[key heads,
+    group]`: the queries of a group share a key head, so splitting `group` needs the keys
+    whole. Queries are parallel too unless a causal mask or window counts their positions.
     """
     builder = RuleBuilder(op)
     query, key, value = (shape(op.operands[i]) for i in range(3))
@@ -85,7 +85,10 @@ def attention(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Attention")
 def attention_local(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local heads of packed operands."""
+    """
+    The local form of attention: on packed operands, the attributes that count heads count
+    local ones.
+    """
     builder = LocalBuilder(context)
     local: dict[str, int] = {}
     for name, index in (("q_num_heads", 0), ("kv_num_heads", 1)):
@@ -101,8 +104,9 @@ def attention_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("RotaryEmbedding")
 def rotary_embedding(op: OnnxOp) -> Rule:
     """
-    Batch, heads and positions are parallel. With position ids the caches are looked up
-    and whole, without them they have the batch and positions of the input.
+    The rule of rotary embedding: batch, heads and positions are parallel. With position ids
+    the caches are looked up, so they are whole; without them the caches have the batch and
+    positions of the input.
     """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
@@ -123,7 +127,10 @@ def rotary_embedding(op: OnnxOp) -> Rule:
 
 @local_form("onnx.RotaryEmbedding")
 def rotary_embedding_local(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local heads of packed operands."""
+    """
+    The local form of rotary embedding: on packed operands, the attribute that counts heads
+    counts local ones.
+    """
     builder = LocalBuilder(context)
     heads = builder.op.attribute("num_heads", 0)
     if not heads:

@@ -1,4 +1,6 @@
-"""What rules are written with: factors, and the operands of ONNX ops by position."""
+"""
+Building blocks of rules: factors, and the operands of ONNX ops by their schema position.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.constants import constant_of
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.rule import (
     Dim,
     Factor,
@@ -28,14 +30,14 @@ Dims = tuple[Dim, ...]
 
 SUM = frozenset({"sum"})
 ANY = frozenset({"sum", "max", "min"})
-"""Ops that only move elements pass partial values of every kind."""
+"""The monoids of which an op that only moves elements passes partial values: all."""
 
 RuleOf = Callable[[Any], Rule]
-"""From an op of one class to its rule."""
+"""A function from an op of one class to its rule."""
 
 
 def _rules_of(dialect: str) -> Callable[..., Callable[[RuleOf], RuleOf]]:
-    """The decorator that registers rules of a dialect's ops."""
+    """Returns the decorator that registers rules of a dialect's ops."""
 
     def named(*names: str) -> Callable[[RuleOf], RuleOf]:
         def register(function: RuleOf) -> RuleOf:
@@ -58,7 +60,9 @@ tensors of known shape only; an op on anything else is replicated.
 """
 
 train_rule = _rules_of("train")
-"""The same for the ops of the `train` dialect (without `train.`)."""
+"""
+Registers the rule of the ops of the `train` dialect with these names (without `train.`).
+"""
 
 
 def _has_known_shapes(op: Operation) -> bool:
@@ -69,33 +73,33 @@ def _has_known_shapes(op: Operation) -> bool:
 
 
 def shape(value: SSAValue | None) -> tuple[int, ...]:
-    """The global shape of a value; () for an omitted input."""
+    """Returns the global shape of a value; () for an omitted input."""
     return () if value is None else shape_of(value.type)
 
 
 def element_type(value: SSAValue) -> Attribute:
-    """The element type of a tensor."""
+    """Returns the element type of a tensor."""
     assert isinstance(value.type, TensorType)
     return value.type.element_type
 
 
 def whole(value: SSAValue | None) -> Dims:
-    """The dimensions of a value that no axis may split."""
+    """Returns dimensions without factors, which no axis may split, for a value."""
     return () if value is None else ((),) * rank_of(value.type)
 
 
 def normalized_axis(axis: int, rank: int) -> int:
-    """The index of a possibly negative axis."""
+    """Returns the index of an axis that may be negative."""
     return axis + rank if axis < 0 else axis
 
 
 def attribute_axis(op: OnnxOp, rank: int) -> int:
-    """The index of the dimension that the attribute `axis` names."""
+    """Returns the index of the dimension that the attribute `axis` names."""
     return normalized_axis(op.attribute("axis"), rank)
 
 
 def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
-    """The value of the input at that schema position when it is known, else None."""
+    """Returns the value of the input at that schema position if it is known, else None."""
     value = op.input(index)
     return None if value is None else constant_of(value)
 
@@ -103,7 +107,7 @@ def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
 class RuleBuilder:
     """
     Collects the factors of a rule. Operands of an ONNX op are named by their schema
-    position here; `rule` drops the omitted ones.
+    position; `rule` drops the omitted ones.
     """
 
     def __init__(self, op: Operation):
@@ -111,32 +115,38 @@ class RuleBuilder:
         self._factors: list[Factor] = []
 
     def factor(self, size: int, kind: Kind = "parallel", monoid: str = "sum") -> Dim:
-        """A new factor of that size; none for sizes that cannot be split."""
+        """
+        Adds a factor of that size and returns it as a dimension; sizes that cannot be split
+        get no factor.
+        """
         if size <= 1:
             return ()
         self._factors.append(Factor(size, kind, monoid))
         return (len(self._factors) - 1,)
 
     def factors(self, sizes: Sequence[int], kind: Kind = "parallel") -> Dims:
-        """A new factor for each size."""
+        """Adds a factor for each size."""
         return tuple(self.factor(size, kind) for size in sizes)
 
     def whole_along(
         self, sizes: Sequence[int], axes: Collection[int], kind: Kind = "replicate"
     ) -> Dims:
-        """A new factor for each size; those of `axes` must not be split, or are `kind`."""
+        """
+        Adds a factor for each size; those of `axes` have the given kind, by default one
+        that must not be split.
+        """
         return tuple(
             self.factor(size, kind if axis in axes else "parallel")
             for axis, size in enumerate(sizes)
         )
 
     def size(self, dim: Dim) -> int:
-        """The size of a dimension with these factors."""
+        """Returns the size of a dimension with these factors."""
         return int(np.prod([self._factors[f].size for f in dim], dtype=np.int64))
 
     def aligned(self, value: SSAValue | None, target: Dims) -> Dims:
         """
-        The dimensions of a value that broadcasts against dimensions `target`, both
+        Returns the dimensions of a value that broadcasts against dimensions `target`, both
         counted from the last one. A dimension of another size has no factors.
         """
         sizes = shape(value)
@@ -159,11 +169,16 @@ class RuleBuilder:
         flops: int = 0,
     ) -> Rule:
         """
-        The rule. `inputs` gives dimensions by schema position; an operand without an
-        entry is needed whole. `linear` are groups of schema positions through which
-        partial values of the given monoids pass. `decomposed` are dimensions that only
-        the op's decomposition can split. `reduced` gives, per result, the parallel
-        dimensions that it is a sum over.
+        Returns the rule.
+
+        - `inputs`: the dimensions of operands by schema position; an operand without an
+          entry is needed whole;
+        - `results`: the dimensions of the results;
+        - `linear`: groups of schema positions through which partial values of the given
+          monoids pass;
+        - `decomposed`: dimensions that only the op's decomposition can split;
+        - `reduced`: for each result, the parallel dimensions that it is a sum over;
+        - `flops`: floating-point operations of the whole op.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op
@@ -195,5 +210,8 @@ class RuleBuilder:
         )
 
     def contraction_flops(self) -> int:
-        """A multiplication and an addition for each combination of factor values."""
+        """
+        Returns the floating-point operations of a contraction: a multiplication and an
+        addition for each combination of factor values.
+        """
         return 2 * int(np.prod([f.size for f in self._factors], dtype=object))

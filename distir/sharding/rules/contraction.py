@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
 
 
 def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
     """
-    The dimensions of `A`, `B` and the result of a NumPy matrix product: operands of rank
-    1 lose their outer dimension, the other leading dimensions broadcast.
+    Returns the dimensions of `A`, `B` and the result of a NumPy matrix product: operands of
+    rank 1 lose their outer dimension, the other leading dimensions broadcast.
     """
     a, b, out = shape(op.operands[0]), shape(op.operands[1]), shape(op.results[0])
     matrix = (len(a) > 1) + (len(b) > 1)
@@ -35,7 +35,10 @@ def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
 
 @onnx_rule("MatMul")
 def matmul(op: OnnxOp) -> Rule:
-    """`([..., i, k], [..., k, j]) -> [..., i, j]`, linear in each operand by itself."""
+    """
+    The rule of MatMul: `([..., i, k], [..., k, j]) -> [..., i, j]`, linear in each operand
+    by itself.
+    """
     builder = RuleBuilder(op)
     a, b, out = _product(op, builder)
     return builder.rule(
@@ -58,8 +61,8 @@ def matmul_integer(op: OnnxOp) -> Rule:
 @onnx_rule("Gemm")
 def gemm(op: OnnxOp) -> Rule:
     """
-    `([i, k], [k, j], [i, j]) -> [i, j]` with either matrix transposed. A bias is added
-    after the sum over k; it and the product are linear together.
+    The rule of Gemm: `([i, k], [k, j], [i, j]) -> [i, j]` with either matrix transposed. A
+    bias is added after the sum over k, so that it and the product are linear together.
     """
     builder = RuleBuilder(op)
     out = builder.factors(shape(op.results[0]))
@@ -82,8 +85,8 @@ def gemm(op: OnnxOp) -> Rule:
 @onnx_rule("Einsum")
 def einsum(op: OnnxOp) -> Rule:
     """
-    The rule that the equation spells out: letters of the result are parallel, the others
-    are summed. Equations with an ellipsis or a diagonal are replicated.
+    The rule that an Einsum's equation spells out: letters of the result are parallel, the
+    others are summed. Equations with an ellipsis or a diagonal are replicated.
     """
     equation: str = op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")

@@ -1,4 +1,7 @@
-"""Rules and local forms of convolutions, pooling and resizing. Space is never split (no halos)."""
+"""
+Rules and local forms of convolutions, pooling and resizing. Dimensions of space are never
+split, as there are no halo exchanges.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (
@@ -25,8 +28,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @onnx_rule("Conv", "ConvTranspose")
 def convolution(op: OnnxOp) -> Rule:
     """
-    Input channels are `[group, c]`, output channels `[group, m]`: `c` is summed, then
-    the bias is added. Batch and output channels are parallel.
+    The rule of convolutions. Input channels are `[group, c]`, output channels `[group, m]`:
+    `c` is summed, then the bias is added. Batch and output channels are parallel.
     """
     builder, transposed = RuleBuilder(op), op.name == "onnx.ConvTranspose"
     batch_size, in_channels, *space = shape(op.operands[0])
@@ -57,7 +60,7 @@ def convolution(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Conv", "onnx.ConvTranspose")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local groups."""
+    """The local form of convolutions: the attribute `group` counts local groups."""
     builder = LocalBuilder(context)
     groups = builder.op.attribute("group")
     (group,) = context.rule.operands[0][1][:1] if groups > 1 else (None,)
@@ -82,21 +85,21 @@ def _per_channel(op: OnnxOp, linear: bool, monoid: str = "sum") -> Rule:
 
 @onnx_rule("AveragePool", "GlobalAveragePool")
 def average_pool(op: OnnxOp) -> Rule:
-    """Batch and channels are parallel; linear."""
+    """The rule of average pooling: batch and channels are parallel, and it is linear."""
     return _per_channel(op, linear=True)
 
 
 @onnx_rule("LpPool")
 def norm_pool(op: OnnxOp) -> Rule:
-    """Batch and channels are parallel."""
+    """The rule of norm pooling: batch and channels are parallel."""
     return _per_channel(op, linear=False)
 
 
 @onnx_rule("MaxPool", "GlobalMaxPool")
 def max_pool(op: OnnxOp) -> Rule:
     """
-    Batch and channels are parallel. The indices that MaxPool can also give count elements
-    of the whole tensor: then nothing is split.
+    The rule of max pooling: batch and channels are parallel. The indices that MaxPool can
+    also give count elements of the whole tensor; with them nothing is split.
     """
     if len(op.results) > 1:
         return Rule.replicated(op)
@@ -105,7 +108,10 @@ def max_pool(op: OnnxOp) -> Rule:
 
 @onnx_rule("Resize")
 def resize(op: OnnxOp) -> Rule:
-    """Dimensions that keep their size are parallel, resized ones are whole."""
+    """
+    The rule of resizing: dimensions that keep their size are parallel, resized ones are
+    whole.
+    """
     fixed = op.attribute("coordinate_transformation_mode") != "tf_crop_and_resize"
     if not fixed or op.attribute("keep_aspect_ratio_policy") != "stretch":
         return Rule.replicated(op)
@@ -133,7 +139,7 @@ def resize(op: OnnxOp) -> Rule:
 def _stretched(
     op: OnnxOp, scales: npt.NDArray[Any] | None, rank: int
 ) -> frozenset[int]:
-    """The axes whose scale is not 1, though rounding may keep their size."""
+    """Returns the axes whose scale is not 1, even if rounding keeps their size."""
     if scales is None:
         return frozenset()
     axes = op.attribute("axes", list(range(rank)))
@@ -146,7 +152,7 @@ def _stretched(
 
 @local_form("onnx.Resize")
 def resize_local(context: LocalContext) -> Sequence[Operation]:
-    """Target sizes are local ones."""
+    """The local form of resizing: target sizes are local ones."""
     builder = LocalBuilder(context)
     sizes = builder.result_shape()
     if builder.input(3) is None or sizes == shape(context.op.results[0]):

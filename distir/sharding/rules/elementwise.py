@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (
     ANY,
@@ -46,8 +46,8 @@ def broadcast(
     monoids: frozenset[str] = SUM,
 ) -> Rule:
     """
-    The rule of an elementwise op whose operands broadcast: each dimension of the result
-    is a factor; an operand's dimension of size 1 that is stretched has none.
+    Returns the rule of an elementwise op whose operands broadcast: each dimension of the
+    result is a factor; an operand's dimension of size 1 that is stretched has none.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.results[0]))
@@ -62,37 +62,45 @@ def broadcast(
 
 @onnx_rule(*UNARY, *_OF_SEVERAL.split())
 def elementwise(op: OnnxOp) -> Rule:
-    """Nothing but the broadcasting is common to these; partial values do not pass."""
+    """The rule of elementwise ops through which partial values do not pass."""
     return broadcast(op)
 
 
 @onnx_rule("Identity")
 def identity(op: OnnxOp) -> Rule:
-    """Passes every kind of partial value."""
+    """
+    The rule of ops that keep their operand's values: partial values of every kind pass.
+    """
     return broadcast(op, ((0,),), ANY)
 
 
 @onnx_rule("Neg")
 def negate(op: OnnxOp) -> Rule:
-    """Linear."""
+    """The rule of Neg, which is linear."""
     return broadcast(op, ((0,),))
 
 
 @onnx_rule("Add", "Sub", "Sum", "Mean")
 def add(op: OnnxOp) -> Rule:
-    """Linear in all terms together: a whole term would be added once per device."""
+    """
+    The rule of additions, which are linear in all terms together: a whole term would be
+    added once per device.
+    """
     return broadcast(op, (tuple(range(len(op.operands))),))
 
 
 @onnx_rule("Mul")
 def multiply(op: OnnxOp) -> Rule:
-    """Linear in each factor by itself."""
+    """The rule of Mul, which is linear in each factor by itself."""
     return broadcast(op, ((0,), (1,)))
 
 
 @onnx_rule("Div")
 def divide(op: OnnxOp) -> Rule:
-    """Linear in the numerator; division of integers rounds and is not linear."""
+    """
+    The rule of Div, which is linear in the numerator, except for integers, whose division
+    rounds.
+    """
     floating = isinstance(element_type(op.results[0]), AnyFloat)
     return broadcast(op, ((0,),) if floating else ())
 
@@ -100,8 +108,8 @@ def divide(op: OnnxOp) -> Rule:
 @onnx_rule("Where")
 def where(op: OnnxOp) -> Rule:
     """
-    Selects from both alternatives at once; the condition must be whole. Linear in one
-    alternative by itself if the other one is zero, as in gradients.
+    The rule of Where: linear in both alternatives together, with the condition whole, and
+    in one alternative by itself if the other one is zero, as in gradients.
     """
     rule = broadcast(op, ((1, 2),), ANY)
     alone = [
@@ -114,7 +122,7 @@ def where(op: OnnxOp) -> Rule:
 
 @onnx_rule("Max", "Min")
 def extremum(op: OnnxOp) -> Rule:
-    """An extremum of terms that are themselves partial extrema."""
+    """The rule of Max and Min: partial maxima (or minima) of all terms pass."""
     count = len(op.operands)
     groups = {(i,) for i in range(count)} | {tuple(range(count))}
     monoid = "max" if op.name == "onnx.Max" else "min"
@@ -130,22 +138,29 @@ _WIDER: dict[Attribute, tuple[Attribute, ...]] = {
 
 
 def _widens(op: OnnxOp) -> bool:
-    """Whether each value keeps its exact value: sums before and after agree."""
+    """
+    Whether a cast keeps the exact value of every element, so that sums before and after
+    agree.
+    """
     source, target = element_type(op.operands[0]), element_type(op.results[0])
     return target in _WIDER.get(source, ())
 
 
 @onnx_rule("Cast")
 def cast(op: OnnxOp) -> Rule:
-    """Linear when the result's type holds every value of the operand's."""
+    """
+    The rule of Cast, which is linear if the result's type holds every value of the
+    operand's.
+    """
     return broadcast(op, ((0,),) if _widens(op) else (), ANY)
 
 
 @onnx_rule("CastLike")
 def cast_like(op: OnnxOp) -> Rule:
     """
-    The rule of Cast. The second operand only gives its type: its dimensions are those
-    of the first one where the shapes agree and split as they like otherwise.
+    The rule of CastLike, as of Cast. The second operand only gives its type: its dimensions
+    are those of the first one where the shapes agree, and may be split in any way
+    otherwise.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.results[0]))
@@ -157,7 +172,10 @@ def cast_like(op: OnnxOp) -> Rule:
 
 @onnx_rule("Dropout")
 def dropout(op: OnnxOp) -> Rule:
-    """Elementwise in inference; in training each device would draw its own mask."""
+    """
+    The rule of Dropout: elementwise in inference, replicated in training, where each device
+    would draw its own mask.
+    """
     training = op.input(2)
     if training is not None:
         value = constant_operand(op, 2)
@@ -169,8 +187,8 @@ def dropout(op: OnnxOp) -> Rule:
 @onnx_rule("QuantizeLinear", "DequantizeLinear")
 def quantize(op: OnnxOp) -> Rule:
     """
-    Elementwise; a scale per slice of one axis splits with that axis, one per block needs
-    everything whole.
+    The rule of quantization: elementwise; a scale for each slice of one axis is split with
+    that axis, a scale for each block needs everything whole.
     """
     builder = RuleBuilder(op)
     sizes = shape(op.results[0])

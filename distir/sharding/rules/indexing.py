@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.dialects.builtin import AnyFloat, IntegerType, TensorType, i1, i64
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule
@@ -25,8 +25,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 def _table_kind(op: OnnxOp) -> Kind:
     """
-    The kind of a looked-up dimension: each device looks up what it holds and the results
-    are added, which needs elements that have a sum.
+    Returns the kind of the factor of a looked-up dimension: a reduction if elements can be
+    added, as each device looks up what it holds and the results are added up.
     """
     element = element_type(op.operands[0])
     summable = isinstance(element, AnyFloat) or (
@@ -38,8 +38,8 @@ def _table_kind(op: OnnxOp) -> Kind:
 @onnx_rule("Gather")
 def gather(op: OnnxOp) -> Rule:
     """
-    `data[:axis] + indices + data[axis + 1:]`; the looked-up dimension (a vocabulary) is
-    a reduction: see the local form.
+    The rule of Gather: `data[:axis] + indices + data[axis + 1:]`. The looked-up dimension
+    (a vocabulary) is a reduction: see the local form.
     """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
@@ -58,8 +58,8 @@ def gather(op: OnnxOp) -> Rule:
 @onnx_rule("GatherElements")
 def gather_elements(op: OnnxOp) -> Rule:
     """
-    Dimensions that data and indices share are parallel, those of the indices along the
-    axis too; the looked-up dimension is a reduction.
+    The rule of GatherElements: dimensions that data and indices share are parallel, those
+    of the indices along the axis too; the looked-up dimension is a reduction.
     """
     builder = RuleBuilder(op)
     sizes, picked = shape(op.operands[0]), shape(op.operands[1])
@@ -78,8 +78,9 @@ def gather_elements(op: OnnxOp) -> Rule:
 @local_form("onnx.Gather", "onnx.GatherElements")
 def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     """
-    A look-up in the part of the table that this device holds; zero for indices that it
-    does not hold, so that the sum over the devices is the whole look-up.
+    The local form of look-ups: looks up in the part of the table that this device holds,
+    with zero for indices that it does not hold, so that the sum over the devices is the
+    whole look-up.
     """
     builder = LocalBuilder(context)
     sizes = shape(context.op.operands[0])
@@ -111,8 +112,8 @@ def locate(
     elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Whether this device holds each index of a split dimension, and the index into its
-    part (`elsewhere` where it does not). Negative indices count from the end; if not
+    Returns whether this device holds each index of a split dimension, and the index into
+    its part (`elsewhere` where it does not). Negative indices count from the end; without
     `from_end`, no device holds them.
     """
     context = builder.context
@@ -166,7 +167,10 @@ def locate(
 
 @onnx_rule("GatherND")
 def gather_nd(op: OnnxOp) -> Rule:
-    """Batch dimensions and whole slices are parallel; indexed dimensions are whole."""
+    """
+    The rule of GatherND: batch dimensions and whole slices are parallel; indexed dimensions
+    are whole.
+    """
     builder = RuleBuilder(op)
     sizes, picked = shape(op.operands[0]), shape(op.operands[1])
     count = op.attribute("batch_dims")
@@ -185,7 +189,10 @@ def gather_nd(op: OnnxOp) -> Rule:
 
 @onnx_rule("ScatterElements")
 def scatter_elements(op: OnnxOp) -> Rule:
-    """Dimensions that data and indices share are parallel, except the axis."""
+    """
+    The rule of ScatterElements: dimensions that data and indices share are parallel, except
+    the axis.
+    """
     builder = RuleBuilder(op)
     sizes, places = shape(op.operands[0]), shape(op.operands[1])
     axis = attribute_axis(op, len(sizes))
@@ -203,7 +210,7 @@ def scatter_elements(op: OnnxOp) -> Rule:
 
 @onnx_rule("ScatterND")
 def scatter_nd(op: OnnxOp) -> Rule:
-    """Indexed dimensions are whole, whole slices are parallel."""
+    """The rule of ScatterND: indexed dimensions are whole, whole slices are parallel."""
     builder = RuleBuilder(op)
     sizes, places = shape(op.operands[0]), shape(op.operands[1])
     depth = places[-1]
@@ -217,7 +224,10 @@ def scatter_nd(op: OnnxOp) -> Rule:
 
 @onnx_rule("TensorScatter")
 def tensor_scatter(op: OnnxOp) -> Rule:
-    """A cache update: all but the written dimension is parallel."""
+    """
+    The rule of TensorScatter, a cache update: all dimensions but the written one are
+    parallel.
+    """
     builder = RuleBuilder(op)
     sizes, written = shape(op.operands[0]), shape(op.operands[1])
     axis = attribute_axis(op, len(sizes))
@@ -232,7 +242,9 @@ def tensor_scatter(op: OnnxOp) -> Rule:
 
 @onnx_rule("OneHot")
 def one_hot(op: OnnxOp) -> Rule:
-    """Indices are parallel; the new dimension is whole."""
+    """
+    The rule of OneHot: the dimensions of the indices are parallel; the new one is whole.
+    """
     builder = RuleBuilder(op)
     indices = builder.factors(shape(op.operands[0]))
     axis = attribute_axis(op, len(indices) + 1)
@@ -241,7 +253,7 @@ def one_hot(op: OnnxOp) -> Rule:
 
 @onnx_rule("Trilu")
 def triangle(op: OnnxOp) -> Rule:
-    """The matrix dimensions are whole."""
+    """The rule of Trilu: the dimensions of the matrix are whole."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
     dims = builder.whole_along(sizes, range(len(sizes) - 2, len(sizes)))

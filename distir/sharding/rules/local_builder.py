@@ -1,4 +1,4 @@
-"""What local forms are written with: constants, ONNX ops and this device's position."""
+"""Building blocks of local forms: constants, ONNX ops and this device's position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.collective import CoordinateOp
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.sharding.local import LocalContext
 from distir.sharding.rule import shape_of
@@ -27,12 +28,12 @@ class LocalBuilder:
 
     @property
     def op(self) -> OnnxOp:
-        """The op, of a local form of an ONNX operator."""
+        """The op, in a local form of an ONNX operator."""
         assert isinstance(self.context.op, OnnxOp)
         return self.context.op
 
     def input(self, position: int) -> SSAValue | None:
-        """The local operand at a schema position; None when it is omitted."""
+        """Returns the local operand at a schema position; None if it is omitted."""
         return self.inputs[position] if position < len(self.inputs) else None
 
     @property
@@ -42,13 +43,13 @@ class LocalBuilder:
         return [None if v is None else next(operands) for v in self.op.input_values]
 
     def constant(self, array: npt.ArrayLike) -> SSAValue:
-        """An `onnx.Constant`."""
+        """Adds an `onnx.Constant` and returns its value."""
         array = np.asarray(array)
         type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
         return self.emit("Constant", [], type_, {"value": constant_attr(array)})
 
     def shape_constant(self, sizes: Sequence[int]) -> SSAValue:
-        """An `onnx.Constant` of 64-bit integers."""
+        """Adds an `onnx.Constant` of 64-bit integers and returns its value."""
         return self.constant(np.array(sizes, dtype=np.int64))
 
     def emit(
@@ -58,13 +59,16 @@ class LocalBuilder:
         result_type: Attribute,
         attributes: Mapping[str, Any] | None = None,
     ) -> SSAValue:
-        """Adds an ONNX op with one result and gives the result."""
+        """Adds an ONNX op with one result and returns the result."""
         op = operator(name).build_op(inputs, [result_type], attributes, self._scope())
         self.ops.append(op)
         return op.results[0]
 
     def coordinate(self, axes: Sequence[str]) -> SSAValue:
-        """This device's position along the axes, the first one major, as an i64."""
+        """
+        Adds an op that gives this device's position along the axes, the first one major, as
+        an i64; returns its value.
+        """
         index = 0
         for axis in axes:
             index = index * self.context.mesh.size(axis)
@@ -81,8 +85,8 @@ class LocalBuilder:
         drop: Sequence[str] = (),
     ) -> Sequence[Operation]:
         """
-        The collected ops followed by the op itself on these inputs (by schema position;
-        its own by default), with some integer attributes replaced or dropped.
+        Returns the collected ops followed by the op itself on these inputs (by schema
+        position; its own by default), with some integer attributes replaced or dropped.
         """
         op = type(self.op).build_op(
             self.inputs if inputs is None else inputs,
@@ -98,7 +102,7 @@ class LocalBuilder:
         return [*self.ops, op]
 
     def result_shape(self, index: int = 0) -> tuple[int, ...]:
-        """The local shape of a result."""
+        """Returns the local shape of a result."""
         return shape_of(self.context.result_types[index])
 
     def _scope(self) -> dict[str, Attribute]:

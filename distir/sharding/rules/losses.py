@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
@@ -18,8 +18,9 @@ from distir.sharding.rules.local_builder import LocalBuilder, is_split
 @onnx_rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def label_loss(op: OnnxOp) -> Rule:
     """
-    Labels are summed over unless there is no reduction; classes are whole. A mean whose
-    divisor depends on the labels (weights, ignored labels) is not split.
+    The rule of losses: labels are summed over unless there is no reduction; classes are
+    whole. A mean whose divisor depends on the labels (weights, ignored labels) is not
+    split.
     """
     reduction = op.attribute("reduction")
     depends = op.input(2) is not None or op.attribute("ignore_index") is not None
@@ -42,7 +43,10 @@ def label_loss(op: OnnxOp) -> Rule:
 
 @local_form("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
 def label_loss_local(context: LocalContext) -> Sequence[Operation]:
-    """The mean over the labels held here counts as its part of the whole mean."""
+    """
+    The local form of a mean: the mean over the labels held here counts as its part of the
+    whole mean.
+    """
     builder = LocalBuilder(context)
     if builder.op.attribute("reduction") != "mean" or not is_split(context):
         return [context.same_op()]

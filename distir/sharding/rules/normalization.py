@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import (
@@ -24,7 +24,10 @@ from distir.sharding.rules.local_builder import LocalBuilder
     *("LRN", "MeanVarianceNormalization"),
 )
 def along_axes(op: OnnxOp) -> Rule:
-    """The normalised dimensions are whole; those of LRN are the channels."""
+    """
+    The rule of ops that normalise along given axes (softmax, LpNormalization, LRN): the
+    normalised dimensions are whole; for LRN these are the channels.
+    """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
     if op.name == "onnx.LRN":
@@ -40,7 +43,10 @@ def along_axes(op: OnnxOp) -> Rule:
 
 @onnx_rule("LayerNormalization", "RMSNormalization")
 def from_axis(op: OnnxOp) -> Rule:
-    """The dimensions from `axis` on are whole; so are scale and bias along them."""
+    """
+    The rule of ops that normalise the dimensions from `axis` on: these are whole, and so
+    are scale and bias along them.
+    """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
     axis = attribute_axis(op, len(sizes))
@@ -56,7 +62,7 @@ def from_axis(op: OnnxOp) -> Rule:
 
 @onnx_rule("InstanceNormalization")
 def over_space(op: OnnxOp) -> Rule:
-    """The dimensions of space are whole."""
+    """The rule of ops that normalise over space: the dimensions of space are whole."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
     dims = builder.whole_along(sizes, range(2, len(sizes)))
@@ -65,7 +71,10 @@ def over_space(op: OnnxOp) -> Rule:
 
 @onnx_rule("GroupNormalization")
 def over_groups(op: OnnxOp) -> Rule:
-    """Channels are `[groups, channels of a group]`; groups are independent."""
+    """
+    The rule of group normalisation: channels are `[groups, channels of a group]`; groups
+    are independent.
+    """
     builder = RuleBuilder(op)
     batch, channels, *space = shape(op.operands[0])
     groups = op.attribute("num_groups")
@@ -82,7 +91,7 @@ def over_groups(op: OnnxOp) -> Rule:
 
 @local_form("onnx.GroupNormalization")
 def over_groups_local(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local groups."""
+    """The local form of group normalisation: the number of groups is the local one."""
     builder = LocalBuilder(context)
     channels = shape(context.op.operands[0])[1]
     local = shape(context.operands[0])[1]
@@ -93,8 +102,8 @@ def over_groups_local(context: LocalContext) -> Sequence[Operation]:
 @onnx_rule("BatchNormalization")
 def over_batch(op: OnnxOp) -> Rule:
     """
-    The rule of batch normalization: in inference everything is parallel; training needs
-    all but channels whole.
+    The rule of batch normalisation: in inference everything is parallel; training needs all
+    but channels whole.
     """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])

@@ -14,7 +14,7 @@ from math import gcd
 import numpy as np
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import (
@@ -36,14 +36,16 @@ def _with(dims: Dims, axis: int, dim: Dim) -> Dims:
 
 
 def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]:
-    """Each size as some pieces; an empty part has none."""
+    """Returns each size as a dimension of so many pieces; an empty part has no factors."""
     size = builder.size(piece)
     return [builder.factor(n // size, "replicate") + piece if n else () for n in sizes]
 
 
 @onnx_rule("Concat", "Split")
 def concat_or_split(op: OnnxOp) -> Rule:
-    """Concat is linear in all operands together; Split is its inverse."""
+    """
+    The rule of Concat, which is linear in all operands together, and of Split, its inverse.
+    """
     builder = RuleBuilder(op)
     joins = op.name == "onnx.Concat"
     operands, results = op.operands if joins else op.operands[:1], op.results
@@ -60,13 +62,13 @@ def concat_or_split(op: OnnxOp) -> Rule:
 
 
 def _one_at(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """The shape with size 1 at an axis, which gets its factors elsewhere."""
+    """Returns the shape with size 1 at an axis, whose factors are added separately."""
     return (*sizes[:axis], 1, *sizes[axis + 1 :])
 
 
 @local_form("onnx.Split")
 def split_local(context: LocalContext) -> Sequence[Operation]:
-    """The sizes of the parts are local ones."""
+    """The local form of Split: the sizes of the parts are local ones."""
     builder = LocalBuilder(context)
     source = shape(context.op.operands[0])
     axis = attribute_axis(builder.op, len(source))
@@ -79,8 +81,8 @@ def split_local(context: LocalContext) -> Sequence[Operation]:
 
 def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
     """
-    Start, end and step by axis, as Python's `slice.indices` gives them; None when they
-    are not known.
+    Returns start, end and step by axis, as Python's `slice.indices` gives them; None if
+    they are not known.
     """
     starts, ends = constant_operand(op, 1), constant_operand(op, 2)
     if starts is None or ends is None:
@@ -101,8 +103,8 @@ def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
 @onnx_rule("Slice")
 def slice_(op: OnnxOp) -> Rule:
     """
-    A dimension that is kept is a factor; one cut with step 1 consists of pieces that the
-    cut does not break, any other is whole.
+    The rule of Slice: a dimension that is kept is a factor; one cut with step 1 consists of
+    pieces that the cut does not break; any other is whole.
     """
     builder = RuleBuilder(op)
     source, target = shape(op.operands[0]), shape(op.results[0])
@@ -125,7 +127,10 @@ def slice_(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Slice")
 def slice_local(context: LocalContext) -> Sequence[Operation]:
-    """Starts and ends of split dimensions count local elements; their step is 1."""
+    """
+    The local form of Slice: starts and ends of split dimensions count local elements; their
+    step is 1.
+    """
     builder = LocalBuilder(context)
     cuts = _slices(builder.op)
     source = shape(context.op.operands[0])
@@ -144,7 +149,9 @@ def slice_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("Pad")
 def pad(op: OnnxOp) -> Rule:
-    """Padded dimensions are whole. Padding with zeros or copies is linear."""
+    """
+    The rule of Pad: padded dimensions are whole. Padding with zeros or copies is linear.
+    """
     builder = RuleBuilder(op)
     source, target = shape(op.operands[0]), shape(op.results[0])
     rank = len(source)

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, onnx_rule, shape, whole
@@ -17,7 +17,10 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 @onnx_rule("Shape", "Size")
 def shape_query(op: OnnxOp) -> Rule:
-    """The operand may be split as it likes: the answer is about the whole tensor."""
+    """
+    The rule of Shape and Size: the operand may be split in any way, as the answer is about
+    the whole tensor.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.operands[0]))
     return builder.rule([dims], [whole(op.results[0])])
@@ -25,7 +28,7 @@ def shape_query(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Shape")
 def shape_local(context: LocalContext) -> Sequence[Operation]:
-    """The global shape, as a constant."""
+    """The local form of Shape: the global shape as a constant."""
     builder = LocalBuilder(context)
     sizes = shape(context.op.operands[0])
     start, end = builder.op.attribute("start"), builder.op.attribute("end", len(sizes))
@@ -35,7 +38,7 @@ def shape_local(context: LocalContext) -> Sequence[Operation]:
 
 @local_form("onnx.Size")
 def size_local(context: LocalContext) -> Sequence[Operation]:
-    """The global number of elements, as a constant."""
+    """The local form of Size: the global number of elements as a constant."""
     builder = LocalBuilder(context)
     count = prod(shape(context.op.operands[0]))
     builder.constant(np.array(count, dtype=np.int64))

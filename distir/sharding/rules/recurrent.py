@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
 
@@ -14,7 +14,10 @@ _FIRST_STATE = 5
 
 @onnx_rule("LSTM", "GRU", "RNN")
 def recurrent(op: OnnxOp) -> Rule:
-    """The batch is parallel; time, features and directions are whole."""
+    """
+    The rule of recurrent layers: the batch is parallel; time, features and directions are
+    whole.
+    """
     builder = RuleBuilder(op)
     batch_first = bool(op.attribute("layout"))
     batch = builder.factor(shape(op.operands[0])[0 if batch_first else 1])

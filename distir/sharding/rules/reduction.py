@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule
@@ -26,7 +26,7 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 
 def _reduced_axes(op: OnnxOp) -> frozenset[int] | None:
-    """The axes that are reduced; None when they are not known."""
+    """Returns the axes that are reduced; None if they are not known."""
     rank = len(shape(op.operands[0]))
     axes = constant_operand(op, 1)
     if axes is None:
@@ -69,21 +69,24 @@ def _reduction(
 
 @onnx_rule("ReduceSum")
 def reduce_sum(op: OnnxOp) -> Rule:
-    """Leaves partial sums; linear."""
+    """The rule of ReduceSum: it leaves partial sums, and it is linear."""
     return _reduction(op, "reduction", linear=True)
 
 
 @onnx_rule("ReduceL1", "ReduceSumSquare")
 def reduce_sum_of(op: OnnxOp) -> Rule:
-    """Sums of a function of each element: partial sums, but not linear."""
+    """
+    The rule of sums of a function of each element: they leave partial sums, but are not
+    linear.
+    """
     return _reduction(op, "reduction")
 
 
 @onnx_rule("ReduceMean")
 def reduce_mean(op: OnnxOp) -> Rule:
     """
-    A sum of the devices' means, each divided by the number of devices (see the local
-    form). Means of integers round and need the dimension whole.
+    The rule of ReduceMean: a sum of the devices' means, each divided by the number of
+    devices (see the local form). Means of integers round and need the dimension whole.
     """
     if not isinstance(element_type(op.operands[0]), AnyFloat):
         return _reduction(op, "replicate")
@@ -92,7 +95,7 @@ def reduce_mean(op: OnnxOp) -> Rule:
 
 @onnx_rule("ReduceMax", "ReduceMin")
 def reduce_extremum(op: OnnxOp) -> Rule:
-    """Leaves partial maxima or minima."""
+    """The rule of ReduceMax and ReduceMin: they leave partial maxima or minima."""
     # Collectives reduce numbers; the extremum of booleans needs the dimension whole.
     boolean = element_type(op.operands[0]) == IntegerType(1)
     kind = "replicate" if boolean else "reduction"
@@ -102,13 +105,16 @@ def reduce_extremum(op: OnnxOp) -> Rule:
 
 @onnx_rule("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd")
 def reduce_whole(op: OnnxOp) -> Rule:
-    """Not a sum of parts: reduced dimensions are whole."""
+    """The rule of reductions that are no sum of parts: reduced dimensions are whole."""
     return _reduction(op, "replicate")
 
 
 @local_form("onnx.ReduceMean")
 def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
-    """The local mean, divided by the number of devices that share the dimension."""
+    """
+    The local form of ReduceMean: the local mean, divided by the number of devices that
+    share the dimension.
+    """
     rule = context.rule
     parts = prod(
         context.parts_of(f)
@@ -128,7 +134,7 @@ def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("ArgMax", "ArgMin", "TopK")
 def positions_of_extremes(op: OnnxOp) -> Rule:
-    """The searched dimension is whole."""
+    """The rule of ArgMax, ArgMin and TopK: the searched dimension is whole."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
     axis = attribute_axis(op, len(sizes))
@@ -141,7 +147,7 @@ def positions_of_extremes(op: OnnxOp) -> Rule:
 
 @onnx_rule("CumSum", "CumProd")
 def cumulate(op: OnnxOp) -> Rule:
-    """The cumulated dimension is whole. Sums are linear."""
+    """The rule of cumulative ops: the cumulated dimension is whole. Sums are linear."""
     builder = RuleBuilder(op)
     axis = constant_operand(op, 1)
     if axis is None:

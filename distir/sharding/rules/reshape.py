@@ -7,7 +7,7 @@ from math import gcd
 
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (
@@ -25,9 +25,9 @@ def refine(
     builder: RuleBuilder, source: Sequence[int], target: Sequence[int]
 ) -> tuple[Dims, Dims]:
     """
-    The greatest common refinement of two shapes of the same elements in the same order:
-    `[6]` and `[2, 3]` give `[i j]` and `[i, j]`. Factors are matched from the major and
-    from the minor end; what lies between (`[2, 3]` and `[3, 2]`) cannot be split.
+    Returns the greatest common refinement of two shapes of the same elements in the same
+    order: `[6]` and `[2, 3]` give `[i j]` and `[i, j]`. Factors are matched from the major
+    and from the minor end; what lies between (`[2, 3]` and `[3, 2]`) cannot be split.
     """
     left, right = _Side(source), _Side(target)
     while (size := left.common(right, 0)) > 1:
@@ -45,7 +45,10 @@ def refine(
 
 
 class _Side:
-    """One of the two shapes of `refine`: what has no factor yet, and the factors."""
+    """
+    One of the two shapes of `refine`: the sizes that have no factors yet, and the factors
+    found.
+    """
 
     def __init__(self, sizes: Sequence[int]):
         self.open = [(index, size) for index, size in enumerate(sizes) if size > 1]
@@ -53,7 +56,9 @@ class _Side:
         self._minor: list[Dim] = [() for _ in sizes]
 
     def common(self, other: _Side, end: int) -> int:
-        """The largest factor that both sides have at this end (0 major, -1 minor)."""
+        """
+        Returns the largest factor that both sides have at this end (0 major, -1 minor).
+        """
         if not self.open or not other.open:
             return 1
         return gcd(self.open[end][1], other.open[end][1])
@@ -76,7 +81,10 @@ class _Side:
 
 @onnx_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(op: OnnxOp) -> Rule:
-    """The result's type says what the shape or axes operand asks for."""
+    """
+    The rule of Reshape and its relatives: the result's type says what the shape or axes
+    operand asks for.
+    """
     source, target = shape(op.operands[0]), shape(op.results[0])
     if 0 in source:
         return Rule.replicated(op)
@@ -87,7 +95,7 @@ def reshape(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Reshape", "onnx.Expand")
 def to_local_shape(context: LocalContext) -> Sequence[Operation]:
-    """The target shape is the local one."""
+    """The local form of Reshape and Expand: the target shape is the local one."""
     if not is_split(context):
         return [context.same_op()]
     builder = LocalBuilder(context)
@@ -97,7 +105,10 @@ def to_local_shape(context: LocalContext) -> Sequence[Operation]:
 
 @local_form("onnx.Squeeze")
 def squeeze_local(context: LocalContext) -> Sequence[Operation]:
-    """Names the axes: a split dimension may have size 1 on a device."""
+    """
+    The local form of Squeeze: it names the axes, as a split dimension may have size 1 on a
+    device.
+    """
     builder = LocalBuilder(context)
     if not is_split(context) or builder.input(1) is not None:
         return [context.same_op()]
@@ -107,7 +118,7 @@ def squeeze_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("Transpose")
 def transpose(op: OnnxOp) -> Rule:
-    """A permutation of the dimensions."""
+    """The rule of Transpose, a permutation of the dimensions."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(len(dims)))))
@@ -119,8 +130,8 @@ def transpose(op: OnnxOp) -> Rule:
 @onnx_rule("Expand")
 def expand(op: OnnxOp) -> Rule:
     """
-    Dimensions of the operand that are not stretched are factors. A stretched one is
-    whole on each device, at no cost: a slice of it is free.
+    The rule of Expand: dimensions of the operand that are not stretched are factors. A
+    stretched one is whole on each device, at no cost, as cutting a slice of it is free.
     """
     builder = RuleBuilder(op)
     sizes, target = shape(op.operands[0]), shape(op.results[0])
@@ -131,7 +142,10 @@ def expand(op: OnnxOp) -> Rule:
 
 @onnx_rule("Tile")
 def tile(op: OnnxOp) -> Rule:
-    """Each result dimension is so many copies (never split) of the operand's."""
+    """
+    The rule of Tile: each result dimension is so many copies (never split) of the
+    operand's.
+    """
     builder = RuleBuilder(op)
     sizes, target = shape(op.operands[0]), shape(op.results[0])
     if 0 in sizes or 0 in target:
@@ -147,8 +161,8 @@ def tile(op: OnnxOp) -> Rule:
 @onnx_rule("DepthToSpace", "SpaceToDepth")
 def depth_and_space(op: OnnxOp) -> Rule:
     """
-    `[n, (p q c), h, w]` and `[n, c, (h p), (w q)]`, with `p` and `q` whole; in `CRD` mode
-    the channels are `(c p q)`.
+    The rule of DepthToSpace and SpaceToDepth: `[n, (p q c), h, w]` and `[n, c, (h p), (w
+    q)]`, with `p` and `q` whole; in `CRD` mode the channels are `(c p q)`.
     """
     builder = RuleBuilder(op)
     to_space = op.name == "onnx.DepthToSpace"

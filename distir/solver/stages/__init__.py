@@ -1,7 +1,7 @@
 """
-Dividing a graph of ops into pipeline stages (Rhino section 5, with the corrections that the
+Divides a graph of ops into pipeline stages (Rhino section 5, with the corrections that the
 problem's docstring lists): exactly, by dynamic programming over one order of the ops or by
-integer programming over all. Knows nothing of IR or devices.
+integer programming over all orders. Nothing here knows of IR or devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The two questions, and which method answers them."""
+"""
+Answers the two questions about divisions, cheapest communication and best balance, by the
+method that suits.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from distir.solver.stages.problem import StageDivision, StageProblem
 
 METHODS = ("auto", "in-order", "integer-program")
 """
-`in-order`: dynamic programming over the order of the nodes' numbers. `integer-program`: all
-divisions. `auto`: the first, and the second as well where there are other orders and the
-graph is not too large.
+The methods. `in-order`: dynamic programming over the order of the nodes' numbers.
+`integer-program`: all divisions. `auto`: the first, and the second as well if there are
+other orders and the graph is not too large.
 """
 
 MOST_CHOICES = 4000
-"""Open choices of an integer program that `auto` still tries."""
+"""The most open choices of an integer program that `auto` tries."""
 
 MOST_NODES = 2000
-"""Nodes of a graph of which `auto` still counts the open choices."""
+"""The most nodes of a graph whose open choices `auto` counts."""
 
 TIME_LIMIT = 10.0
 
@@ -34,9 +37,10 @@ def cheapest(
     known: StageDivision | None = None,
 ) -> StageDivision:
     """
-    The division of least communication among those with no load above `cap` seconds. After
-    `time_limit` seconds it is the best one found, with a bound; `known`, if it is allowed
-    under the cap, is found at least. Raises DistIRError if there is none or none was found.
+    Returns the division of least communication among those with no load above `cap`
+    seconds. After `time_limit` seconds it is the best one found, with a bound; it is no
+    worse than `known`, if that is allowed under the cap. Raises DistIRError if there is
+    none or none was found.
     """
     search = _Dividing(problem, method, time_limit)
     start: Sequence[int] | None = None
@@ -57,8 +61,8 @@ def balance(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision:
     """
-    Does what `balance_of` does, and raises DistIRError if there is no division or none
-    was found.
+    Does what `balance_of` does, and raises DistIRError if there is no division or none was
+    found.
     """
     found = balance_of(problem, method, time_limit)
     if isinstance(found, str):
@@ -70,9 +74,9 @@ def balance_of(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision | str:
     """
-    A division whose busiest stage has as little to do as possible; among those in the
-    order of the nodes' numbers one of least communication. If there is none, or none was
-    found in the time, the reason.
+    Returns a division whose busiest stage has as little to do as possible; among those in
+    the order of the nodes' numbers one of least communication. If there is none, or none
+    was found in the time, returns the reason.
     """
     search = _Dividing(problem, method, time_limit)
     order = InOrder(problem)
@@ -84,7 +88,7 @@ def balance_of(
 
 
 class _Dividing:
-    """One question, asked of the methods in turn."""
+    """One question, which is put to the methods in turn."""
 
     def __init__(self, problem: StageProblem, method: str, time_limit: float):
         one_of("method", method, METHODS, "stages")
@@ -93,19 +97,19 @@ class _Dividing:
         self.start = monotonic()
         self.end = self.start + time_limit
         self.is_exact = False
-        """Whether every division was taken into account."""
+        """Whether every division was considered."""
         self.found_by = "in-order"
         """The method that found the division to start from."""
 
     @property
     def tries_order(self) -> bool:
-        """Whether to look at the divisions in order."""
+        """Whether to try the divisions in the order of the nodes' numbers."""
         return self.method != "integer-program"
 
     def finish(
         self, start: Sequence[int] | None, cap: float, *, balanced: bool
     ) -> StageDivision | None:
-        """The better one of `start` and what the integer program finds."""
+        """Returns the better one of `start` and what the integer program finds."""
         problem = self.problem
         value = problem.bottleneck if balanced else problem.communication
         bound = max(sum(problem.loads) / problem.stages, *problem.loads)
@@ -144,7 +148,7 @@ class _Dividing:
 
 
 def _reason(problem: StageProblem, cap: float | None, is_exact: bool) -> str:
-    """What is in the way of a division."""
+    """Says what prevents a division."""
     limits: list[str] = []
     if cap is not None:
         limits.append(f"{cap:.6g} s of work a stage")

@@ -1,4 +1,4 @@
-"""Divisions of the nodes in the order of their numbers: dynamic programming."""
+"""Divides the nodes in the order of their numbers, by dynamic programming."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from distir.solver.stages.problem import TOLERANCE, Floats, StageProblem
 Ints = npt.NDArray[np.int64]
 
 HALVINGS = 60
-"""Of the interval in which the least load of the busiest stage is searched."""
+"""
+How often the interval is halved in which the least load of the busiest stage is searched.
+"""
 
 
 class InOrder:
     """
-    The divisions of a problem whose stages are stretches of the nodes in the order of
-    their numbers. These are all divisions if there is no other order, and few of them in a
-    graph of parallel branches.
+    The divisions of a problem whose stages are stretches of the nodes in the order of their
+    numbers. These are all divisions if there is no other order, and few of them in a graph
+    of parallel branches.
 
     A stretch `[start, end)` pays for every tensor that comes from outside and that a node
     in it needs. So what a division costs is the sum over its stretches, and the cheapest
-    division up to a node is that of one stage less up to where the last stretch begins.
-    For stretches of at most n nodes that takes n steps for each node and stage.
+    division up to a node is that of one stage less up to where the last stretch begins. For
+    stretches of at most n nodes that takes n steps for each node and stage.
     """
 
     def __init__(self, problem: StageProblem):
@@ -31,13 +33,16 @@ class InOrder:
         layers = np.zeros(problem.nodes)
         layers[list(problem.layer_nodes)] = 1
         count = _sums(layers)
-        # Where a stretch from each node has its first layer behind it.
+        # For each node, the first end of a stretch from it that contains a layer.
         self._first_end: Ints = np.searchsorted(count, count + 0.5).astype(np.int64)
         self._last_in_memory = self._memory_ends()
         self._changes = _changes(problem)
 
     def cheapest(self, cap: float) -> list[int] | None:
-        """The stage of each node: least communication, no load above `cap`; or None."""
+        """
+        Returns the stage of each node for the least communication with no load above `cap`;
+        None if there is no such division.
+        """
         size, count = self.problem.nodes, self.problem.stages
         last_end = self._last_ends(cap)
         at, index, amount = self._changes
@@ -75,7 +80,10 @@ class InOrder:
         return stages.tolist()
 
     def least_cap(self) -> float | None:
-        """The least load of the busiest stage; None if memory suffices for no division."""
+        """
+        Returns the least load of the busiest stage; None if memory suffices for no
+        division.
+        """
         low = max(self._loads[-1] / self.problem.stages, max(self.problem.loads))
         high = self._loads[-1]
         if not self._fits(high):
@@ -104,20 +112,25 @@ class InOrder:
         return bool(reached[-1])
 
     def _least_stretches(self, cap: float) -> Ints:
-        """How many stretches the nodes from each one on need at least."""
+        """Returns how many stretches the nodes from each one on need at least."""
         left = self._loads[-1] - self._loads[:-1]
         if cap <= 0:
             return np.ones(len(left), np.int64)
         return np.ceil(left / cap * (1 - TOLERANCE) - TOLERANCE).astype(np.int64)
 
     def _last_ends(self, cap: float) -> Ints:
-        """[stage, start]: where a stretch must end for load and memory to suffice."""
+        """
+        Returns the ends [stage, start] by which a stretch must end for load and memory to
+        suffice.
+        """
         allowed = cap * (1 + TOLERANCE)
         by_load = np.searchsorted(self._loads, self._loads[:-1] + allowed, "right") - 1
         return np.minimum(by_load, self._last_in_memory)
 
     def _memory_ends(self) -> Ints:
-        """[stage, start]: where a stretch must end for memory to suffice."""
+        """
+        Returns the ends [stage, start] by which a stretch must end for memory to suffice.
+        """
         problem, memory = self.problem, self.problem.memory
         ends = np.full((problem.stages, problem.nodes), problem.nodes, np.int64)
         if memory is None:
@@ -131,14 +144,15 @@ class InOrder:
 
 
 def _sums(values: object) -> Floats:
-    """The sums of the first 0, 1, ... values."""
+    """Returns the sums of the first 0, 1, ... values."""
     return np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
 
 
 def _changes(problem: StageProblem) -> tuple[Ints, Ints, Floats]:
     """
-    What stretches pay, as changes of changes: for stretches that begin at `at` or later,
-    those that end at `index` or later pay `amount` more. Sorted by `at`.
+    Returns what stretches pay, as second differences: of stretches that begin at `at` or
+    later, those that end at `index` or later pay `amount` more. The arrays are sorted by
+    `at`.
     """
     found: list[tuple[int, int, float]] = []
 

@@ -1,5 +1,5 @@
 """
-Divisions of any graph: an integer program in HiGHS.
+Divides any graph, by an integer program in HiGHS.
 
 A binary y[i, s] says whether node i is on stage s or a later one, so that an edge (i, j) is
 y[i, s] <= y[j, s], and node i is on stage s if x[i, s] = y[i, s] - y[i, s + 1] is 1. Each
@@ -7,9 +7,10 @@ stage has a row for its load. A tensor is brought to stage s if z[t, s] is 1, wh
 least x[c, s] - x[p, s] for its producer p and each consumer c: once for each stage.
 
 Under a load cap C most of the y are known. With T_a seconds of predecessors (direct or not)
-and T_d of successors, a node of t seconds has a stage between ceil((T_a + t) / C) - 1 and
-d - ceil((t + T_d) / C): the stages up to its own hold its predecessors and itself. (Rhino's
-upper bound counts from the wrong end, and without C as a constraint its bounds do not hold.)
+and T_d of successors, a node of t seconds has a stage between ceil((T_a + t) / C) - 1 and d
+- ceil((t + T_d) / C): the stages up to its own hold its predecessors and itself. (Rhino's
+upper bound counts from the wrong end, and without C as a constraint its bounds do not
+hold.)
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from distir.solver.program import ConstraintRows, LinearProgram
 from distir.solver.stages.problem import StageProblem
 
 SLACK = 1e-6
-"""To what precision the solver keeps constraints."""
+"""The precision to which the solver satisfies constraints."""
 
 
 @dataclass(frozen=True)
 class BoundedStages:
     """
-    `stages` of the nodes, or None where none were found; no division has an objective
+    The `stages` of the nodes, or None if none were found; no division has an objective
     below `bound`, which is infinite if there is none.
     """
 
@@ -41,7 +42,7 @@ class BoundedStages:
 
 
 def stage_bounds(problem: StageProblem, cap: float) -> tuple[list[int], list[int]]:
-    """The first and last stage that each node can be on under a load cap."""
+    """Returns the first and last stage that each node can be on under a load cap."""
     size, last = problem.nodes, problem.stages - 1
     loads = np.array(problem.loads, np.float64)
     follows = np.zeros((size, size), bool)
@@ -55,12 +56,12 @@ def stage_bounds(problem: StageProblem, cap: float) -> tuple[list[int], list[int
 
 
 def _stages_of(seconds: float, cap: float) -> int:
-    """How many stages that much work needs at least."""
+    """Returns how many stages that much work needs at least."""
     return ceil(seconds / cap * (1 - SLACK) - SLACK) if cap > 0 else 0
 
 
 def free_choices(problem: StageProblem, cap: float) -> int:
-    """How many of the binaries the bounds leave open."""
+    """Returns how many of the binaries the bounds leave open."""
     low, high = stage_bounds(problem, cap)
     return sum(max(h - n, 0) for n, h in zip(low, high, strict=True))
 
@@ -75,8 +76,8 @@ def solve(
 ) -> BoundedStages:
     """
     Minimises communication, or with `balanced` the load of the busiest stage, among the
-    divisions with no load above `cap`. `start` is such a division, if one is known. What
-    is there after `time_limit` seconds is given with the bound so far.
+    divisions with no load above `cap`. `start` is such a division, if one is known. After
+    `time_limit` seconds, returns what was found, with the bound so far.
     """
     low, high = stage_bounds(problem, cap)
     if any(n > h for n, h in zip(low, high, strict=True)):
@@ -85,7 +86,9 @@ def solve(
 
 
 class _Program:
-    """The integer program. Loads are in units of the cap, costs in that of the dearest."""
+    """
+    The integer program. Loads are in units of the cap, costs in units of the largest cost.
+    """
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class _Program:
         self._limit_memory()
 
     def solve(self, start: Sequence[int] | None, time_limit: float) -> BoundedStages:
-        """The answer within that many seconds."""
+        """Solves the program within that many seconds."""
         if self.is_impossible:
             return BoundedStages(None, np.inf)
         if not self._columns:
@@ -157,19 +160,19 @@ class _Program:
         return LinearProgram(costs, upper, table, len(self._later))
 
     def _column(self) -> int:
-        """A new column that is no binary."""
+        """Adds a column that is not binary, and returns its index."""
         self._columns += 1
         return self._columns - 1
 
     def _at_or_after(self, node: int, stage: int, sign: float) -> _Sum:
-        """sign * y[node, stage]."""
+        """Returns sign * y[node, stage]."""
         column = self._later.get((node, stage))
         if column is None:
             return _Sum([], sign * (stage <= self.low[node]))
         return _Sum([(column, sign)], 0.0)
 
     def _on(self, node: int, stage: int, sign: float = 1.0) -> _Sum:
-        """sign * x[node, stage]."""
+        """Returns sign * x[node, stage]."""
         return self._at_or_after(node, stage, sign) + self._at_or_after(
             node, stage + 1, -sign
         )
@@ -195,7 +198,7 @@ class _Program:
                 )
 
     def _weighted(self, weights: Sequence[float], stage: int, unit: float) -> _Sum:
-        """The weights of the nodes on a stage, negative."""
+        """Returns the negative weights of the nodes on a stage."""
         total = _Sum([], 0.0)
         for i, weight in enumerate(weights):
             if weight and self.low[i] <= stage <= self.high[i]:
@@ -225,7 +228,7 @@ class _Program:
             self._add(self._weighted(weights, stage, max(memory.limit, 1.0)), -1.0)
 
     def _transfers(self) -> list[tuple[int, float]]:
-        """Adds a column for each tensor and stage; gives the terms of the objective."""
+        """Adds a column for each tensor and stage; returns the terms of the objective."""
         terms: list[tuple[int, float]] = []
         for tensor in self.problem.tensors:
             if tensor.cost <= 0:

@@ -1,4 +1,4 @@
-"""What is to be divided into stages, and a division."""
+"""The problem of dividing a graph into stages, and a division."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from distir.solver.problem import relative_gap
 Floats = npt.NDArray[np.float64]
 
 TOLERANCE = 1e-9
-"""By which part of a limit rounding may exceed it."""
+"""By which fraction rounding may exceed a limit."""
 
 
 @dataclass(frozen=True)
 class SharedTensor:
     """
-    What a node gives to others: `cost` to bring it from the stage of its producer to
-    another one. It is brought to each stage once, however many consumers are there.
+    What a node gives to others: `cost` is the cost of bringing it from the stage of its
+    producer to another one. It is brought to each stage once, however many consumers are
+    there.
     """
 
     producer: int
@@ -34,11 +35,11 @@ class SharedTensor:
 @dataclass(frozen=True)
 class StageMemory:
     """
-    A limit to what the nodes of a stage occupy.
+    A limit on what the nodes of a stage occupy.
 
     - `fixed[i]`: bytes of node i whatever runs (parameters, gradients, optimizer state);
     - `kept[i]`: bytes that it keeps of each micro-batch from its forward to its backward;
-    - `in_flight[s]`: of how many micro-batches stage s keeps them at a time;
+    - `in_flight[s]`: the number of micro-batches that stage s keeps at a time;
     - `limit`: bytes.
     """
 
@@ -51,17 +52,19 @@ class StageMemory:
 @dataclass(frozen=True)
 class StageProblem:
     """
-    Give each node of a graph without cycles one of `stages` stages 0, 1, ..., none of a
-    node's predecessors a later one, so that no stage is empty.
+    The problem of assigning each node of a graph without cycles to one of `stages` stages
+    0, 1, ..., such that none of a node's predecessors is on a later one and no stage is
+    empty.
 
     - `loads[i]`: seconds of node i. What is computed backwards belongs to the node whose
-      forward it is: stages are mirrored, so a backward op is with its forward whatever is
-      chosen. (Rhino orders forward and backward alike, which does not keep them together.)
+      forward it is: stages are mirrored, so that a backward op is with its forward whatever
+      is chosen. (Rhino orders forward and backward alike, which does not keep them
+      together.)
     - `edges`: pairs (i, j), i < j, of nodes where j needs something of i: the nodes are
       numbered in an order in which they can run.
-    - `tensors`: what bringing values to other stages costs, gradients too, whose
+    - `tensors`: the costs of bringing values to other stages, and gradients too, whose
       producers come after their consumers.
-    - `layers`: each stage must have at least one of these nodes; all nodes if left out.
+    - `layers`: each stage must have at least one of these nodes; by default all nodes.
     - `memory`: a limit for each stage, or None.
 
     Raises DistIRError for more stages than layers.
@@ -85,7 +88,7 @@ class StageProblem:
 
     @property
     def nodes(self) -> int:
-        """How many there are."""
+        """The number of nodes."""
         return len(self.loads)
 
     @cached_property
@@ -96,10 +99,10 @@ class StageProblem:
     @cached_property
     def has_one_order(self) -> bool:
         """
-        Whether every division keeps to the order of the nodes' numbers. Where layers follow
+        Whether every division follows the order of the nodes' numbers. If layers follow
         each other, what leads to the first one is on the first stage in any case, and what
-        depends on the last one on the last stage, in whatever order they run; all others must
-        follow each other.
+        depends on the last one on the last stage, in whatever order they run; all others
+        must follow each other.
         """
         after = self._descendants
         layers = self.layer_nodes
@@ -117,29 +120,31 @@ class StageProblem:
 
     @cached_property
     def _descendants(self) -> Sequence[int]:
-        """The nodes that depend on each node, as bits."""
+        """Returns the nodes that depend on each node, as bits."""
         found = [0] * self.nodes
         for i, j in sorted(self.edges, reverse=True):
             found[i] |= 1 << j | found[j]
         return found
 
     def stage_loads(self, stages: Sequence[int]) -> Floats:
-        """Seconds of each stage."""
+        """Returns the seconds of each stage."""
         return _by_stage(self.loads, stages, self.stages)
 
     def bottleneck(self, stages: Sequence[int]) -> float:
-        """Seconds of the busiest stage."""
+        """Returns the seconds of the busiest stage."""
         return float(self.stage_loads(stages).max())
 
     def communication(self, stages: Sequence[int]) -> float:
-        """The cost of all tensors, each once for every stage that it is brought to."""
+        """
+        Returns the cost of all tensors, each once for every stage that it is brought to.
+        """
         return sum(
             t.cost * len({stages[c] for c in t.consumers} - {stages[t.producer]})
             for t in self.tensors
         )
 
     def stage_memory(self, stages: Sequence[int]) -> Floats:
-        """Bytes on each stage; zeros where memory is no matter."""
+        """Returns the bytes on each stage; zeros without a limit of memory."""
         memory = self.memory
         if memory is None:
             return np.zeros(self.stages)
@@ -168,10 +173,11 @@ class StageDivision:
     """
     The best division found, and how good it is at least.
 
-    - `stages`: of each node; `communication`, `bottleneck`: of the division;
-    - `objective`: that of the two which was to be small; `bound`: no division that is
-      allowed has less;
-    - `method`: what found it; `seconds`: how long that took.
+    - `stages`: the stage of each node; `communication`, `bottleneck`: those of the
+      division;
+    - `objective`: the one of the two that was minimised; `bound`: no allowed division has a
+      smaller one;
+    - `method`: the method that found it; `seconds`: how long that took.
     """
 
     stages: Sequence[int]
@@ -184,12 +190,15 @@ class StageDivision:
 
     @property
     def gap(self) -> float:
-        """How much more than the bound, as a fraction of the objective; 0 is proven."""
+        """
+        How far the objective is above the bound, as a fraction of the objective; 0 means
+        that it is proven.
+        """
         return relative_gap(self.objective, self.bound)
 
 
 def _by_stage(values: Sequence[float], stages: Sequence[int], count: int) -> Floats:
-    """The sum of the nodes' values on each stage."""
+    """Returns the sum of the nodes' values on each stage."""
     sums = np.zeros(count)
     np.add.at(sums, list(stages), np.asarray(values, np.float64))
     return sums

@@ -1,12 +1,16 @@
-"""`distir build`: a model of any size, without weights."""
+"""`distir build`: makes a model of any size, without weights."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
+    DTYPES,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -16,77 +20,198 @@ from distir.tools.training_arguments import add_training_arguments, differentiat
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-DTYPES = ("f32", "f16", "bf16")
+
+@dataclass(frozen=True)
+class _Option:
+    """An option that may be left out."""
+
+    help: str
+    type: Callable[[str], Any] | None = positive_integer
+    """The function that parses its value; None for a switch."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """
+    A model by name: where its builder is, the options that it needs unless a named size has
+    them, and its optional ones, by the builder's argument.
+    """
+
+    help: str
+    builder: str
+    needed: tuple[str, ...]
+    options: Mapping[str, _Option] = field(default_factory=dict[str, _Option])
+    loss: str = "cross_entropy"
+    norms: bool = False
+    """Whether it has batch normalisation, which behaves differently in training."""
+
+
+_TRANSFORMER = ("layers", "d_model", "heads", "vocab", "batch", "seq")
+_WRITTEN_OUT = _Option(
+    "write attention out in products and a softmax, instead of as one op", None
+)
+_FFN = _Option("width inside an MLP (default 4 times --d-model)")
+_IMAGE = _Option("height and width of a picture in pixels (default 224)")
+_CLASSES = _Option("classes (default 1000)")
+
+_MODELS = {
+    "gpt": _Model(
+        "a GPT-2 style decoder",
+        "builders:build_gpt",
+        _TRANSFORMER,
+        {
+            "dropout": _Option(
+                "ratio of embeddings, attention probabilities and residual branches that "
+                "a training step sets to zero (default 0); attention is written out then",
+                non_negative_number,
+            ),
+            "dropout_seed": _Option(
+                "seed of dropout's random numbers (default 0)", non_negative_integer
+            ),
+            "cache": _Option(
+                "each layer's keys and values are results too, for --decode to go on from",
+                None,
+            ),
+            "decode": _Option(
+                "the step that generates the next token from a cache of the keys and "
+                "values of N tokens; with --seq 1"
+            ),
+            "no_fused_attention": _WRITTEN_OUT,
+        },
+    ),
+    "moe": _Model(
+        "a decoder with GShard's mixtures of experts in every other layer",
+        "builders:build_moe",
+        (*_TRANSFORMER, "experts"),
+        {
+            "ffn": _Option("width inside an MLP or expert (default 4 times --d-model)"),
+            "capacity_factor": _Option(
+                "places of an expert, in those that evenly dealt tokens need (default 1)",
+                non_negative_number,
+            ),
+            "no_fused_attention": _WRITTEN_OUT,
+        },
+    ),
+    "mlp": _Model(
+        "dense layers of one width",
+        "builders:build_mlp",
+        ("layers", "d_model", "batch"),
+        loss="mse",
+    ),
+    "llama": _Model(
+        "a LLaMA: grouped queries, rotary positions, RMS norm, SwiGLU",
+        "models.llama:build_llama",
+        _TRANSFORMER,
+        {
+            "kv_heads": _Option("heads of keys and values (default --heads)"),
+            "ffn": _Option(
+                "width inside an MLP (default 8/3 of --d-model, up to a multiple of 256)"
+            ),
+            "theta": _Option(
+                "base of the rotary positions' wave lengths (default 10000)",
+                non_negative_number,
+            ),
+            "tied": _Option("the embedding is the output matrix too", None),
+        },
+    ),
+    "bert": _Model(
+        "a BERT that fills in left out tokens",
+        "models.bert:build_bert",
+        _TRANSFORMER,
+    ),
+    "t5": _Model(
+        "a T5: an encoder and a decoder with relative positions",
+        "models.t5:build_t5",
+        _TRANSFORMER,
+        {"target_seq": _Option("tokens of the target (default --seq)"), "ffn": _FFN},
+    ),
+    "vit": _Model(
+        "a vision transformer that classifies pictures",
+        "models.vit:build_vit",
+        ("layers", "d_model", "heads", "classes", "batch"),
+        {
+            "image": _IMAGE,
+            "patch": _Option("height and width of a patch in pixels (default 16)"),
+        },
+    ),
+    "wide-resnet": _Model(
+        "a ResNet of bottleneck blocks of any width",
+        "models.resnet:build_wide_resnet",
+        ("layers", "channels", "batch"),
+        {
+            "width_factor": _Option(
+                "channels of a 3 x 3 convolution, in those of a block (default 1)"
+            ),
+            "image": _IMAGE,
+            "classes": _CLASSES,
+        },
+        norms=True,
+    ),
+    "vgg": _Model(
+        "VGG19 without dropout",
+        "models.vgg:build_vgg",
+        ("batch",),
+        {
+            "image": _IMAGE,
+            "classes": _CLASSES,
+            "width": _Option("width of the hidden layers behind (default 4096)"),
+        },
+    ),
+    "unet": _Model(
+        "a U-Net that predicts the noise in a picture",
+        "models.unet:build_unet",
+        ("batch",),
+        {
+            "image": _Option("height and width of a picture in pixels (default 32)"),
+            "channels": _Option("channels of the first level (default 128)"),
+            "blocks": _Option("residual blocks of a level (default 2)"),
+            "attention_at": _Option(
+                "pixels a side where there is attention (default 16)"
+            ),
+            "groups": _Option("groups of a norm (default 32)"),
+        },
+        loss="mse",
+    ),
+}
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from distir.frontends.models import SIZES
+
     models: Any = parser.add_subparsers(dest="model", required=True, metavar="MODEL")
-    gpt = models.add_parser("gpt", help="a GPT-2 style decoder")
-    for name in ("layers", "d-model", "heads", "vocab", "batch", "seq"):
-        _add_size(gpt, name)
-    gpt.add_argument(
-        "--dropout",
-        type=non_negative_number,
-        metavar="P",
-        help="ratio of embeddings, attention probabilities and residual branches that a "
-        "training step sets to zero (default 0); attention is written out then",
-    )
-    gpt.add_argument(
-        "--dropout-seed",
-        type=non_negative_integer,
-        metavar="N",
-        help="seed of dropout's random numbers (default 0)",
-    )
-    gpt.add_argument(
-        "--cache",
-        action="store_true",
-        help="each layer's keys and values are results too, for --decode to go on from",
-    )
-    gpt.add_argument(
-        "--decode",
-        type=positive_integer,
-        metavar="N",
-        help="the step that generates the next token from a cache of the keys and values of "
-        "N tokens; with --seq 1",
-    )
-    _add_attention(gpt)
-    _add_common(gpt)
-    moe = models.add_parser(
-        "moe", help="a decoder with GShard's mixtures of experts in every other layer"
-    )
-    for name in ("layers", "d-model", "heads", "experts", "vocab", "batch", "seq"):
-        _add_size(moe, name)
-    moe.add_argument(
-        "--ffn",
-        type=positive_integer,
-        metavar="N",
-        help="width inside an MLP or expert (default 4 times --d-model)",
-    )
-    moe.add_argument(
-        "--capacity-factor",
-        type=non_negative_number,
-        default=1.0,
-        metavar="X",
-        help="places of an expert, in those that evenly dealt tokens need (default 1)",
-    )
-    _add_attention(moe)
-    _add_common(moe)
-    mlp = models.add_parser("mlp", help="dense layers of one width")
-    for name in ("layers", "d-model", "batch"):
-        _add_size(mlp, name)
-    _add_common(mlp)
-
-
-def _add_size(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(f"--{name}", type=positive_integer, required=True, metavar="N")
-
-
-def _add_attention(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-fused-attention",
-        action="store_true",
-        help="write attention out in products and a softmax, instead of as one op",
-    )
+    for name, model in _MODELS.items():
+        own = models.add_parser(name, help=model.help)
+        sizes = SIZES.get(name, {})
+        if sizes:
+            own.add_argument(
+                "--size",
+                choices=tuple(sizes),
+                help="a published size; options given besides replace its own",
+            )
+        for needed in model.needed:
+            own.add_argument(
+                _flag(needed),
+                type=positive_integer,
+                required=not any(needed in options for options in sizes.values()),
+                metavar="N",
+            )
+        for key, option in model.options.items():
+            if option.type is None:
+                own.add_argument(_flag(key), action="store_true", help=option.help)
+            else:
+                metavar = "X" if option.type is non_negative_number else "N"
+                own.add_argument(
+                    _flag(key),
+                    dest=key,
+                    type=option.type,
+                    metavar=metavar,
+                    help=option.help,
+                )
+        _add_common(own)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -105,25 +230,55 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def built(arguments: argparse.Namespace) -> ModuleOp:
-    """The program that the arguments ask for. Raises DistIRError."""
+    """Returns the program that the arguments ask for. Raises DistIRError."""
     from distir.tools.files import apply_passes
 
-    loss = "mse" if arguments.model == "mlp" else "cross_entropy"
-    differentiate = differentiate_pass(arguments, loss)
-    build = {"gpt": _gpt, "moe": _moe, "mlp": _mlp}[arguments.model]
-    module = build(arguments, differentiate is not None)
+    model = _MODELS[arguments.model]
+    differentiate = differentiate_pass(arguments, model.loss)
+    sizes = _sizes(model, arguments)
+    trains = differentiate is not None
+    if arguments.model == "gpt":
+        module = _gpt(sizes, arguments, trains)
+    else:
+        module = _builder(model.builder)(
+            **sizes, **({"trains": trains} if model.norms else {})
+        )
     if differentiate is not None:
         apply_passes(module, differentiate)
     return module
 
 
-def _sizes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sizes that all transformers have, from the arguments."""
-    names = ("layers", "d_model", "heads", "vocab", "batch", "dtype")
-    return {name: getattr(arguments, name) for name in names}
+def _builder(place: str) -> Callable[..., ModuleOp]:
+    module, name = place.split(":")
+    return getattr(import_module(f"distir.frontends.{module}"), name)
 
 
-def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the builder's arguments: those given, then those of the named size."""
+    from distir.errors import DistIRError
+    from distir.frontends.models import SIZES
+
+    named = getattr(arguments, "size", None)
+    published = SIZES.get(arguments.model, {})
+    sizes = dict(published[named]) if named else {}
+    for name in (*model.needed, *model.options):
+        value = getattr(arguments, name)
+        if value is not None and value is not False:
+            sizes[name] = value
+    missing = [_flag(name) for name in model.needed if name not in sizes]
+    if missing:
+        advice = f", or a --size ({', '.join(published)})" if published else ""
+        raise DistIRError(
+            f"distir build {arguments.model} needs {' and '.join(missing)}{advice}"
+        )
+    if sizes.pop("no_fused_attention", False):
+        sizes["fused_attention"] = False
+    return sizes | {"dtype": arguments.dtype}
+
+
+def _gpt(
+    sizes: dict[str, Any], arguments: argparse.Namespace, trains: bool
+) -> ModuleOp:
     from distir.errors import DistIRError
     from distir.frontends.builders import build_gpt
     from distir.frontends.gpt_decoding import build_gpt_decoding
@@ -137,42 +292,12 @@ def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
             "a cache of keys and values is for inference; leave out --training, or "
             "--decode and --cache"
         )
-    if arguments.decode:
-        if arguments.seq != 1 or arguments.cache:
-            raise DistIRError(
-                "--decode generates one token from a cache; add --seq 1 and leave out "
-                "--cache"
-            )
-        return build_gpt_decoding(**_sizes(arguments), cached=arguments.decode)
-    return build_gpt(
-        **_sizes(arguments),
-        seq=arguments.seq,
-        dropout=arguments.dropout or 0.0,
-        seed=arguments.dropout_seed or 0,
-        cache=arguments.cache,
-        fused_attention=not arguments.no_fused_attention,
-    )
-
-
-def _moe(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
-    from distir.frontends.builders import build_moe
-
-    return build_moe(
-        **_sizes(arguments),
-        experts=arguments.experts,
-        seq=arguments.seq,
-        ffn=arguments.ffn,
-        capacity_factor=arguments.capacity_factor,
-        fused_attention=not arguments.no_fused_attention,
-    )
-
-
-def _mlp(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
-    from distir.frontends.builders import build_mlp
-
-    return build_mlp(
-        layers=arguments.layers,
-        d_model=arguments.d_model,
-        batch=arguments.batch,
-        dtype=arguments.dtype,
-    )
+    decode, seed = sizes.pop("decode", None), sizes.pop("dropout_seed", 0)
+    if not decode:
+        return build_gpt(**sizes, seed=seed)
+    if sizes.pop("seq") != 1 or arguments.cache:
+        raise DistIRError(
+            "--decode generates one token from a cache; add --seq 1 and leave out --cache"
+        )
+    sizes.pop("fused_attention", None)
+    return build_gpt_decoding(**sizes, cached=decode)

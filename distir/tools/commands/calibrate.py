@@ -1,4 +1,4 @@
-"""`distir calibrate`: a profile of this machine."""
+"""`distir calibrate`: measures this machine and writes its profile."""
 
 from __future__ import annotations
 

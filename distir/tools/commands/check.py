@@ -1,4 +1,4 @@
-"""`distir check`: do two programs compute the same?"""
+"""`distir check`: compares what two programs compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distir distribute`: a sequential program becomes a distributed one."""
+"""`distir distribute`: turns a sequential program into a distributed one."""
 
 from __future__ import annotations
 

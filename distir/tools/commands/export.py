@@ -1,4 +1,4 @@
-"""`distir export`: the weights of a checkpoint, for others."""
+"""`distir export`: writes the weights of a checkpoint for other programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {arguments.checkpoint}"):
         tensors = read_model(arguments.checkpoint)
     try:
-        # What transformers asks of a file.
+        # transformers requires this of a file.
         save_file(tensors, output, metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
         raise DistIRError(f"cannot write {output}: {error}") from error

@@ -1,4 +1,4 @@
-"""`distir import`: a model becomes a sequential program and its weights."""
+"""`distir import`: turns a model into a sequential program and its weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import dimension, non_negative_integer
+from distir.tools.arguments import (
+    DTYPES,
+    NARROW_DTYPES,
+    dimension,
+    non_negative_integer,
+)
 from distir.tools.model_arguments import (
     add_transformers_arguments,
     imported_model,
@@ -15,8 +20,6 @@ from distir.tools.model_arguments import (
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 if TYPE_CHECKING:
-    from xdsl.dialects.builtin import ModuleOp
-
     from distir.frontends.imported_model import ImportedModel
 
 
@@ -47,6 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-fused-attention",
         action="store_true",
         help="keep attention as the file has it, instead of one op where it is written out",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="the type of parameters and of what is computed (default: as in the model); "
+        "the optimizer has f32 copies of parameters of 16 bits",
+    )
+    parser.add_argument(
+        "--autocast",
+        choices=NARROW_DTYPES,
+        help="mixed precision as PyTorch's autocast: parameters stay as they are, matrix "
+        "products are computed in 16 bits, norms, softmax and losses in f32",
     )
     parser.add_argument(
         "-o",
@@ -99,7 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
-    """The model that the arguments name, made what they ask for. Raises DistIRError."""
+    """
+    Imports the model that the arguments name, and prepares it as they ask. Raises
+    DistIRError.
+    """
     from distir.errors import DistIRError
 
     differentiate_pass(arguments)  # refuses options before the file is read
@@ -107,30 +125,36 @@ def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
         if getattr(arguments, option) and not arguments.training:
             raise DistIRError(f"--{option} is of use with --training only; add it")
     imported = imported_model(arguments)
-    prepare(imported.module, arguments)
+    prepare(imported, arguments)
     return imported
 
 
-def prepare(module: ModuleOp, arguments: argparse.Namespace) -> None:
+def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     """
-    Makes of a program as a frontend gives it what the arguments ask for: folded, with
-    repeated layers as functions, and differentiated. Raises DistIRError.
+    Makes of a program as a frontend gives it what the arguments ask for: folded, in their
+    types of floats, with repeated layers as functions, and differentiated. Raises
+    DistIRError.
     """
     from distir.dialects.train_ops.dropout import DropoutOp
     from distir.errors import DistIRError
+    from distir.frontends.imported_model import in_types_of
+    from distir.passes.autocast import precision_passes
     from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
 
+    module = imported.module
     differentiate = differentiate_pass(arguments)
     passes = [
         named_pass("fold-shapes"),
         RaisePatternsPass(attention=not arguments.no_fused_attention),
+        *precision_passes(arguments.dtype, arguments.autocast),
     ]
     if not arguments.no_outline:
         passes.append(named_pass("outline-repeats"))
     with progress("folding shapes, outlining repeated layers"):
         apply_passes(module, *passes)
+    imported.weights = in_types_of(module, imported.weights)
     if differentiate is None:
         return
     with progress("differentiating"):

@@ -1,4 +1,4 @@
-"""`distir lower`: a distributed program becomes a PyTorch package."""
+"""`distir lower`: turns a distributed program into a PyTorch package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+
+from distir.tools.arguments import add_kernels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count the memory that the package's processes hold at most, without needing "
         "it, beside what `distir simulate` says",
     )
+    add_kernels(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             weights,
             evaluation=arguments.evaluation,
             compiled=arguments.compile,
+            kernels=arguments.kernels,
         )
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(

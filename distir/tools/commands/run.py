@@ -1,4 +1,4 @@
-"""`distir run`: a distributed program on real processes."""
+"""`distir run`: runs a distributed program on real processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.tools.arguments import (
+    add_kernels,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let PyTorch's compiler (torch.compile) make kernels of the layers, which "
         "takes a while in the first step",
     )
+    add_kernels(parser)
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",
@@ -184,7 +186,7 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
 def _training(
     arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
 ) -> Training | None:
-    """The training that is asked for. Raises DistIRError."""
+    """Returns the training that is asked for, if any. Raises DistIRError."""
     from distir.lowering.launch import LearningRate, Training
 
     check_options(arguments)
@@ -269,10 +271,12 @@ def executed(
     settings: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    The results by name of a distributed program on processes of this machine, run as the
-    arguments say: with these weights, in a file and by name, and the inputs that are given.
-    `log` gets lines of text meanwhile. `settings` are the learning rates or weight decays of
-    all steps of a training. Raises DistIRError.
+    Runs a distributed program on processes of this machine, as the arguments say, and
+    returns its results by name.
+
+    `weights` are given in a file and by name, `given` are inputs. `log` is called with
+    lines of text meanwhile. `settings` are the learning rates or weight decays of all steps
+    of a training. Raises DistIRError.
     """
     from tempfile import TemporaryDirectory
 
@@ -303,6 +307,7 @@ def executed(
                 file,
                 evaluation=evaluates,
                 compiled=arguments.compile,
+                kernels=arguments.kernels,
             )
         with progress("running"):
             return run_package(

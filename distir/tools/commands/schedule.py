@@ -1,9 +1,16 @@
-"""`distir schedule`: what a script asks for is written into a program."""
+"""`distir schedule`: applies the schedule of a script to a program."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distir.tools.arguments import add_kernels, non_negative_number
+from distir.tools.tuning import add_tuning_arguments
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +36,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the program with the schedule in its IR form, which "
         "`distir-opt -p apply-schedule` carries out",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare each kernel of the schedule with the ops that it takes the place of: "
+        "results, gradients, and parts as its rule allows them. This runs the functions",
+    )
+    add_kernels(parser)
+    parser.add_argument(
+        "--timeout",
+        type=non_negative_number,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the checks of one kernel may take (default 60)",
+    )
+    add_tuning_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.passes.apply_schedule import ApplySchedulePass
+    from distir.planning.programs import batch_of
+    from distir.scheduling.recorder import SEQUENCE
     from distir.scheduling.script import add_schedules, read_script
     from distir.tools.files import (
         apply_passes,
@@ -42,22 +66,74 @@ def run(arguments: argparse.Namespace) -> int:
         verify,
         write_program,
     )
-    from distir.tools.reporting import note, progress
+    from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.tools.tuning import check_tuning_arguments, tune
 
-    if arguments.output is None and not arguments.print:
-        raise DistIRError("say with -o where the program goes, or --print the schedule")
+    check_tuning_arguments(arguments)
+    asked = (arguments.output, arguments.print, arguments.verify, arguments.tune)
+    if not any(asked):
+        raise DistIRError(
+            "say with -o where the program goes, --print the schedule, --verify its "
+            "kernels, or --tune its knobs"
+        )
+    if arguments.kernels and not arguments.verify:
+        raise DistIRError("--kernels is of use with --verify only; add it")
+    if arguments.verify and arguments.tune is not None:
+        raise DistIRError("--verify and --tune are two commands; leave out one of them")
+    paths = [arguments.program, *arguments.also]
     with progress(f"reading {arguments.program}"):
-        module = read_program(arguments.program)
-    add_schedules(module, read_script(arguments.script))
+        modules = [read_program(path) for path in paths]
+    schedules, interrupted = read_script(arguments.script), False
+    module, source = modules[0], arguments.program
+    add_schedules(module, schedules)
     verify(module)
     if arguments.print:
         print(module)
-    if arguments.output is None:
-        return 0
-    with progress("applying the schedule"):
-        apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
-    beside = keep_weights_reachable(module, arguments.program, arguments.output)
-    if beside is not None:
-        note(f"the weights are now also at {beside}, beside {arguments.output.name}")
-    write_program(module, arguments.output)
-    return 0
+    if arguments.tune is not None:
+        found = next((s for s in schedules if s.sym_name.data == SEQUENCE), None)
+        if found is None:
+            raise DistIRError(f"{arguments.script} holds no schedule @{SEQUENCE}")
+        found.detach()
+        best, module, interrupted = tune(arguments, modules, found)
+        source = next(
+            p
+            for p, m in zip(paths, modules, strict=True)
+            if batch_of(m) == best.plan.batch
+        )
+    elif arguments.output is not None or arguments.verify:
+        with progress("applying the schedule"):
+            apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
+    if arguments.verify:
+        _verify(module, arguments)
+    if arguments.output is not None:
+        beside = keep_weights_reachable(module, source, arguments.output)
+        if beside is not None:
+            note(
+                f"the weights are now also at {beside}, beside {arguments.output.name}"
+            )
+        write_program(module, arguments.output)
+    return INTERRUPTED if interrupted else 0
+
+
+def _verify(module: ModuleOp, arguments: argparse.Namespace) -> None:
+    """Verifies the kernels of a program and prints how far they are from their references."""
+    from distir.scheduling.kernel_verification import verify_kernels
+    from distir.tools.reporting import progress, table
+
+    with progress("verifying kernels"):
+        found = verify_kernels(module, arguments.kernels, arguments.timeout)
+    table(
+        ["kernel", "implementation", "rule", "difference", "of the gradient"],
+        [
+            [
+                f"@{each.kernel.symbol}",
+                each.kernel.implementation.data,
+                each.kernel.rule.data,
+                f"{each.difference:.1e}",
+                ""
+                if each.gradient_difference is None
+                else f"{each.gradient_difference:.1e}",
+            ]
+            for each in found
+        ],
+    )

@@ -1,47 +1,33 @@
-"""`distir search`: the best of many ways to distribute a program."""
+"""`distir search`: finds the best of many ways to distribute a program."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.tools.arguments import (
+    add_backend_argument,
     add_cluster_arguments,
     add_profile_argument,
-    names,
     positive_integer,
-    positive_integers,
 )
 from distir.tools.auto_search import (
     add_auto_arguments,
     check_auto_arguments,
     search_options,
 )
+from distir.tools.grid_arguments import add_grid_arguments, add_jobs_argument
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.planning.grid import Programs, Result, Simulated
+    from distir.planning.grid import Result, Simulated
     from distir.planning.plan import SearchOptions
     from distir.planning.plan_search import PlanSearch
     from distir.solver.clock import Clock
-
-
-def _degrees(text: str) -> tuple[int, int, int]:
-    found = positive_integers(text)
-    if len(found) != 3:
-        raise ArgumentTypeError(f"{text!r} is not of the form D,T,P")
-    return found[0], found[1], found[2]
-
-
-def _stages(text: str) -> tuple[int, ...]:
-    if any(part not in ("0", "1", "2", "3") for part in text.split(",")):
-        raise ArgumentTypeError(f"{text!r} is not a list of ZeRO stages from 0 to 3")
-    return tuple(int(part) for part in text.split(","))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,68 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_arguments(parser)
     add_profile_argument(parser)
-    grid = parser.add_argument_group("the grid")
-    grid.add_argument(
-        "--world-size",
-        type=positive_integer,
-        metavar="N",
-        help="devices that each configuration uses: all d x t x p = N (default: "
-        "those of --devices, or all of the cluster)",
-    )
-    grid.add_argument(
-        "--degrees",
-        type=_degrees,
-        action="append",
-        default=[],
-        metavar="D,T,P",
-        help="only these data-parallel, tensor-parallel and pipeline degrees; may be "
-        "repeated",
-    )
-    grid.add_argument(
-        "--micro-batches",
-        type=positive_integers,
-        default=(),
-        metavar="K,...",
-        help="numbers of micro-batches of a pipeline (default 2,4,...,128); if given, a "
-        "training step accumulates gradients on a single pipeline rank too",
-    )
-    grid.add_argument(
-        "--zero",
-        type=_stages,
-        default=(),
-        metavar="STAGE,...",
-        help="ZeRO stages of a training step (default 0; with --auto all)",
-    )
-    grid.add_argument(
-        "--checkpoint",
-        type=names,
-        default=(),
-        metavar="POLICY,...",
-        help="what a training step recomputes: none, full, whole, selective (default none; with "
-        "--auto all)",
-    )
-    grid.add_argument(
-        "--schedules",
-        type=names,
-        default=(),
-        metavar="NAME,...",
-        help="pipeline schedules (default: 1f1b, or forward for inference)",
-    )
-    grid.add_argument(
-        "--overlap",
-        type=names,
-        default=(),
-        metavar="off,on",
-        help="whether communication overlaps computation: off, on or both (default off; "
-        "with --auto both)",
-    )
-    grid.add_argument(
-        "--buckets",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="send neighbouring tensors, such as the gradients of a layer, in one message "
-        "(default), as `distir distribute` does, or each tensor in a message of its own",
-    )
+    add_grid_arguments(parser)
     add_auto_arguments(parser)
     parser.add_argument(
         "--top",
@@ -126,12 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many of the best to list (default 10)",
     )
     parser.add_argument(
-        "--jobs",
+        "--measure",
         type=positive_integer,
-        default=0,
         metavar="N",
-        help="processes (default: one for each core)",
+        help="run the N best plans on processes of this machine, one for each device, and "
+        "choose the fastest; also say how alike the simulator and the machine rank them",
     )
+    add_backend_argument(parser)
+    add_jobs_argument(parser)
     parser.add_argument(
         "--resume",
         type=Path,
@@ -211,13 +138,28 @@ def run(arguments: argparse.Namespace) -> int:
     if not ranked(results):
         raise DistIRError(nothing_fits(results))
     _report(results, arguments.top)
+    _measure(search, arguments)
     if arguments.save_plan is not None:
         _save_plan(search, arguments.save_plan)
-    if arguments.output is not None:
-        best = ranked(results)[0]
+    best = search.best
+    if arguments.output is not None and best is not None:
         path = by_batch[best.plan.batch]
-        _write_best(best, results, search.programs, path, arguments.output)
+        _write_best(search, best, path, arguments.output)
     return 0
+
+
+def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
+    """Runs the best plans on this machine, if that is asked for, and reports the result."""
+    from distir.lowering.step_times import StepTiming
+    from distir.tools.plan_runs import report_runs, run_plans
+    from distir.tools.reporting import progress
+
+    if arguments.measure is None:
+        return
+    with progress("running the fastest plans"):
+        timing = StepTiming(arguments.backend)
+        runs = run_plans(search, arguments.measure, timing)
+    report_runs(runs)
 
 
 def _run_auto(
@@ -226,7 +168,10 @@ def _run_auto(
     modules: list[ModuleOp],
     clock: Clock,
 ) -> int:
-    """The search beyond the grid: the best plan found, even if the user interrupts."""
+    """
+    Runs the search beyond the grid; writes the best plan found, even if the user
+    interrupts.
+    """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found
     from distir.planning.grid import batch_of
@@ -247,6 +192,8 @@ def _run_auto(
     if best is None:
         raise DistIRError(nothing_found(found))
     _report(results, arguments.top)
+    _measure(found, arguments)
+    best = found.best or best
     if arguments.explain:
         explain(found)
     if arguments.save_plan is not None:
@@ -316,11 +263,7 @@ def _write_json(path: Path, results: Sequence[Result], finished: bool) -> None:
 
 
 def _write_best(
-    best: Simulated,
-    results: list[Result],
-    programs: Programs,
-    source: Path,
-    output: Path,
+    search: PlanSearch, best: Simulated, source: Path, output: Path
 ) -> None:
     from distir.passes.distribute import DistributePass
     from distir.planning.annotations import add_notes, read_notes
@@ -328,10 +271,11 @@ def _write_best(
     from distir.tools.files import apply_passes, keep_weights_reachable, write_program
     from distir.tools.reporting import note
 
-    module: ModuleOp = programs(best.plan.batch)
+    module: ModuleOp = search.programs(best.plan.batch)
     assert isinstance(best.plan, GridPlan)
     apply_passes(module, DistributePass.of(best.plan.options()))
-    add_notes(module, [chosen(best, results)])
+    results = list(search.results.values())
+    add_notes(module, [search.measured_note() or chosen(best, results)])
     for text in read_notes(module):
         note(text)
     keep_weights_reachable(module, source, output)

@@ -1,6 +1,6 @@
 """
-`distir simulate`: what a distributed program costs on its cluster, or what a sequential one
-would cost, distributed like that.
+`distir simulate`: predicts what a distributed program costs on its cluster, or what a
+sequential one would cost if it were distributed with the options given.
 """
 
 from __future__ import annotations

@@ -1,1 +1,7 @@
-"""The parts of `overlap-communication`: which collectives go where."""
+"""
+The rewrites behind `overlap-communication`: where collectives go, and which are
+asynchronous.
+
+`kinds` classifies communication, `hoist` and `sink` move it across calls, `place` and
+`beside` order the ops of a function.
+"""

@@ -1,9 +1,9 @@
 """
-Gatherings of activations start before a contraction that does not need them.
+Moves gathers of activations before a contraction that does not need them.
 
-What a forward kept in parts for the backward (sequence parallelism) is there long before it
-is used. Started before the last contraction in front of its use, it arrives while that
-one is computed, and leaves the links free for what follows.
+With sequence parallelism, what a forward keeps in parts for the backward is there long
+before it is used. A gather that starts before the last contraction in front of its use
+completes while that one is computed, and leaves the links free for what follows.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from distir.sharding.rule import rule_for
 from distir.transforms.overlap.kinds import kind_of
 
 FREE = VIEWS | {"onnx.Constant"}
-"""Ops that take no time."""
+"""The names of ops that take no time."""
 
 
 def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
-    """The ops in an order in which gatherings of activations start that early."""
+    """Returns the ops in an order in which gathers of activations start that early."""
     found = list(ops)
     for op in ops:
         if isinstance(op, AllGatherOp) and kind_of(op) == "tp":
@@ -33,8 +33,8 @@ def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
 
 def _move(ops: list[Operation], gather: AllGatherOp) -> None:
     """
-    Moves a gathering, with the views that lead to it, before the last contraction in front
-    of it; not across calls, and not if something else in between gives its operand.
+    Moves a gather, with the views that lead to it, before the last contraction in front of
+    it, but not across calls or another op that computes its operand.
     """
     place = {op: i for i, op in enumerate(ops)}
     here = place[gather]

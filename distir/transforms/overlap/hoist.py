@@ -1,9 +1,9 @@
 """
-Gatherings of arguments move out of functions, in front of their calls.
+Moves gathers of arguments out of functions, in front of their calls.
 
-There they can start before the call: while the layer before is computed, the parameters of
-the next one arrive. Only functions that call no others are concerned (layers). Out of larger
-ones, such as the stages of a pipeline, all of their parameters would be gathered at once.
+There they can start before the call: while one layer is computed, the parameters of the
+next one arrive. Only functions that call no others (layers) are changed. From larger ones,
+such as the stages of a pipeline, all of their parameters would be gathered at once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from distir.transforms.repeats.naming import specialise
 
 def hoist_gathers(module: ModuleOp) -> bool:
     """
-    Moves gatherings of arguments from functions without calls to their callers; whether
-    there were any.
+    Moves gathers of arguments from functions without calls to their callers; returns
+    whether there were any.
     """
     found = False
     *called, _ = reachable_functions(module)
@@ -41,8 +41,8 @@ def hoist_gathers(module: ModuleOp) -> bool:
 
 def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
     """
-    The gatherings of parameters in a function whose operand is an argument that nothing else
-    uses.
+    Returns the gathers of parameters in a function whose operand is an argument without
+    other uses.
     """
     return [
         op

@@ -1,8 +1,8 @@
 """
-What communication is for, by what it comes from and where it goes.
+Classifies communication by where its operand comes from and where its result goes.
 
-- `dp`: reductions of gradients, and of whatever else no contraction needs in this step;
-- `params`: gatherings of parameters that are stored in parts, or updated in parts;
+- `dp`: reductions of gradients, and of all else that no contraction needs in this step;
+- `params`: gathers of parameters that are stored in parts, or updated in parts;
 - `tp`: all other collectives, of activations and their gradients;
 - `pp`: sends.
 """
@@ -39,8 +39,8 @@ REDUCTIONS = (AllReduceOp, ReduceScatterOp)
 
 def chain_from_argument(gather: AllGatherOp) -> list[Operation]:
     """
-    A gathering of an argument, after the ops on that alone that nothing else uses (a cast);
-    none if it gathers something else.
+    Returns a gather of an argument, after the ops (a cast) between them that nothing else
+    uses; nothing if it gathers something else.
     """
     chain: list[Operation] = [gather]
     while not isinstance(source := chain[0].operands[0], BlockArgument):
@@ -56,11 +56,11 @@ def chain_from_argument(gather: AllGatherOp) -> list[Operation]:
 
 
 _KIND = "overlap.kind"
-"""The attribute of an op that says its kind, while a program is worked on."""
+"""The attribute of an op that holds its kind while a program is rewritten."""
 
 
 def write_kinds(module: ModuleOp) -> None:
-    """Writes onto each collective and send what it is for, for `kind_of`."""
+    """Writes its kind onto each collective and send, for `kind_of`."""
     kinds = _Kinds(module)
     for op in module.walk():
         if isinstance(op, CollectiveOp | SendOp):
@@ -68,24 +68,24 @@ def write_kinds(module: ModuleOp) -> None:
 
 
 def kind_of(op: Operation) -> str:
-    """What was written onto a collective or send; nothing for other ops."""
+    """Returns the kind written onto a collective or send; "" for other ops."""
     kind = op.attributes.get(_KIND)
     return kind.data if isinstance(kind, StringAttr) else ""
 
 
 def write_kind(op: Operation, kind: str) -> None:
-    """Writes onto one op what it is for."""
+    """Writes a kind onto one op."""
     op.attributes[_KIND] = StringAttr(kind)
 
 
 def erase_kinds(module: ModuleOp) -> None:
-    """Takes away what was written."""
+    """Removes the kinds that were written."""
     for op in module.walk():
         op.attributes.pop(_KIND, None)
 
 
 class _Kinds:
-    """The kinds of the collectives and sends of a program."""
+    """Finds the kinds of the collectives and sends of a program."""
 
     def __init__(self, module: ModuleOp):
         self._functions = functions(module)
@@ -100,7 +100,7 @@ class _Kinds:
         self._needed = self._needed_in_this_step(reachable)
 
     def of(self, op: CollectiveOp | SendOp) -> Kind:
-        """What an op of the program communicates for."""
+        """Returns the kind of an op of the program."""
         if isinstance(op, SendOp):
             return "pp"
         if isinstance(op, REDUCTIONS):
@@ -114,7 +114,10 @@ class _Kinds:
         return "tp"
 
     def _arguments_of_parameters(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
-        """Arguments that hold parameters of the program, of the entry and in all calls."""
+        """
+        Returns the arguments, of the entry and of all callees, that hold parameters of the
+        program.
+        """
         *_, entry = reachable
         roles = zip(entry.body.block.args, argument_roles(entry), strict=True)
         found: set[SSAValue] = {arg for arg, role in roles if role == "parameter"}
@@ -128,7 +131,7 @@ class _Kinds:
         return found
 
     def _needed_in_this_step(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
-        """Values that contractions of the program depend on."""
+        """Returns the values that contractions of the program depend on."""
         pending: list[SSAValue] = []
         for function in reachable:
             for op in function.body.block.ops:
@@ -144,7 +147,7 @@ class _Kinds:
         return found
 
     def _sources(self, value: SSAValue) -> Sequence[SSAValue]:
-        """What a value is computed from, across calls."""
+        """Returns the values that a value is computed from, across calls."""
         if isinstance(value, BlockArgument):
             function = value.block.parent_op()
             assert isinstance(function, FuncOp)

@@ -1,15 +1,15 @@
 """
-The order of a function's ops, such that communication and computation overlap.
+Orders a function's ops such that communication and computation overlap.
 
 - A reduction starts where its operand is computed.
-- A gathering of a parameter (ZeRO stage 3) starts at most so many uses of
-  gathered parameters ahead of its own: gathered parameters take memory.
-- A gathering of what a backward kept in parts (sequence parallelism) starts before the
-  contraction in front of it, beside which it runs.
-- What only takes reduced values to the function's results (an optimizer's updates) comes
+- A gather of a parameter (ZeRO stage 3) starts at most so many uses of gathered parameters
+  ahead of its own use, as gathered parameters take memory.
+- A gather of what a backward kept in parts (sequence parallelism) starts before the
+  contraction in front of it, during which it runs.
+- Ops that only take reduced values to the function's results (an optimizer's updates) come
   last, in the order in which the reductions started.
 
-The order of collectives is the same for all devices, as it is that of the one program.
+The order of collectives is the same on all devices, as there is one program for all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from distir.transforms.overlap.beside import FREE, gathered_beside_contractions
 from distir.transforms.overlap.kinds import REDUCTIONS, chain_from_argument, kind_of
 
 Arrivals = tuple[int, ...]
-"""Results of a function that may still be on their way, in the order of their start."""
+"""
+The indices of a function's results that may still be in flight when it returns, in the
+order in which they started.
+"""
 
 _STAYING = (CallOp, SendOp, *REDUCTIONS)
 
@@ -35,9 +38,10 @@ _STAYING = (CallOp, SendOp, *REDUCTIONS)
 @dataclass
 class CommunicationPlacer:
     """
-    Orders the ops of functions, callees first. `arrivals` has what the functions so far
-    return before it is there; `ahead` bounds gathering. Communication of these `kinds`
-    (`write_kinds`) is placed, and made asynchronous.
+    Orders the ops of functions, callees before callers. `arrivals` holds, for the functions
+    done so far, the results that they return while these are in flight; `ahead` bounds how
+    early gathers start. Communication of these `kinds` (see `write_kinds`) is moved and
+    made asynchronous.
     """
 
     ahead: int
@@ -45,7 +49,7 @@ class CommunicationPlacer:
     arrivals: dict[str, Arrivals] = field(default_factory=dict[str, Arrivals])
 
     def place(self, function: FuncOp) -> None:
-        """Orders the ops and marks what is asynchronous."""
+        """Orders the ops of a function and marks those that are asynchronous."""
         block = function.body.block
         ops = list(block.ops)
         end = ops.pop()
@@ -63,7 +67,10 @@ class CommunicationPlacer:
         self.arrivals[function.sym_name.data] = self._returned(ops, end)
 
     def _arriving(self, op: Operation) -> list[SSAValue]:
-        """What is on its way after an op, in the order of the starts."""
+        """
+        Returns the results of an op that are in flight after it, in the order in which they
+        started.
+        """
         if isinstance(op, CallOp):
             indices = self.arrivals.get(op.callee.string_value(), ())
             return [op.results[i] for i in indices]
@@ -79,8 +86,9 @@ class CommunicationPlacer:
 
     def _updates_late(self, ops: Sequence[Operation], end: ReturnOp) -> list[Operation]:
         """
-        Moves ops to the end that reduced values go through on their way to the results,
-        and nothing else needs; in the order in which the last of their operands started.
+        Moves to the end the ops that reduced values go through on their way to the results
+        and that nothing else needs, in the order in which the last of their operands
+        started.
         """
         key: dict[SSAValue, int] = {}
         keys: dict[Operation, int] = {}
@@ -121,7 +129,7 @@ def _reductions_early(
 
 
 def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
-    """Puts gatherings of arguments that many uses of gathered arguments ahead."""
+    """Moves gathers of arguments ahead by that many uses of gathered arguments."""
     place = {op: i for i, op in enumerate(ops)}
     chains: dict[Operation, list[Operation]] = {}
     for op in ops:
@@ -147,7 +155,7 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
 def _mark(ops: Sequence[Operation], kinds: Collection[str]) -> None:
     """
     Makes collectives of these kinds asynchronous where something is computed between their
-    start and the first use of their result, and all sends if they are one of the kinds.
+    start and the first use of their result; and all sends, if these are among the kinds.
     """
     place = {op: i for i, op in enumerate(ops)}
     busy = [0]
@@ -170,8 +178,8 @@ def place_functions(
     reachable: Sequence[FuncOp], ahead: int, kinds: Collection[str]
 ) -> Mapping[str, Arrivals]:
     """
-    Orders the ops of all functions, which come callees first, for communication of these
-    kinds to overlap.
+    Orders the ops of all functions, given callees first, such that communication of these
+    kinds overlaps; returns the results of each function that are in flight when it returns.
     """
     placer = CommunicationPlacer(ahead, kinds)
     for function in reachable:

@@ -1,9 +1,9 @@
 """
-Reductions of what a call gives move into the called function.
+Moves reductions of a call's results into the called function.
 
 There they can start as soon as their operand is computed, while the function goes on. A
 pipeline's backward function then reduces gradients in the call for the last micro-batch
-only: that call gets a function of its own.
+only, which therefore calls a function of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from distir.transforms.overlap.kinds import REDUCTIONS, kind_of, write_kind
 
 @dataclass(frozen=True)
 class _Reduction:
-    """A collective as it may stand elsewhere: what it is, its axes and its result's type."""
+    """A collective without its operand: what it is, its axes and its result's type."""
 
     kind: type[CollectiveOp]
     axes: ArrayAttr[StringAttr]
@@ -52,13 +52,15 @@ class _Reduction:
 
 
 _Sunk = tuple[tuple[int, tuple[_Reduction, ...]], ...]
-"""Per result of a function the reductions that follow it, where there are any."""
+"""
+For each result of a function that is reduced, its index and the reductions that follow it.
+"""
 
 
 def sink_reductions(module: ModuleOp, kinds: Collection[str]) -> None:
     """
-    Moves reductions of these kinds (`write_kinds`) into the functions whose results they
-    reduce, callers first.
+    Moves reductions of these kinds (see `write_kinds`) into the functions whose results
+    they reduce, callers first.
     """
     pending = list(reversed(reachable_functions(module)))
     while pending:
@@ -81,7 +83,10 @@ def sink_reductions(module: ModuleOp, kinds: Collection[str]) -> None:
 
 
 def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
-    """The reductions of a call's results that the callee can do where it computes them."""
+    """
+    Returns the reductions of a call's results that the callee can do where it computes
+    them.
+    """
     returned = return_op(callee).operands
     found: list[tuple[int, tuple[_Reduction, ...]]] = []
     for i, result in enumerate(call.results):
@@ -98,7 +103,7 @@ def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
 
 
 def _only_reduction(value: SSAValue) -> CollectiveOp | None:
-    """The reduction of a value if nothing else uses it; else None."""
+    """Returns the reduction of a value if it is the value's only use, else None."""
     users = [use.operation for use in value.uses]
     if len(users) == 1 and isinstance(users[0], REDUCTIONS):
         return users[0]
@@ -106,7 +111,7 @@ def _only_reduction(value: SSAValue) -> CollectiveOp | None:
 
 
 def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
-    """A copy of a function that reduces some of its results."""
+    """Returns a copy of a function that reduces some of its results."""
     original = functions(module)[name]
     function = original.clone()
     function.properties["sym_name"] = StringAttr(
@@ -129,7 +134,7 @@ def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
 
 
 def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
-    """Lets the call take the function that reduces, in place of the reductions."""
+    """Makes the call use the function that reduces, and removes the reductions after it."""
     outputs = function.function_type.outputs.data
     new = made_with(call, call.operands, outputs)
     new.properties["callee"] = SymbolRefAttr(function.sym_name)

@@ -1,6 +1,7 @@
 """
-Groups of ops that are one operator of ONNX, recognised by what they compute, never by names.
+Recognises groups of ops that are one operator of ONNX, by what they compute, never by
+names.
 
-`match` asks about values and `masks` about masks; `attention`, `normalization`, `activation`
-and `slices` are the patterns; `raising` looks for them in a whole program.
+`match` and `masks` answer questions about values and masks; `attention`, `normalization`,
+`activation` and `slices` are the patterns; `raising` applies them to a whole program.
 """

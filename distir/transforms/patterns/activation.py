@@ -1,4 +1,4 @@
-"""GELU and SiLU written out in elementary ops."""
+"""Recognises GELU and SiLU that are written out in elementary ops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import pi, sqrt
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import (
     close,
     factors,
@@ -20,7 +20,10 @@ from distir.transforms.patterns.match import (
 
 
 def raise_gelu(op: OnnxOp) -> bool:
-    """Whether `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, ends here; it becomes a Gelu."""
+    """
+    If `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, ends at this op, replaces it by a
+    Gelu; returns whether it did.
+    """
     if op.name not in ("onnx.Mul", "onnx.Div"):
         return False
     constant, values = product(op)
@@ -50,7 +53,9 @@ def _is_scaled(value: SSAValue, x: SSAValue, scale: float) -> bool:
 
 
 def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
-    """`sqrt(2/pi) (x + 0.044715 x^3)`, also with x taken out of the sum."""
+    """
+    Whether a value is `sqrt(2/pi) (x + 0.044715 x^3)`, also with x factored out of the sum.
+    """
     constant, values = factors(value)
     if not close(constant, sqrt(2 / pi), x):
         return False
@@ -70,7 +75,7 @@ def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
 
 
 def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
-    """`0.044715 x^exponent`."""
+    """Whether a value is `0.044715 x^exponent`."""
     constant, values = factors(value)
     if not close(constant, 0.044715, x):
         return False
@@ -90,7 +95,7 @@ def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
 
 
 def raise_silu(op: OnnxOp) -> bool:
-    """Whether `op` is `x sigmoid(x)`; it becomes a Swish."""
+    """If `op` is `x sigmoid(x)`, replaces it by a Swish; returns whether it did."""
     if op.name != "onnx.Mul":
         return False
     for i in (0, 1):

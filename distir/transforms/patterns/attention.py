@@ -1,10 +1,11 @@
 """
-Scaled dot-product attention, written out in products and a softmax, becomes `onnx.Attention`.
+Recognises scaled dot-product attention that is written out in products and a softmax.
 
-What is recognised: `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features],
-with factors of queries and keys as part of the scale, keys and values repeated for groups of
-query heads, a soft cap, and masks that are added or that scores are filled by, such as one that
-hides what is behind each query and one for distances (ALiBi).
+It becomes `onnx.Attention`. The pattern is `softmax(cap(scale Q K^T) + masks) V` over
+[batch, heads, length, features], where factors of queries and keys may be part of the
+scale, keys and values may be repeated for groups of query heads, scores may have a soft
+cap, and masks may be added or fill the scores, such as a causal mask or one for distances
+(ALiBi).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from xdsl.dialects.builtin import Float32Type, Float64Type, i1
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, tensor_type
 from distir.transforms.patterns.attention_scores import Fill, Scores, readings
 from distir.transforms.patterns.known_arrays import KnownArrays, once
@@ -42,7 +44,7 @@ from distir.transforms.patterns.match import (
 
 class AttentionRaiser:
     """
-    Puts `onnx.Attention` in the place of attention that is written out in a program without
+    Replaces attention that is written out by `onnx.Attention`, in a program without
     layouts: a sequential one, or that of one rank.
     """
 
@@ -52,13 +54,13 @@ class AttentionRaiser:
 
     def replace(self, op: OnnxOp) -> bool:
         """
-        Whether `op`, the product with the values, is the end of attention; then it is
-        replaced.
+        If `op`, a product with the values, is the end of attention, replaces it; returns
+        whether it did.
 
         `onnx.Attention` gives 0 for a query whose mask is minus infinity everywhere, where
         the written-out form gives NaN. So a mask must be finite as far as its ops tell,
-        unless the program itself turns NaN weights into 0. A mask that a parameter goes into
-        stays written out, where its gradient costs less.
+        unless the program itself turns NaN weights into 0. A mask that depends on a
+        parameter stays written out, where its gradient is cheaper.
         """
         if op.name != "onnx.MatMul" or layout_of(op.results[0]) is not None:
             return False
@@ -89,7 +91,7 @@ class AttentionRaiser:
     def _read_masks(
         self, scores: Scores, shape: Sequence[int], is_guarded: bool
     ) -> _Masks | None:
-        """The masks of scores; None if `onnx.Attention` cannot have them."""
+        """Returns the masks of scores; None if `onnx.Attention` cannot have them."""
         found = _Masks()
         for mask in scores.masks:
             if self._is_causal(mask, shape):
@@ -103,7 +105,7 @@ class AttentionRaiser:
         return found
 
     def _takes(self, mask: SSAValue | Fill, is_guarded: bool) -> bool:
-        """Whether a mask that is added computes the same, and has no gradient."""
+        """Whether a mask has the same effect if it is added, and needs no gradient."""
         if isinstance(mask, Fill):
             kind, lowest = element(mask.lowest), number(mask.lowest)
             if not isinstance(kind, Float32Type | Float64Type) or lowest is None:
@@ -118,12 +120,12 @@ class AttentionRaiser:
         return can and not is_learned(mask)
 
     def _shows_a_key(self, mask: SSAValue | Fill) -> bool:
-        """Whether a mask is known to leave each query a key."""
+        """Whether a mask is known to leave each query at least one key."""
         array = self._array(mask)
         return array is not None and bool(np.isfinite(once(array)).any(-1).all())
 
     def _array(self, mask: SSAValue | Fill) -> npt.NDArray[Any] | None:
-        """What a mask adds to the scores, if constants alone make it."""
+        """Returns what a mask adds to the scores if it depends on constants alone."""
         source = only_source(mask.condition if isinstance(mask, Fill) else mask)
         array = None if source is None else self._known.of(source)
         if array is None or not isinstance(mask, Fill):
@@ -136,7 +138,10 @@ class AttentionRaiser:
         )
 
     def _is_causal(self, mask: SSAValue | Fill, scores: Sequence[int]) -> bool:
-        """Whether a mask is known to hide the keys behind each query, and nothing else."""
+        """
+        Whether a mask is known to hide the keys after each query's position and nothing
+        else.
+        """
         if scores[2] != scores[3]:
             return False
         source = mask.condition if isinstance(mask, Fill) else only_source(mask)
@@ -153,13 +158,15 @@ class AttentionRaiser:
 
 @dataclass
 class _Masks:
-    """Whether keys behind a query are hidden, and other masks, which are added."""
+    """Whether attention is causal, and its other masks, which are added."""
 
     is_causal: bool = False
     others: list[SSAValue | Fill] = field(default_factory=list["SSAValue | Fill"])
 
     def added_before(self, op: OnnxOp) -> list[SSAValue]:
-        """The sum of the other masks, made before an op; empty if there are none."""
+        """
+        Returns the sum of the other masks, computed before an op; empty if there are none.
+        """
         values = [_as_added(m, op) if isinstance(m, Fill) else m for m in self.others]
         if not values:
             return []
@@ -171,7 +178,7 @@ class _Masks:
 
 
 def _as_added(fill: Fill, op: OnnxOp) -> SSAValue:
-    """The mask that adds what scores are filled with, or nothing."""
+    """Returns the mask to be added that has the effect of filling scores."""
     kind, shape = element(fill.lowest), shape_of(fill.condition)
     assert kind is not None and shape is not None
     zero = _made_before(
@@ -189,7 +196,10 @@ def _made_before(
     kind: Attribute | None = None,
     **attributes: object,
 ) -> SSAValue:
-    """The result of an operator that is put before an op; of the type of its operands."""
+    """
+    Returns the result of an operator that is inserted before an op; by default it has the
+    type of its operands.
+    """
     kind = element(operands[0]) if kind is None else kind
     assert kind is not None
     new = operator(name).build_op(
@@ -206,7 +216,7 @@ def _is_guard(weights: SSAValue) -> bool:
 
 
 def _unguarded(weights: SSAValue) -> SSAValue | None:
-    """The s of `where(isnan(s), 0, s)`."""
+    """Returns the s of `where(isnan(s), 0, s)`; None for any other value."""
     where = producer(weights, "Where")
     if where is None:
         return None
@@ -219,8 +229,9 @@ def _unguarded(weights: SSAValue) -> SSAValue | None:
 
 def _shared_heads(value: SSAValue) -> SSAValue:
     """
-    The [batch, heads, length, features] of keys or values that are repeated for groups of
-    query heads, one group after the other; the value itself if it is not repeated.
+    Returns the [batch, heads, length, features] of keys or values that are repeated for
+    groups of query heads, one group after the other; the value itself if it is not
+    repeated.
     """
     reshape = producer(value, "Reshape")
     expand = None if reshape is None else producer(reshape.operands[0], "Expand")
@@ -244,7 +255,10 @@ def _shared_heads(value: SSAValue) -> SSAValue:
 def _fits(
     query: SSAValue, key: SSAValue, value: SSAValue, scores: tuple[int, ...]
 ) -> bool:
-    """Whether the sizes are those of attention, with as many query heads or a multiple."""
+    """
+    Whether the sizes are those of attention whose number of query heads is a multiple of
+    the number of key heads.
+    """
     q, k, v = shape_of(query), shape_of(key), shape_of(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
         return False
@@ -258,7 +272,10 @@ def _fits(
 
 
 def _fits_mask(mask: SSAValue | Fill, query: SSAValue, scores: Sequence[int]) -> bool:
-    """Whether a mask has the queries' element type and the shape of scores, or 1s in it."""
+    """
+    Whether a mask has the queries' element type and a shape that broadcasts to that of the
+    scores.
+    """
     value, kind = mask, element(query)
     if isinstance(mask, Fill):
         value, kind = mask.condition, i1

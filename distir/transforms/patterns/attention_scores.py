@@ -1,6 +1,6 @@
 """
-Scores of attention, as they are written out in front of a softmax: products of queries and
-keys with a factor, a soft cap and masks.
+Recognises the scores of attention in front of a softmax: scaled products of queries and
+keys, with a soft cap and masks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import tensor_type
 from distir.transforms.patterns.match import (
     element,
@@ -23,12 +24,14 @@ from distir.transforms.patterns.match import (
 )
 
 _MOST_MASKS = 4
-"""That scores are read with."""
+"""The most masks that scores are searched for."""
 
 
 @dataclass(frozen=True)
 class Fill:
-    """What `lowest` takes the place of where a condition is `hidden`."""
+    """
+    A mask that puts `lowest` in the place of scores where the condition `hidden` holds.
+    """
 
     condition: SSAValue
     hidden: bool
@@ -38,8 +41,8 @@ class Fill:
 @dataclass(frozen=True)
 class Scores:
     """
-    `cap(scale * query key') + masks`, with the cap c * tanh(s / c) if there is one; a mask is
-    a value that is added or what scores are filled with.
+    Scores `cap(scale * query key') + masks`, where the cap is c * tanh(s / c), if there is
+    one; a mask is a value that is added or a `Fill`.
     """
 
     query: SSAValue
@@ -50,7 +53,10 @@ class Scores:
 
 
 def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
-    """The ways to read a value as scores; nothing but scores may use what they are made of."""
+    """
+    Yields the ways to read a value as scores. The intermediate values must have no other
+    uses.
+    """
     if not used_once(value):
         return
     add, where = producer(value, "Add"), producer(value, "Where")
@@ -72,7 +78,7 @@ def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
 
 
 def _capped(value: SSAValue) -> Scores | None:
-    """Scores without masks, with a soft cap or without."""
+    """Reads scores without masks, with or without a soft cap."""
     cap, values = factors(value)
     tanh = producer(values[0], "Tanh") if len(values) == 1 else None
     if tanh is None or not used_once(values[0]):
@@ -84,7 +90,7 @@ def _capped(value: SSAValue) -> Scores | None:
 
 
 def _scaled_product(raw: SSAValue) -> Scores | None:
-    """`scale Q K^T`; factors of Q and K join the scale."""
+    """Reads `scale Q K^T`; factors of Q and K join the scale."""
     scale, values = factors(raw)
     if len(values) != 1:
         return None
@@ -100,7 +106,10 @@ def _scaled_product(raw: SSAValue) -> Scores | None:
 
 
 def _transposed(value: SSAValue) -> SSAValue | None:
-    """The K of K^T: a Transpose, possibly with batch and heads merged around it."""
+    """
+    Returns the K of K^T: the operand of a Transpose, possibly with batch and heads merged
+    around it.
+    """
     transpose = producer(value, "Transpose")
     if transpose is not None:
         if swaps_last_two(transpose):
@@ -122,8 +131,8 @@ def _transposed(value: SSAValue) -> SSAValue | None:
 
 def _permuted(transpose: OnnxOp) -> SSAValue | None:
     """
-    K where K^T comes from (batch, sequence, heads, features) in one Transpose: another
-    Transpose, made here, with the last two dimensions the other way round.
+    Returns K where one Transpose makes K^T from (batch, sequence, heads, features): the
+    result of a new Transpose with the last two dimensions in the other order.
     """
     order = list(transpose.attribute("perm") or ())
     shape = shape_of(transpose.results[0])

@@ -1,8 +1,8 @@
 """
-Arrays that constants alone make, such as masks.
+Computes arrays that depend on constants alone, such as masks.
 
-What is repeated along a dimension is kept as NumPy keeps it, once (a stride of 0), and
-computed once: a mask for a large batch is no larger than one for a sequence.
+What is repeated along a dimension is stored and computed once, as NumPy does with a stride
+of 0: a mask for a large batch is no larger than one for a sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.interpreters.onnx_evaluator import computed
 from distir.program import ancestors
 from distir.transforms.patterns.match import shape_of
@@ -24,7 +24,7 @@ from distir.transforms.patterns.match import shape_of
 Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 24
-"""Of arrays that are computed, not counting what is repeated."""
+"""The most elements of an array that is computed, repetitions not counted."""
 
 _ELEMENTWISE = frozenset(
     (
@@ -36,15 +36,15 @@ _ELEMENTWISE = frozenset(
 
 
 class KnownArrays:
-    """Finds the arrays of values; what was found on the way is kept for other values."""
+    """Computes the arrays of values; intermediate arrays are kept for other values."""
 
     def __init__(self) -> None:
         self._found: dict[SSAValue, Array | None] = {}
 
     def of(self, value: SSAValue) -> Array | None:
         """
-        The array that constants alone make through operators of ONNX, in the shape of the
-        value; None for one that depends on anything else, or is large.
+        Returns the array that operators of ONNX compute from constants alone, in the shape
+        of the value; None for a value that depends on anything else, or is too large.
         """
         for op in _in_order(value):
             if all(result in self._found for result in op.results):
@@ -64,12 +64,15 @@ class KnownArrays:
 
 
 def once(array: Array) -> Array:
-    """The array without what is repeated: such dimensions have size 1."""
+    """Returns the array without repetitions: such dimensions have size 1."""
     return array[tuple(slice(1) if s == 0 else slice(None) for s in array.strides)]
 
 
 def _results(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
-    """What an operator makes of these arrays; nothing if that is unknown or large."""
+    """
+    Returns what an operator computes from these arrays; nothing if that is unknown or too
+    large.
+    """
     shapes = [shape_of(result) for result in op.results]
     name, given = op.name.removeprefix("onnx."), inputs
     if name == "Expand" and shapes[0] is not None and inputs[0] is not None:
@@ -95,8 +98,8 @@ def _results(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
 
 def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:
     """
-    The operands of an elementwise operator with one element, instead of all, of dimensions
-    along which every one of them is repeated.
+    Returns the operands of an elementwise operator, reduced to one element along the
+    dimensions along which all of them are repeated.
     """
     aligned = list(arrays)
     for dim in range(-rank, 0):
@@ -108,7 +111,7 @@ def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:
 
 
 def _in_order(value: SSAValue) -> list[OnnxOp]:
-    """The operators that a value depends on, as far as they are ONNX's, operands first."""
+    """Returns the ONNX operators that a value depends on, operands first."""
     ops = [op for op in ancestors([value]) if isinstance(op, OnnxOp)]
     block = value.owner.parent_block() if isinstance(value.owner, Operation) else None
     if block is None:

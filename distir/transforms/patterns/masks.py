@@ -1,4 +1,4 @@
-"""What is known of masks: whether they are finite, learned, or a triangle."""
+"""Facts about masks: whether they are finite, learned, or causal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.program import argument_roles, calls_of
 from distir.transforms.patterns.known_arrays import once
 from distir.transforms.patterns.match import element, is_finite_constant
@@ -19,8 +19,8 @@ from distir.transforms.patterns.match import element, is_finite_constant
 
 def is_triangle(mask: npt.NDArray[Any], size: int) -> bool:
     """
-    Whether every square of a mask adds 0 to the scores up to the diagonal, and behind it so
-    low a number that no weight is left next to that of the diagonal.
+    Whether every square of a mask adds 0 to the scores up to the diagonal, and after it a
+    number so low that the weights there vanish next to that of the diagonal.
     """
     if mask.shape[-2:] != (size, size):
         return False
@@ -53,8 +53,9 @@ _FINITE_IF_OPERANDS_ARE = frozenset(
 
 def is_finite(value: SSAValue, depth: int = 64) -> bool:
     """
-    Whether no element is minus infinity, as far as the ops that made it tell: constants,
-    integers and booleans and what is computed from them. Looks into callers.
+    Whether no element is minus infinity, as far as the ops that computed it tell:
+    constants, integers and booleans, and what is computed from them. Follows arguments into
+    callers.
     """
     if is_finite_constant(value):
         return True
@@ -77,7 +78,7 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
 
 
 def is_learned(value: SSAValue) -> bool:
-    """Whether a parameter goes into a value. Looks into callers."""
+    """Whether a value depends on a parameter. Follows arguments into callers."""
     pending, seen = [value], {value}
     while pending:
         current = pending.pop()
@@ -102,7 +103,7 @@ def _parameters(function: FuncOp) -> list[SSAValue]:
 
 
 def _given(argument: SSAValue) -> list[SSAValue]:
-    """What the calls of its function give an argument."""
+    """Returns the operands that calls pass for an argument of a function."""
     assert isinstance(argument, BlockArgument)
     function = argument.owner.parent_op()
     if not isinstance(function, FuncOp):
@@ -111,7 +112,10 @@ def _given(argument: SSAValue) -> list[SSAValue]:
 
 
 def only_source(value: SSAValue) -> SSAValue | None:
-    """The value that all calls give, if it is an argument of a function; else itself."""
+    """
+    Returns the value that all calls pass, if the given one is an argument of a function;
+    else the value itself.
+    """
     while isinstance(value, BlockArgument) and (given := set(_given(value))):
         if len(given) > 1:
             return None

@@ -1,4 +1,4 @@
-"""Questions about values that patterns of ops are made of."""
+"""Questions about values, from which patterns of ops are built."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 
 
 def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
-    """The array of a value that an `onnx.Constant` makes; None for any other."""
+    """Returns the array of an `onnx.Constant`'s result; None for any other value."""
     known = None if value is None else direct_constant(value)
     return None if known is None else np.asarray(known)
 
@@ -23,7 +24,7 @@ def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
 def replace_by(
     op: OnnxOp, name: str, operands: Sequence[SSAValue], **attributes: object
 ) -> None:
-    """Puts the operator of that name in the place of an op with one result."""
+    """Replaces an op with one result by the operator of that name."""
     result = op.results[0]
     new = operator(name).build_op(
         list(operands), [result.type], attributes, dict(op.attributes)
@@ -36,19 +37,19 @@ def replace_by(
 
 
 def producer(value: SSAValue | None, *names: str) -> OnnxOp | None:
-    """The op that makes a value, if it is one of these ONNX operators."""
+    """Returns the op that computes a value, if it is one of these ONNX operators."""
     if value is None or not isinstance(value.owner, OnnxOp):
         return None
     return value.owner if value.owner.name.removeprefix("onnx.") in names else None
 
 
 def used_once(value: SSAValue) -> bool:
-    """Whether exactly one operand is this value."""
+    """Whether a value has exactly one use."""
     return len(list(value.uses)) == 1
 
 
 def shape_of(value: SSAValue) -> tuple[int, ...] | None:
-    """The local shape of a value; None unless every dimension is known."""
+    """Returns the local shape of a value; None unless every dimension is known."""
     type_ = value.type
     if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
         return None
@@ -56,12 +57,14 @@ def shape_of(value: SSAValue) -> tuple[int, ...] | None:
 
 
 def element(value: SSAValue) -> Attribute | None:
-    """The element type of a tensor."""
+    """Returns the element type of a tensor; None for other values."""
     return value.type.element_type if isinstance(value.type, TensorType) else None
 
 
 def number(value: SSAValue | None) -> float | None:
-    """The value of a constant with one floating-point element."""
+    """
+    Returns the value of a constant with one floating-point element; None for other values.
+    """
     known = array_of(value)
     if known is None or known.size != 1 or known.dtype.kind not in "fV":
         return None
@@ -69,13 +72,16 @@ def number(value: SSAValue | None) -> float | None:
 
 
 def close(value: float, target: float, like: SSAValue) -> bool:
-    """Whether a number is `target` as the element type of `like` can write it."""
+    """Whether a number is `target`, up to the precision of the element type of `like`."""
     half = isinstance(element(like), Float16Type | BFloat16Type)
     return abs(value - target) <= (2e-3 if half else 1e-6) * abs(target)
 
 
 def factors(value: SSAValue) -> tuple[float, list[SSAValue]]:
-    """A product of constants and of other values, through Mul, Div and Neg used once."""
+    """
+    Writes a value as a product of a constant and other values, through Mul, Div and Neg
+    with a single use.
+    """
     known = number(value)
     if known is not None:
         return known, []
@@ -97,7 +103,7 @@ def factors(value: SSAValue) -> tuple[float, list[SSAValue]]:
 
 
 def product(op: OnnxOp) -> tuple[float, list[SSAValue]]:
-    """The factors of a Mul or Div, however often its result is used."""
+    """Returns the factors of a Mul or Div, however often its result is used."""
     if op.name == "onnx.Div":
         divisor = number(op.operands[1])
         if not divisor:
@@ -109,7 +115,9 @@ def product(op: OnnxOp) -> tuple[float, list[SSAValue]]:
 
 
 def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
-    """The operand and the constant of an Add of a constant."""
+    """
+    Returns the operand and the constant of an Add of a constant; None for other values.
+    """
     op = producer(value, "Add")
     if op is None:
         return None

@@ -1,4 +1,6 @@
-"""Normalisation by the root mean square, written out in elementary ops."""
+"""
+Recognises normalisation by the root mean square that is written out in elementary ops.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from onnx import TensorProto
 from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import (
     array_of,
     element,
@@ -20,8 +22,8 @@ from distir.transforms.patterns.match import (
 
 def raise_rms_norm(op: OnnxOp) -> bool:
     """
-    Whether `w x / sqrt(mean(x^2) + epsilon)` over the last dimension ends here; it becomes
-    an RMSNormalization.
+    If `w x / sqrt(mean(x^2) + epsilon)` over the last dimension ends at this op, replaces
+    it by an RMSNormalization; returns whether it did.
     """
     # In half precision the written-out form rounds in other places.
     if op.name != "onnx.Mul" or not isinstance(
@@ -53,7 +55,9 @@ def raise_rms_norm(op: OnnxOp) -> bool:
 
 
 def _normalized(value: SSAValue) -> tuple[SSAValue, float] | None:
-    """The x and epsilon of `x / sqrt(mean(x^2) + epsilon)`."""
+    """
+    Returns the x and epsilon of `x / sqrt(mean(x^2) + epsilon)`; None for other values.
+    """
     divide = producer(value, "Div")
     if divide is not None:
         return _root_mean_square(divide.operands[1], divide.operands[0])

@@ -1,4 +1,4 @@
-"""Looks for patterns in all functions of a program."""
+"""Applies the patterns to all functions of a program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.program import (
     argument_attributes,
     called,
@@ -24,13 +24,14 @@ from distir.transforms.patterns.normalization import raise_rms_norm
 from distir.transforms.patterns.slices import raise_split
 
 Pattern = Callable[[OnnxOp], object]
-"""Looks whether a group of ops ends with an op, and then puts another one in its place."""
+"""Checks whether a group of ops ends with an op, and replaces the group if it does."""
 
 
 def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Puts one operator in the place of each pattern, attention if asked for. What nothing uses
-    any more goes, arguments of called functions too (a mask that `is_causal` says).
+    Replaces each pattern by one operator, attention only if asked for. What is unused
+    afterwards is removed, arguments of called functions included (such as a mask that
+    `is_causal` replaces).
     """
     *callees, entry = reachable_functions(module)
     raise_in([*callees, entry], attention=attention)
@@ -43,7 +44,10 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
 
 
 def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
-    """Puts one operator in the place of each pattern; what is not used any more stays."""
+    """
+    Replaces each pattern in these functions by one operator; what is unused afterwards
+    stays.
+    """
     # In this order: what a later one looks for may be part of what an earlier one takes.
     if attention:
         replace_in(known, AttentionRaiser().replace)
@@ -52,7 +56,7 @@ def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
 
 
 def replace_in(known: Sequence[FuncOp], pattern: Pattern) -> None:
-    """Offers the ops of these functions whose results are used to a pattern."""
+    """Offers to a pattern each op of these functions whose results are used."""
     for function in known:
         for op in list(function.body.block.ops):
             if isinstance(op, OnnxOp) and _is_used(op):
@@ -64,7 +68,7 @@ def _is_used(op: OnnxOp) -> bool:
 
 
 def drop_arguments(function: FuncOp, unused: Sequence[BlockArgument]) -> None:
-    """Removes arguments of a function, and what its calls give them."""
+    """Removes arguments of a function, and the operands that its calls pass for them."""
     if not unused:
         return
     gone = {argument.index for argument in unused}

@@ -1,4 +1,4 @@
-"""Slices that take a tensor apart, each a part of one dimension, become one Split."""
+"""Replaces Slices that divide a tensor along one dimension by one Split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import TensorType, i64
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import array_of, shape_of
 
 
@@ -23,8 +24,9 @@ class _SlicedPart(NamedTuple):
 
 def raise_split(op: OnnxOp) -> bool:
     """
-    Whether `op` is the first of several Slices that take all of a value, and no element
-    twice; they become a Split, whose gradient is a Concat instead of a sum of padded parts.
+    If `op` is the first of several Slices that take every element of a value exactly once,
+    replaces them by a Split, whose gradient is a Concat instead of a sum of padded parts;
+    returns whether it did.
     """
     part = _part(op)
     if part is None or layout_of(op.operands[0]) is not None:
@@ -67,7 +69,10 @@ def _split(op: OnnxOp, slices: list[OnnxOp], parts: list[_SlicedPart]) -> None:
 
 
 def _part(op: OnnxOp) -> _SlicedPart | None:
-    """What a Slice takes along its only axis, one element after the other."""
+    """
+    Returns the range that a Slice takes along its only axis with step 1; None for other
+    Slices.
+    """
     if op.name != "onnx.Slice":
         return None
     shape = shape_of(op.operands[0])

@@ -1,4 +1,4 @@
-"""Stages of equal work."""
+"""Divides a program into stages of equal work."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from distir.transforms.pipelines.structure import Structure
 Floats = npt.NDArray[np.float64]
 
 HALVINGS = 50
-"""Of the interval in which the least load of the busiest stage is searched."""
+"""
+How often the interval is halved in which the least load of the busiest stage is searched.
+"""
 
 
 class StageWork:
     """
-    What ops cost on each device for a whole batch, in the price of one floating-point
-    operation (`distir.sharding.prices`), from their sharding rules.
+    What ops cost on each device for a whole batch, from their sharding rules, in the unit
+    of one floating-point operation (`distir.sharding.prices`).
     """
 
     def __init__(self, structure: Structure):
@@ -39,7 +41,7 @@ class StageWork:
         self.of_function: Callable[[str], float] = cache(self._function)
 
     def of(self, op: Operation) -> float:
-        """The work of an op; a call's is that of its function."""
+        """Returns the work of an op; a call's is that of its function."""
         if isinstance(op, CallOp):
             return self.of_function(op.callee.string_value())
         rule = rule_for(op)
@@ -56,7 +58,7 @@ class StageWork:
         return rule.flops / split + PRICE_PER_BYTE_TOUCHED * touched
 
     def bytes(self, value: SSAValue) -> float:
-        """Bytes of a value on each device."""
+        """Returns the bytes of a value on each device."""
         return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
 
     def _function(self, name: str) -> float:
@@ -65,7 +67,8 @@ class StageWork:
 
 def layer_positions(ops: Sequence[Operation]) -> list[int]:
     """
-    The positions of the layers: calls, and ops that multiply matrices (or convolve).
+    Returns the positions of the layers: calls, and ops that multiply matrices (or
+    convolve).
     """
     return [
         i for i, op in enumerate(ops) if isinstance(op, CallOp) or rule_for(op).flops
@@ -74,10 +77,10 @@ def layer_positions(ops: Sequence[Operation]) -> list[int]:
 
 def balanced_starts(structure: Structure, count: int) -> list[int]:
     """
-    The positions among the forward ops where stages 1, 2, ... of `count` begin, such
-    that the busiest stage has as little to do as possible, its receiving included;
-    among equals, so that as little as possible is sent. Each stage has a layer; there
-    must be as many.
+    Returns the positions among the forward ops where stages 1, 2, ... of `count` begin,
+    such that the busiest stage has as little to do as possible, its receiving included;
+    among equals, such that as little as possible is sent. Each stage has at least one
+    layer; there must be as many layers.
     """
     ops, work = structure.forward, StageWork(structure)
     layers = np.zeros(len(ops) + 1, np.int64)
@@ -94,14 +97,13 @@ def division(
     weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64], count: int
 ) -> list[int]:
     """
-    The positions at which to cut a sequence into `count` stretches.
+    Returns the positions at which to cut a sequence into `count` stretches. It minimises
+    the largest load of a stretch, by halving an interval; among such cuts it minimises the
+    sum of their prices, in one pass.
 
-    - `weights`: of the elements; `crossing[i]`: the price of a cut before element i,
-      which the stretch that begins there pays;
-    - `layers[i]`: how many layers there are before element i: each stretch has one.
-
-    The largest load of a stretch is as small as can be; among such cuts the sum of
-    their prices is. The first takes a search by halves, the second one pass.
+    - `weights`: of the elements; `crossing[i]`: the price of a cut before element i, which
+      counts for the stretch that begins there;
+    - `layers[i]`: the number of layers before element i; each stretch has at least one.
     """
     total = np.concatenate(([0.0], np.cumsum(weights)))
     # A stretch from i may end at first_end[i] or later, where it has a layer.
@@ -118,8 +120,8 @@ def division(
 
 def _last_end(load: float, total: Floats, crossing: Floats) -> npt.NDArray[Any]:
     """
-    The last position at which a stretch from each element may end for its load to be no
-    more than this.
+    Returns, for each element, the last position at which a stretch from it may end without
+    exceeding the load.
     """
     return np.searchsorted(total, load + total - crossing, side="right") - 1
 
@@ -152,7 +154,7 @@ def _cheapest(
     first_end: npt.NDArray[Any],
     count: int,
 ) -> list[int]:
-    """The cuts of least price into stretches of at most that load."""
+    """Returns the cuts of least total price into stretches of at most that load."""
     size = len(total)
     last_end = _last_end(load, total, crossing)
     price = np.full((count + 1, size), np.inf)
@@ -175,7 +177,9 @@ def _cheapest(
 
 
 def _crossing(ops: Sequence[Operation], work: StageWork) -> Floats:
-    """The bytes that the ops before each position give to forward ops from it on."""
+    """
+    Returns, for each position, the bytes that ops before it give to forward ops from it on.
+    """
     place = {op: i for i, op in enumerate(ops)}
     changes = np.zeros(len(ops) + 2)
     for i, op in enumerate(ops):

@@ -1,4 +1,4 @@
-"""The body of a function while it is being built."""
+"""The body of a function while it is being built, in IR or as something else."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ V = TypeVar("V")
 """What stands for a value of the function that is built."""
 
 Make = Callable[[Sequence[SSAValue]], Sequence[Operation]]
-"""Makes ops on operands, the last of which gives the results."""
+"""Makes ops on operands; the last op has the results."""
 
 
 class EmittedBody(Protocol[V]):
     """
-    What takes the ops of a function, in their order: `BlockBody` keeps them, the search of a
-    grid makes them steps of the simulator.
+    What receives the ops of a function, in order: `BlockBody` keeps them as IR; the search
+    of a grid turns them into steps of the simulator.
     """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
-        """The arguments of the function; comes first."""
+        """Adds the arguments of the function and returns them; must be called first."""
         ...
 
     def type_of(self, value: V) -> Attribute:
-        """The type of a value."""
+        """Returns the type of a value."""
         ...
 
     def name(self, value: V, hint: str | None) -> None:
-        """Calls a value that has no name so."""
+        """Gives a value without a name this name."""
         ...
 
     def op(self, like: object, make: Make, operands: Sequence[V]) -> Sequence[V]:
         """
-        Adds the ops that `make` makes on operands; gives the results of the last. What is
-        made on operands of the same types is the same wherever `like` is equal.
+        Adds the ops that `make` makes on operands; returns the results of the last one.
+        `like` is a key: for equal keys and operands of the same types, `make` must make the
+        same ops.
         """
         ...
 
@@ -76,7 +77,7 @@ class BlockBody:
         results: Sequence[SSAValue],
         visibility: StringAttr | None = None,
     ) -> FuncOp:
-        """The function of that name that returns these values."""
+        """Returns the function of that name that returns these values."""
         self.block.add_op(ReturnOp(*results))
         types = [a.type for a in self.block.args], [v.type for v in results]
         body = Region(self.block)

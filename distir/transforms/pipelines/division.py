@@ -1,4 +1,4 @@
-"""A program divided into the stages of a pipeline."""
+"""A program divided into the stages of a pipeline, before a schedule is chosen."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class DividedProgram:
     """
-    What `pipeline` finds out about a program before it builds another one of it. It
-    depends on how many stages there are, but on the number of micro-batches only if the
-    structure does (`Structure.is_for_one_count`).
+    What `pipeline` finds out about a program before it builds the pipeline. It depends on
+    the number of stages, but on the number of micro-batches only if the structure does
+    (`Structure.is_for_one_count`).
 
     `module` holds the program; `stages` has the stage of each op that runs once per
-    micro-batch, `homes` those of everything else. `groups` are those of the schedules so
-    far, by the phases that these have, `likenesses` say which of them are alike. `types` are
-    those of its values on stages.
+    micro-batch, `homes` those of everything else. `groups` are the groups of ops for the
+    schedules so far, by the phases that these have; `likenesses` says which groups are
+    alike. `types` are the types of the program's values on stages.
     """
 
     module: ModuleOp
@@ -54,7 +54,9 @@ class DividedProgram:
     def of(
         module: ModuleOp, structure: Structure, count: int, request: Sequence[str]
     ) -> DividedProgram:
-        """The division into `count` stages (`forward_stages`). Raises DistIRError."""
+        """
+        Returns the division into `count` stages (`forward_stages`). Raises DistIRError.
+        """
         forward = forward_stages(structure, count, request)
         placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
@@ -68,14 +70,17 @@ class DividedProgram:
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:
-        """The division of the same program for another number of micro-batches."""
+        """Returns the division of the same program for another number of micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
         types = FoldedTypes(structure.mesh, self.types)
         return replace(self, structure=structure, types=types)
 
     def meshes(self, ranks: int) -> list[MeshOp]:
-        """A mesh for each pipeline rank over the devices that are its, in place of the old."""
+        """
+        Returns a mesh for each pipeline rank, over its share of the devices of the
+        program's mesh.
+        """
         mesh = self.structure.mesh
         (old,) = (op for op in self.module.body.block.ops if isinstance(op, MeshOp))
         axes = [(axis, size) for axis, size in mesh.axes[1:] if size > 1]
@@ -92,7 +97,9 @@ class DividedProgram:
         ]
 
     def fold(self, meshes: Sequence[MeshOp]) -> Fold:
-        """What becomes of the program for one micro-batch on the meshes of ranks."""
+        """
+        Returns the fold of the program to one micro-batch, on the meshes of the ranks.
+        """
         structure = self.structure
         name = structure.function.sym_name.data
         stages = [Mesh.of(op) for op in meshes]
@@ -108,8 +115,8 @@ class DividedProgram:
         asynchronous: bool,
     ) -> list[V]:
         """
-        Builds in `entry` what follows a schedule in these steps (`global_steps`); gives the
-        values that it returns.
+        Builds in `entry` the calls that follow a schedule in these steps (`global_steps`);
+        returns the values that the pipeline returns.
         """
         phases = schedule.stage_phases
         if phases not in self.groups:
@@ -129,8 +136,8 @@ class DividedProgram:
         self, meshes: Sequence[MeshOp], functions: Sequence[FuncOp]
     ) -> list[Operation]:
         """
-        The ops of a module with these meshes and functions in place of the program's; the
-        others are copies.
+        Returns the ops of a module with these meshes and functions instead of the
+        program's; the others are copies.
         """
         ops: list[Operation] = []
         for op in self.module.body.block.ops:
@@ -145,9 +152,9 @@ class DividedProgram:
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:
     """
-    Ops on gradients alone that are linear may as well come after the micro-batches, on
-    their sum: once instead of for each. So do those of one operand, and those that would
-    send gradients between stages for each micro-batch (tied weights). A cast stays: the sum
+    Moves ops on gradients behind the micro-batches, where they run once on the sum instead
+    of once for each. They must be linear, and have one operand, or else save sends of
+    gradients between stages for each micro-batch (tied weights). A cast stays, as the sum
     is to have its element type.
     """
     kinds = structure.kinds

@@ -1,4 +1,4 @@
-"""The program that runs stages in the order of a schedule."""
+"""Builds the program that runs stages in the order of a schedule."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class _Site(Generic[V]):
     """
     How the function of a group is called for each micro-batch.
 
-    - `common`, `own`: what its inputs are (`Entry.call`); `own` are values before;
-    - `returned`: what it returns, with `types`: first what it returns for each micro-batch,
-      which `kept` has by numbers, then what it adds up.
+    - `common`, `own`: its operands (see `Entry.call`); `own` are values of the original
+      program, `own_numbers` their numbers;
+    - `returned`: the values of the original program that it returns, with `types`: first
+      those of each micro-batch, whose numbers are `kept`, then the accumulated ones.
     """
 
     function: StageFunction
@@ -46,9 +47,9 @@ class Emitter(Generic[V]):
     """
     Builds the new entry function, step by step in `entry`.
 
-    - `structure`, `fold`: the program, and what becomes of it for one micro-batch;
-    - `groups`: by stage and phase; `homes`: where everything else is;
-    - `meshes`: of each stage;
+    - `structure`, `fold`: the original program, and what becomes of it for one micro-batch;
+    - `groups`: its ops by stage and phase; `homes`: where everything else is;
+    - `meshes`: the mesh of each stage;
     - `asynchronous`: whether sends leave the devices free to compute meanwhile.
     """
 
@@ -80,16 +81,16 @@ class Emitter(Generic[V]):
 
     def run(self, steps: Sequence[Sequence[Action]]) -> list[V]:
         """
-        Builds what takes the actions of a schedule in these steps; gives the values that it
-        returns.
+        Builds the calls for the actions of a schedule in these steps; returns the values
+        that the pipeline returns.
         """
         self._add_arguments()
         if self.values.asynchronous:
             self._send_shared()
         waiting: list[Action] = []
         for step in steps:
-            # A send that blocks goes between the steps, where both of its devices are
-            # free; any other one as soon as it can, to be under way for longest.
+            # A blocking send goes between the steps, where both of its devices are free;
+            # any other one starts as early as possible, to have the most time.
             for action in waiting:
                 self._pass_on(action)
             waiting = []
@@ -117,7 +118,10 @@ class Emitter(Generic[V]):
         return self.meshes[stage].name
 
     def _find_consumers(self) -> dict[SSAValue, dict[str, None]]:
-        """The meshes on which stages need a value that another one passes on."""
+        """
+        Returns, for each value that a stage passes on, the meshes of the stages that need
+        it.
+        """
         found: dict[SSAValue, dict[str, None]] = {}
         for group in self.groups.values():
             mesh = self._mesh(group.stage)
@@ -138,7 +142,7 @@ class Emitter(Generic[V]):
     def _send_shared(self) -> None:
         """
         Sends arguments that other stages need too, such as tied weights, before their own
-        stage is busy: it runs ahead of the others, which would wait for a later send.
+        stage becomes busy: it runs ahead of the others, which would wait for a later send.
         """
         for value, meshes in self._consumers.items():
             if self.values.home(value) in meshes and len(meshes) == 1:
@@ -187,8 +191,8 @@ class Emitter(Generic[V]):
         self, group: StageOps, number: int, mesh: str, added: Collection[int]
     ) -> tuple[_Site[V], list[V]]:
         """
-        How a group's function is called that adds to values of these numbers, and its own
-        inputs for a micro-batch.
+        Returns how to call a group's function that adds to the values of these numbers, and
+        the group's own inputs for a micro-batch.
         """
         values, is_common = self.values, self.structure.is_common
         number_of = values.number_of
@@ -213,7 +217,7 @@ class Emitter(Generic[V]):
         return site, [new for _, new, same in inputs if not same]
 
     def _pass_on(self, action: Action) -> None:
-        """Sends what an action gives to every other mesh that needs it."""
+        """Sends the results of an action to every other mesh that needs them."""
         key, batch = (action.stage, action.phase), action.micro_batch
         mesh = self._mesh(action.stage)
         values, here = self.values, self.values.here(batch, mesh)

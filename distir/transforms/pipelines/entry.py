@@ -22,18 +22,21 @@ from distir.transforms.pipelines.structure import Structure
 
 class Entry(EmittedBody[V], Protocol[V]):
     """
-    What an `Emitter` gives the steps of the entry function to: `EntryFunction` makes a
+    What an `Emitter` adds the steps of the entry function to: `EntryFunction` makes a
     function of them.
     """
 
     def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
-        """Sends a value to another mesh, where it has this type."""
+        """Sends a value to another mesh, where it has this type, and returns it there."""
         ...
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
-        """A new function for a group on its stage's mesh, which adds to these values."""
+        """
+        Returns a new function for a group on its stage's mesh, which accumulates into these
+        values.
+        """
         ...
 
     def call(
@@ -45,16 +48,18 @@ class Entry(EmittedBody[V], Protocol[V]):
         types: Sequence[Attribute],
     ) -> Sequence[V]:
         """
-        Calls a function; gives its results, which have these types and are `returned` in the
-        program before. `common` has for each input of the function the operand that is the
-        same for all micro-batches, or None for one of `own`, which then come in their order;
-        more of these stand behind.
+        Calls a function and returns its results, which have these types and stand for
+        `returned` in the original program.
+
+        For each input of the function, `common` has the operand if it is the same for all
+        micro-batches, else None; the values of `own` fill the places of None in their
+        order, and any further ones follow behind.
         """
         ...
 
 
 class EntryFunction(BlockBody):
-    """The entry function as IR."""
+    """The entry function in IR."""
 
     def __init__(self, structure: Structure, fold: Fold):
         super().__init__()
@@ -103,7 +108,7 @@ class EntryFunction(BlockBody):
         """See `Entry`."""
         left = iter(own)
         operands = [next(left) if same is None else same for same in common]
-        # As `CallOp(...)`, which takes its time with hundreds of operands.
+        # Like `CallOp(...)`, which is slow with hundreds of operands.
         call = CallOp.create(
             operands=[*operands, *left],
             result_types=types,
@@ -115,7 +120,7 @@ class EntryFunction(BlockBody):
         return call.results
 
     def finish(self, results: Sequence[SSAValue]) -> FuncOp:
-        """The function, which returns these values."""
+        """Returns the finished function, with these results."""
         old = self._structure.function
         function = self.function(old.sym_name.data, results, old.sym_visibility)
         function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs

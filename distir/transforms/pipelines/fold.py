@@ -48,17 +48,18 @@ NUMBER = "micro_batch"
 @dataclass
 class Fold:
     """
-    Folds the axis over time of a mesh away.
+    Removes the micro-batch axis of a program's mesh: what the program does becomes what one
+    micro-batch does on the mesh of a stage.
 
-    - `functions`: those of the program by name; `entry`: the name of the one that is entered;
-    - `mesh`: the program's mesh, its first axis over time;
-    - `stages`: the meshes without that axis that stages run on; `types`: those of values
-      there.
+    - `functions`: the functions of the program by name; `entry`: the name of the one that
+      is entered;
+    - `mesh`: the program's mesh, whose first axis is the micro-batch axis;
+    - `stages`: the meshes without that axis on which stages run; `types`: the types of
+      values there.
 
-    `made` has the functions that take the place of the program's, one per mesh that they
-    are called on. In a folded function, an
-    op that asks for its place along the axis over time asks an argument, the number of
-    the micro-batch, which comes last.
+    `made` has the functions that replace the program's, one per mesh that they are called
+    on. In a folded function, an op that asks for its coordinate on the micro-batch axis
+    takes it from an argument, the number of the micro-batch, which comes last.
     """
 
     functions: Mapping[str, FuncOp]
@@ -89,7 +90,7 @@ class Fold:
         """A folded type on another stage's mesh."""
 
     def space(self, mesh: str) -> Mesh:
-        """The stage's mesh of that name."""
+        """Returns the stage's mesh of that name."""
         return self._spaces[mesh]
 
     def op(
@@ -100,9 +101,9 @@ class Fold:
         number: SSAValue | None,
     ) -> list[Operation]:
         """
-        What an op is for one micro-batch, on folded operands: new ops, the last of which
-        gives its results. `number` is that of the micro-batch, an i64 scalar; without
-        it an op that needs it raises `NeedsNumber`.
+        Returns what an op is for one micro-batch, on folded operands: new ops, the last of
+        which has its results. `number` is that of the micro-batch, an i64 scalar; without
+        it, an op that needs it raises `NeedsNumber`.
         """
         results = [self.type(r.type, mesh) for r in op.results]
         if isinstance(op, CallOp):
@@ -128,11 +129,11 @@ class Fold:
         return self._is_whole(op) or not self.has_local_form(op)
 
     def has_local_form(self, op: Operation) -> bool:
-        """Whether an op becomes others where its values fall into micro-batches."""
+        """Whether an op is replaced by its local form along the micro-batch axis."""
         return local_form.get(op.name) is not None
 
     def _is_whole(self, op: Operation) -> bool:
-        """Whether no value of an op falls into micro-batches."""
+        """Whether no value of an op is split into micro-batches."""
         values = (*op.operands, *op.results)
         return all(over_time(v).kind != "split" for v in values)
 
@@ -144,7 +145,10 @@ class Fold:
         mesh: str,
         number: SSAValue | None,
     ) -> list[Operation]:
-        """The op's local form along time, with layouts on the stage's mesh."""
+        """
+        Returns the op's local form along the micro-batch axis, with layouts on the stage's
+        mesh.
+        """
         new: list[Operation] = []
         values: dict[SSAValue, SSAValue] = {}
         for part in local_ops_along(op, operands, results, self.mesh, TIME_AXIS):
@@ -168,7 +172,10 @@ class Fold:
     def _inferred(
         self, op: Operation, operands: Sequence[SSAValue], mesh: str
     ) -> list[Attribute]:
-        """The result types of an op of a local form, with layouts from its operands."""
+        """
+        Returns the result types of an op of a local form, with layouts inferred from its
+        operands.
+        """
         whole = Layout(mesh)
         layouts = [layout_of(v) or whole for v in operands]
         found = infer(rule_for(op), layouts, self._spaces[mesh]).results
@@ -179,8 +186,8 @@ class Fold:
 
     def function(self, name: str, mesh: str) -> tuple[str, bool]:
         """
-        The name of a function folded for a mesh, and whether it takes the number of the
-        micro-batch.
+        Returns the name of a function folded for a mesh, and whether it takes the number of
+        the micro-batch.
         """
         key = (name, mesh)
         if key not in self._known:
@@ -198,15 +205,15 @@ class Fold:
         return self._known[key]
 
     def origin(self, name: str) -> str:
-        """The name before folding of a function that was folded."""
+        """Returns the original name of a folded function."""
         return self._origin[name][0]
 
     def mesh_of(self, name: str) -> str:
-        """The name of the mesh that a function was folded for."""
+        """Returns the name of the mesh that a function was folded for."""
         return self._origin[name][1]
 
     def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
-        """A copy of a function that is folded for another mesh: faster than folding."""
+        """Copies a folded function to another mesh, which is faster than folding again."""
         block = Block()
         values: dict[SSAValue, SSAValue] = {}
         for arg in source.body.block.args:
@@ -265,7 +272,7 @@ class Fold:
     def _divides(self, op: ReshardOp) -> bool:
         """
         Whether a reshard takes a micro-batch's part. Raises DistIRError for one that
-        brings micro-batches together: what runs for each of them cannot do that.
+        combines micro-batches, which an op that runs for each of them cannot do.
         """
         before, after = over_time(op.source), over_time(op.result)
         if self.mesh.size(TIME_AXIS) == 1 or before == after:
@@ -276,9 +283,9 @@ class Fold:
         if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):
             owner = next((use.operation for use in op.result.uses), op)
         raise DistIRError(
-            f"pipeline: {describe(owner)} makes something of the whole batch, as batch "
-            f"normalisation does, but the function that it is in works on micro-batches; "
-            f"use one micro-batch (k=1), or a model without it"
+            f"pipeline: {describe(owner)} makes something of the whole batch, but the function "
+            f"that it is in works on micro-batches; use one micro-batch (k=1), or, for batch "
+            f"normalisation, --batch-norm-micro-batches when the training step is made"
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
@@ -299,26 +306,28 @@ class Fold:
         return function
 
     def add(self, function: FuncOp) -> None:
-        """Adds a function to those that are made."""
+        """Adds a function to those that were made."""
         # Local forms leave the constants of the global ones behind.
         erase_dead(function.body.block)
         self.made[function.sym_name.data] = function
 
     def free_name(self, name: str) -> str:
-        """A name like that for one more function."""
+        """Returns an unused name that resembles the given one."""
         return free_name({self.entry, *self.made}, name)
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
-        """Adds the number of the micro-batch to the arguments of a block."""
+        """Adds the number of the micro-batch to the arguments of a block and returns it."""
         arg = block.insert_arg(number_type(mesh), len(block.args))
         arg.name_hint = NUMBER
         return arg
 
 
 class NeedsNumber(Exception):
-    """An op depends on the number of its micro-batch, and none is there."""
+    """
+    Raised for an op that depends on the number of its micro-batch where none is given.
+    """
 
 
 def number_type(mesh: str) -> TensorType[Attribute]:
-    """The type of the number of a micro-batch."""
+    """Returns the type of the number of a micro-batch."""
     return TensorType(i64, [], LayoutAttr(Layout(mesh)))

@@ -1,4 +1,4 @@
-"""A function for each stage and phase."""
+"""Makes a function of the ops of each stage and phase."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distir.transforms.pipelines.part import is_repeated, repeated_ops
 from distir.transforms.pipelines.structure import Structure
 
 ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
-"""The operator that adds one more micro-batch to a value."""
+"""The operator that adds one more micro-batch to an accumulated value, by monoid."""
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class StageOps:
     def of(
         name: str, stage: int, ops: Sequence[Operation], kinds: Structure
     ) -> StageOps:
-        """The group of these ops, with the results that something else needs."""
+        """Returns the group of these ops, with the results that something else needs."""
         group, own = StageOps(name, stage, ops), set(ops)
         for value in (r for op in ops for r in op.results):
             outside = {u.operation for u in value.uses} - own
@@ -74,7 +74,8 @@ class StageOps:
 @dataclass(frozen=True, eq=False)
 class StageFunction:
     """
-    A function that does what a group of ops does, called by its `symbol`. It takes `inputs`, what it adds to (`added`) and, if it is
+    The interface of a function that does what a group of ops does, called by its `symbol`.
+    It takes `inputs`, the values that it accumulates into (`added`) and, if it is
     `numbered`, the number of the micro-batch; it returns what the group keeps for each
     micro-batch, then what it accumulates.
     """
@@ -87,8 +88,8 @@ class StageFunction:
 
 def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
     """
-    The values that a function needs to compute for itself one that is not of its group;
-    None for a value that it is given.
+    Returns the values from which a function computes for itself a value that is not of its
+    group; None for a value that it is given.
     """
     owner = value.owner
     if not isinstance(owner, Operation):
@@ -106,8 +107,8 @@ def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] |
 
 class StageFunctionBuilder(Generic[V]):
     """
-    Builds the function of a group on its stage's mesh, which adds to some of the values that
-    the group accumulates.
+    Builds the function of a group on its stage's mesh, which accumulates into some of the
+    group's values.
     """
 
     def __init__(
@@ -129,8 +130,8 @@ class StageFunctionBuilder(Generic[V]):
 
     def build(self, new: Callable[[], EmittedBody[V]]) -> list[V]:
         """
-        Builds the function in the last of the bodies that this asks for; gives the values
-        that it returns.
+        Builds the function, possibly more than once, in bodies that `new` makes; the last
+        one counts. Returns the values that the function returns.
         """
         try:
             return self._build(new())
@@ -139,12 +140,12 @@ class StageFunctionBuilder(Generic[V]):
             return self._build(new())
 
     def function(self, name: str) -> StageFunction:
-        """How to call the function that was built, under that name."""
+        """Returns the interface of the function that was built, under that name."""
         inputs = tuple(self.inputs)
         return StageFunction(SymbolRefAttr(name), inputs, self.added, self.numbered)
 
     def _find_inputs(self) -> None:
-        """What the ops need from outside, in the order of their use."""
+        """Finds what the ops need from outside, in the order of their use."""
         known: set[SSAValue] = {r for op in self.group.ops for r in op.results}
         pending = [v for op in reversed(self.group.ops) for v in reversed(op.operands)]
         while pending:
@@ -211,7 +212,7 @@ class StageFunctionBuilder(Generic[V]):
             self.values[old] = new
 
     def _repeat(self, op: Operation) -> None:
-        """Repeats a value along one micro-batch, on each device what it needs of it."""
+        """Repeats a value along one micro-batch, on each device as much as it needs."""
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)
         target = self.fold.type(op.results[0].type, self.mesh)
@@ -225,7 +226,7 @@ class StageFunctionBuilder(Generic[V]):
         self.values[op.results[0]] = self.body.op(like, make, [source])[0]
 
     def _sum(self, value: SSAValue, so_far: V) -> V:
-        """What is there and this micro-batch's part."""
+        """Returns the accumulated value so far combined with this micro-batch's part."""
         name, owner = ACCUMULATE[over_time(value).monoid], value.owner
 
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:

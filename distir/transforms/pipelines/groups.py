@@ -23,8 +23,8 @@ def stage_groups(
     structure: Structure, stages: Mapping[Operation, int], schedule: PipelineSchedule
 ) -> dict[tuple[int, Phase], StageOps]:
     """
-    The ops of every stage and phase that the schedule has. `stages` has the stage of each op
-    that runs once per micro-batch.
+    Returns the ops of every stage and phase that the schedule has. `stages` has the stage
+    of each op that runs once per micro-batch.
     """
     groups: dict[tuple[int, Phase], StageOps] = {}
     for stage, phase in schedule.stage_phases:
@@ -44,8 +44,8 @@ def stage_groups(
 
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
-    The backward ops of a stage that the gradients for other stages need; on a stage
-    that gives none, those that give no gradients of weights alone.
+    Returns the backward ops of a stage on which gradients for other stages depend; on a
+    stage that sends none, all but those that give gradients of weights alone.
     """
     found = set(structure.backward) - set(ops)
     own: set[Operation] = set()

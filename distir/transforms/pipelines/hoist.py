@@ -1,4 +1,7 @@
-"""What micro-batches need to know of the whole batch, if inputs alone say it."""
+"""
+Computes what micro-batches need to know of the whole batch, where it depends on inputs
+alone.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,12 @@ LEARNED = ("parameter", "state")
 
 def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     """
-    Some losses divide by a number that the whole batch has, such as that of the labels
-    that count. Where inputs and labels alone, and no parameters, give a value that is
-    brought together from all micro-batches and that micro-batches need, it is computed
-    from whole inputs instead, before any of them. Gives whether there are any.
+    Computes such values from whole inputs, before all micro-batches; returns whether there
+    were any.
+
+    Some losses divide by a number that the whole batch has, such as that of the labels that
+    count. A value is moved if it depends on inputs and labels alone and not on parameters,
+    combines all micro-batches, and is needed by micro-batches.
     """
     ops = list(function.body.block.ops)
     given = _given(function)
@@ -49,7 +54,7 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
 
 
 def _given(function: FuncOp) -> set[SSAValue]:
-    """The values that depend on inputs, labels and constants only."""
+    """Returns the values that depend on inputs, labels and constants only."""
     block = function.body.block
     roles = argument_roles(function)
     found: set[SSAValue] = {
@@ -64,7 +69,7 @@ def _given(function: FuncOp) -> set[SSAValue]:
 def _computed_whole(
     value: SSAValue, whole: dict[SSAValue, SSAValue], user: Operation, mesh: Mesh
 ) -> SSAValue:
-    """The value of all micro-batches, computed before `user`; it is `given`."""
+    """Returns the value of all micro-batches, computed before `user` from whole inputs."""
     pending = [value]
     while pending:
         current = pending[-1]

@@ -1,4 +1,4 @@
-"""Where arguments live, and where ops run that come after the micro-batches."""
+"""Finds where arguments live, and where ops run that come after the micro-batches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def stages_reached(
     structure: Structure, ops: Iterable[Operation], stages: Mapping[Operation, int]
 ) -> dict[SSAValue, set[int]]:
     """
-    The stages on which some of the given ops need each value, directly or through ops
-    that come before them. `stages` has the stage of each of the ops.
+    Returns the stages on which some of the given ops need each value, directly or through
+    ops that come before them. `stages` has the stage of each of the ops.
     """
     found: dict[SSAValue, set[int]] = {}
     given = set(ops)
@@ -35,15 +35,15 @@ def stages_reached(
 
 class Homes:
     """
-    The stages that arguments live on and that ops after the micro-batches run on.
+    The stages on which arguments live and on which ops after the micro-batches run.
 
-    - `arguments`: the stage that each argument lives on: the first that needs it for its
-      forward, or else for its backward; what only ops after the micro-batches need lives
+    - `arguments`: the stage of each argument: the first that needs it for its forward, or
+      else for its backward; an argument that only ops after the micro-batches need lives
       where the first of them runs.
     - `after`: the stage of each op of kind `AFTER`. An update runs where its parameter
-      lives, which is its first operand (or a part of it that was taken for the update);
-      any other op on the first stage that has an operand. What works on nothing that has a
-      place, such as a state that changes its layout first, runs where its result is used.
+      lives, which is its first operand (or a part of it that was taken for the update); any
+      other op on the first stage that has one of its operands. An op whose operands have no
+      place, such as one that changes the layout of a state, runs where its result is used.
     """
 
     def __init__(self, structure: Structure, stages: Mapping[Operation, int]):
@@ -72,7 +72,7 @@ class Homes:
             self.arguments.setdefault(arg, 0)
 
     def _place(self, op: Operation, stages: Iterable[int | None]) -> None:
-        """Places an op on the first of the stages that is known, if one is."""
+        """Places an op on the first of these stages that is known, if any is."""
         stage = next((s for s in stages if s is not None), None)
         if stage is not None:
             self.after[op] = stage
@@ -91,7 +91,7 @@ class Homes:
 
 
 def _is_argument(value: SSAValue) -> bool:
-    """Whether a value is an argument, maybe in another layout."""
+    """Whether a value is an argument, possibly in another layout."""
     while isinstance(value.owner, ReshardOp):
         value = value.owner.source
     return isinstance(value, BlockArgument)

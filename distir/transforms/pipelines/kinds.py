@@ -1,4 +1,4 @@
-"""How often an op runs: for each micro-batch, or once before or after them."""
+"""How often an op runs: once for each micro-batch, or once before or after them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from distir.transforms.pipelines.over_time import (
 
 class Kind(Enum):
     """
-    How often an op of a program over time runs.
+    How often an op of a program over micro-batches runs.
 
     - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, on what does not depend on the batch or on whole inputs, for ops of
-      kind `EACH`;
-    - `AFTER`: once, on what the micro-batches add up or make up;
-    - `DIVIDE`: takes the part of a whole value that belongs to a micro-batch.
+    - `BEFORE`: once, for ops of kind `EACH`: it depends on whole inputs, or not on the
+      batch;
+    - `AFTER`: once, on values that combine the micro-batches;
+    - `DIVIDE`: for every micro-batch, to take its part of a whole value.
     """
 
     EACH = "each"
@@ -38,9 +38,10 @@ class Kind(Enum):
 
 def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
     """
-    The kind of each op, from the placements over time of its operands and results. A
-    single micro-batch is the whole batch, so its ops may look at all of it. Raises
-    DistIRError for an op on micro-batches that needs something of the whole batch.
+    Returns the kind of each op, from the placements of its operands and results on the
+    micro-batch axis. A single micro-batch is the whole batch, so that its ops may depend on
+    all of it. Raises DistIRError for an op on micro-batches that needs something of the
+    whole batch.
     """
     ops = [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
     # Values of a single micro-batch that is not split: the same for all of them.
@@ -52,10 +53,11 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
             single = _inputs(function)
             wanted = {v for op in ops for v in (*op.operands, *op.results)}
     kinds: dict[Operation, Kind] = {}
-    # Those that are there once all micro-batches are done.
+    # Values that are available after all micro-batches.
     late = set(single)
-    # Those that are the same for all micro-batches, but that each of them computes: what
-    # a called function makes of weights alone. They are not there before.
+    # Values that are the same for all micro-batches, but that each of them computes:
+    # results of called functions that depend on weights alone. They are not available
+    # before.
     again: set[SSAValue] = set()
     for op in ops:
         if any(r in wanted for r in op.results) and (
@@ -87,9 +89,9 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
     before = {over_time(v).kind for v in op.operands}
     after = {over_time(v).kind for v in op.results}
     depends = [v for v in op.operands if v in late]
-    # A single micro-batch is there as a whole once it is done.
+    # A single micro-batch is complete as soon as it is computed.
     if gathers_micro_batches(op) and (not depends or micro_batches == 1):
-        # Whole inputs are there from the beginning.
+        # Whole inputs are available from the beginning.
         return Kind.BEFORE if isinstance(op.operands[0], BlockArgument) else Kind.AFTER
     if depends and "split" not in before | after:
         return Kind.AFTER
@@ -105,7 +107,7 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
 
 
 def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
-    """The values that ops on split values need, directly or not."""
+    """Returns the values that ops on split values need, directly or not."""
     wanted: set[SSAValue] = set()
     for op in reversed(list(ops)):
         if works_on_parts(op) or any(r in wanted for r in op.results):
@@ -115,14 +117,14 @@ def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
 
 
 def _is_one_sample(function: FuncOp) -> bool:
-    """Whether what is split over time are dimensions of one element."""
+    """Whether a dimension that is split into micro-batches has size 1."""
     args = function.body.block.args
     placed = [(arg, over_time(arg)) for arg in args]
     return any(p.kind == "split" and shape_of(a.type)[p.dim] == 1 for a, p in placed)
 
 
 def _inputs(function: FuncOp) -> set[SSAValue]:
-    """The inputs of a program whose batch is a single sample."""
+    """Returns the inputs of a program whose batch is a single sample."""
     if updated_arguments(function):
         raise DistIRError(
             "pipeline: the batch is a single sample, which nothing can be split of, so "
@@ -138,13 +140,16 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
     shown = users[0] if isinstance(op, ReshardOp) and users else op
     return DistIRError(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
-        f"{describe(_origin(op, value))} makes of the whole batch, as batch normalisation "
-        f"does; use one micro-batch (k=1), or a model without it"
+        f"{describe(_origin(op, value))} makes of the whole batch; use one micro-batch "
+        f"(k=1), or, for batch normalisation, --batch-norm-micro-batches when the training "
+        f"step is made"
     )
 
 
 def _origin(user: Operation, value: SSAValue) -> Operation:
-    """The op that makes something of the whole batch that an op needs indirectly."""
+    """
+    Returns the op that combines micro-batches and on whose result an op depends indirectly.
+    """
     pending = [(user, value)]
     seen: set[SSAValue] = set()
     while pending:

@@ -1,4 +1,4 @@
-"""Which stages do the same, but on other meshes and other values."""
+"""Finds stages that do the same on other meshes and other values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class Likeness:
     """
-    What a group of ops does: groups have the same function, but for its mesh, if their `ops`
-    are alike, one by one, and are connected in the same way (`wiring`). `inputs`: the values
-    that it takes, in the order of its arguments.
+    What a group of ops does. Groups have the same function, but for its mesh, if their
+    `ops` are alike one by one and connected in the same way (`wiring`). `inputs` are the
+    values that the function takes, in the order of its arguments.
     """
 
     ops: tuple[Operation, ...]
@@ -25,14 +25,14 @@ class Likeness:
 
 
 class Likenesses:
-    """The likenesses of the groups of a divided program, each worked out once."""
+    """The likenesses of the groups of a divided program, each computed once."""
 
     def __init__(self, structure: Structure):
         self._structure = structure
         self._known: dict[StageOps, Likeness] = {}
 
     def of(self, group: StageOps) -> Likeness:
-        """What a group of ops does, on which inputs."""
+        """Returns what a group of ops does, and on which inputs."""
         if group not in self._known:
             self._known[group] = self._find(group)
         return self._known[group]

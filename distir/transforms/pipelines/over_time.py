@@ -25,12 +25,17 @@ from distir.sharding.placement import (
 
 
 def over_time(value: SSAValue) -> Placement:
-    """Split over the micro-batches, partial over them, or the same for all (whole)."""
+    """
+    Returns a value's placement on the micro-batch axis: split, partial, or whole (the same
+    for all micro-batches).
+    """
     return placement_in(layout_of(value) or Layout(""), TIME_AXIS)
 
 
 def without_time(layout: Layout) -> Layout:
-    """The layout on devices of all micro-batches together."""
+    """
+    Returns the layout without the micro-batch axis: that of all micro-batches together.
+    """
     dims = tuple(
         tuple(s for s in shards if s.axis != TIME_AXIS) for shards in layout.dims
     )
@@ -38,7 +43,7 @@ def without_time(layout: Layout) -> Layout:
 
 
 def gathers_micro_batches(op: Operation) -> bool:
-    """Whether an op brings the micro-batches of a value together."""
+    """Whether an op combines the micro-batches of a value."""
     return (
         isinstance(op, ReshardOp)
         and over_time(op.source).kind != "whole" == over_time(op.result).kind
@@ -46,15 +51,15 @@ def gathers_micro_batches(op: Operation) -> bool:
 
 
 def works_on_parts(op: Operation) -> bool:
-    """Whether an op works on the part of something that belongs to a micro-batch."""
+    """Whether an op works on the part of a value that belongs to a micro-batch."""
     split = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
     return split and not gathers_micro_batches(op)
 
 
 def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     """
-    The type of one micro-batch of a value. `mesh` has the axis over time; the micro-batch
-    is on the mesh named `target`, which has the other axes.
+    Returns the type of one micro-batch of a value. `mesh` has the micro-batch axis; the
+    result is on the mesh named `target`, which has the other axes.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -72,9 +77,9 @@ def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
 
 def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     """
-    The type of all micro-batches of a value together, each of them split over the devices
-    as `type_` says: in runs, where the batch is what is split. Meshes as for
-    `micro_batch_type`.
+    Returns the type of all micro-batches of a value together. If the batch is split over
+    devices, each micro-batch is, as `type_` says, so that the whole is split in runs. The
+    meshes are as in `micro_batch_type`.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -98,7 +103,7 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
 
 
 def moved_type(type_: Attribute, target: str) -> Attribute:
-    """The type of a value on another mesh with the same axes."""
+    """Returns the type of a value on another mesh with the same axes."""
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
         return type_
@@ -106,13 +111,17 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
 
 
 Known = dict[tuple[int, str], tuple[Attribute, Attribute]]
-"""What becomes of types on meshes, by the id of a type, and the type, which so stays."""
+"""
+The types on stage meshes, by the id of the original type and the mesh; each entry holds the
+original type too, so that its id stays valid.
+"""
 
 
 class TypeCache:
     """
-    What becomes of types on a mesh, each worked out once: a program has few of them. `same`
-    are those whose dimensions do not fall into micro-batches, whatever their number.
+    Translates the types of a program to the meshes of stages, each once, as a program has
+    few of them. `same` has the types without dimensions that are split into micro-batches,
+    which do not depend on their number.
     """
 
     def __init__(self, convert: Callable[[Attribute, str], Attribute], same: Known):
@@ -121,7 +130,7 @@ class TypeCache:
         self._same = same
 
     def __call__(self, type_: Attribute, mesh: str) -> Attribute:
-        """The type on the mesh of that name."""
+        """Returns the type on the mesh of that name."""
         key = (id(type_), mesh)
         found = self._known.get(key) or self._same.get(key)
         if found is None:
@@ -132,8 +141,8 @@ class TypeCache:
 
 class FoldedTypes:
     """
-    The types of a program on a mesh with an axis over time, on the meshes of stages. With
-    `before`, those of the same program for another number of micro-batches.
+    The types of a program over micro-batches, on the meshes of stages. `before` are those
+    of the same program for another number of micro-batches.
 
     - `type`: of one micro-batch of a value; `whole`: of all of them together;
     - `moved`: of a folded value on the mesh of another stage.
@@ -148,7 +157,7 @@ class FoldedTypes:
 
 
 def falls_apart(type_: Attribute | SSAValue) -> bool:
-    """Whether a dimension falls into micro-batches."""
+    """Whether a dimension is split into micro-batches."""
     return any(s.axis == TIME_AXIS for d in (layout_of(type_) or _NONE).dims for s in d)
 
 
@@ -157,8 +166,8 @@ _NONE = Layout("")
 
 def check_time_first(value: SSAValue, what: str) -> None:
     """
-    Raises DistIRError for a dimension that is split over devices first and then over time:
-    a micro-batch would be rows from all over the batch.
+    Raises DistIRError for a dimension that is split over devices first and then into
+    micro-batches: a micro-batch would be rows from all over the batch.
     """
     for shards in (layout_of(value) or Layout("")).dims:
         if any(shard.axis == TIME_AXIS for shard in shards[1:]):

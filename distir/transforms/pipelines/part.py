@@ -1,4 +1,4 @@
-"""The part of a value, the same for all micro-batches, that belongs to one of them."""
+"""Takes one micro-batch's part of a value that is the same for all micro-batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from distir.transforms.pipelines.over_time import over_time
 
 
 class PartBuilder:
-    """Builds ops on a mesh, with the layouts that their rules give: `ops`, in order."""
+    """
+    Builds ops on a mesh, with the layouts that their rules give; `ops` has them in order.
+    """
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
@@ -39,7 +41,10 @@ class PartBuilder:
         shape: Sequence[int],
         **attributes: object,
     ) -> SSAValue:
-        """An operator, whose result has the element type of the first operand."""
+        """
+        Adds an operator, whose result has the element type of the first operand, and
+        returns its result.
+        """
         first = operands[0].type
         assert isinstance(first, TensorType)
         plain = TensorType(first.element_type, shape)
@@ -51,7 +56,9 @@ class PartBuilder:
         return self.ops[-1].results[0]
 
     def shaped(self, name: str, value: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """An operator that takes a shape: Reshape or Expand."""
+        """
+        Adds an operator that takes a shape (Reshape or Expand) and returns its result.
+        """
         sizes = np.array(shape, dtype=np.int64)
         whole = LayoutAttr(Layout(self.mesh.name))
         type_ = TensorType(element_type_of_dtype(sizes.dtype), sizes.shape, whole)
@@ -62,7 +69,10 @@ class PartBuilder:
         return self.add(name, [value, constant.results[0]], shape)
 
     def resharded(self, value: SSAValue, type_: Attribute) -> SSAValue:
-        """The value in another layout, if it is not in that."""
+        """
+        Returns the value with the layout of `type_`, through a reshard if it has another
+        one.
+        """
         if value.type == type_:
             return value
         assert isinstance(type_, TensorType)
@@ -79,11 +89,11 @@ def part_ops(
     mesh: Mesh,
 ) -> list[Operation]:
     """
-    The ops that take it, the last of which gives it. A function runs for each
-    micro-batch, so the place is known only by the number of the micro-batch.
+    Returns the ops that take the part; the last one has it as its result. As a function
+    serves all micro-batches, the position is given by the number of the micro-batch.
 
-    - `placement`: how `source` falls into `count` parts; `number`: which of them;
-    - `target`: the type of the part; `mesh`: what both are on.
+    - `placement`: how `source` is divided into `count` parts; `number`: which of them;
+    - `target`: the type of the part; `mesh`: the mesh that both are on.
     """
     build = PartBuilder(mesh)
     shape, dim = shape_of(source.type), placement.dim
@@ -93,7 +103,7 @@ def part_ops(
     assert layout is not None and isinstance(source.type, TensorType)
     together = layout.with_dim(dim, (), len(shape))
     value = build.resharded(source, with_layout(source.type, together))
-    # Along that dimension, runs of the micro-batches follow each other in turn.
+    # Along that dimension, the micro-batches' runs alternate.
     rounds = shape[dim] // (count * run)
     turns = (rounds,) if rounds > 1 else ()
     value = build.shaped("Reshape", value, (*before, *turns, count, run, *after))
@@ -107,8 +117,8 @@ def part_ops(
 
 def is_repeated(op: Operation) -> bool:
     """
-    Whether an op takes a micro-batch's part of one value repeated along the batch: every
-    part is the same.
+    Whether an op takes a micro-batch's part of a value that is repeated along the batch, so
+    that all parts are the same.
     """
     expand = op.operands[0].owner if isinstance(op, ReshardOp) else None
     if not isinstance(expand, Operation) or expand.name != "onnx.Expand":
@@ -120,7 +130,9 @@ def is_repeated(op: Operation) -> bool:
 
 
 def repeated_ops(source: SSAValue, target: Attribute, mesh: Mesh) -> list[Operation]:
-    """The ops that repeat a value along one micro-batch, the last of which gives it."""
+    """
+    Returns the ops that repeat a value along one micro-batch; the last one has the result.
+    """
     build = PartBuilder(mesh)
     build.resharded(build.shaped("Expand", source, shape_of(target)), target)
     return build.ops

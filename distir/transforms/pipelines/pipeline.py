@@ -1,4 +1,4 @@
-"""A pipeline in the place of a program that is distributed over time, in two parts."""
+"""Turns a program over micro-batches into a pipeline, in two parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from distir.transforms.pipelines.structure import Structure
 def make_pipeline(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str] = ()
 ) -> None:
-    """Turns a program into a pipeline, with stages as `pipeline` takes them. Raises DistIRError."""
+    """
+    Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
+    them. Raises DistIRError.
+    """
     ops = pipeline_ops(divided(module, options, stages), options)
     block = module.body.block
     for old in list(block.ops):
@@ -35,7 +38,10 @@ def make_pipeline(
 def divided(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> DividedProgram:
-    """The first part: takes the program apart, in place. Raises DistIRError."""
+    """
+    The first part: divides the program, which is changed in place, into stages. Raises
+    DistIRError.
+    """
     structure = Structure(module)
     schedule = schedule_for(structure, options)
     splits = any(phase is Phase.BACKWARD_INPUT for _, phase in schedule.stage_phases)
@@ -45,7 +51,10 @@ def divided(
 
 
 def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
-    """The second part: the ops of a module that holds the pipeline. Raises DistIRError."""
+    """
+    The second part: returns the ops of a module that holds the pipeline. Raises
+    DistIRError.
+    """
     schedule = schedule_for(division.structure, options)
     meshes = division.meshes(schedule.ranks)
     fold = division.fold(meshes)
@@ -57,7 +66,7 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
 
 
 def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSchedule:
-    """The schedule that the options ask for a program. Raises DistIRError."""
+    """Returns the schedule that the options ask for a program. Raises DistIRError."""
     trains = bool(structure.backward)
     schedule = options.schedule_of(structure.micro_batches, trains)
     check_schedule(schedule)
@@ -66,7 +75,7 @@ def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSche
 
 
 def check_fits(schedule: PipelineSchedule, ranks: int, structure: Structure) -> None:
-    """Refuses a schedule that is one, but not for this program. Raises DistIRError."""
+    """Refuses a valid schedule that does not suit this program. Raises DistIRError."""
     if schedule.ranks != ranks:
         raise DistIRError(
             f"pipeline: the schedule has {schedule.ranks} ranks, but p is {ranks}"

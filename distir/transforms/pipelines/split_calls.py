@@ -1,4 +1,4 @@
-"""Backward calls as two: the gradients of inputs, then those of weights."""
+"""Divides backward calls in two: the gradients of inputs, then those of weights."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from distir.transforms.pipelines.over_time import over_time
 @dataclass(frozen=True)
 class Half:
     """
-    One of the two functions that a function becomes: its `arguments`, and what it returns
-    (`results`), as values of the function before; and its name.
+    One of the two functions that a function is divided into: its name, its `arguments` and
+    what it returns (`results`), as values of the original function.
     """
 
     name: str
@@ -30,10 +30,10 @@ class Half:
 @dataclass
 class CallSplitter:
     """
-    Splits calls of functions some of whose results are partial over the micro-batches,
-    the gradients of weights. What gives the other results comes first, in a function of
-    its own; then what the gradients of weights need besides. So a zero-bubble schedule
-    can put the second off, and layers stay functions.
+    Splits calls of functions some of whose results, the gradients of weights, are partial
+    over the micro-batches. The first function computes the other results, the second one
+    what the gradients of weights need besides. So a zero-bubble schedule can delay the
+    second one, and layers remain functions.
     """
 
     module: ModuleOp
@@ -42,7 +42,7 @@ class CallSplitter:
     )
 
     def split(self, calls: Iterable[Operation]) -> bool:
-        """Splits those of the ops that are such calls; whether there are any."""
+        """Splits those of the ops that are such calls; returns whether there are any."""
         found = [op for op in calls if isinstance(op, CallOp) and self._split(op)]
         return bool(found)
 
@@ -76,7 +76,9 @@ class CallSplitter:
         return True
 
     def _split_function(self, function: FuncOp) -> tuple[Half, Half] | None:
-        """The halves of a function; None if one of them would have nothing to do."""
+        """
+        Returns the halves of a function; None if one of them would have nothing to do.
+        """
         block = function.body.block
         self.split(list(block.ops))
         returned = list(dict.fromkeys(return_op(function).operands))
@@ -88,7 +90,7 @@ class CallSplitter:
         second = [op for op in block.ops if op in late]
         if not first or not second:
             return None
-        # Constants are cheaper to have twice than to keep.
+        # Constants are cheaper to compute twice than to keep.
         again = {
             op
             for op in first
@@ -123,7 +125,9 @@ class CallSplitter:
         ops: Sequence[Operation],
         results: Sequence[SSAValue],
     ) -> Half:
-        """Adds the function of these ops, which are some of the function's."""
+        """
+        Adds the function of these ops, which are some of the function's, and describes it.
+        """
         own = set(ops)
         results = list(dict.fromkeys(results))
         needed = dict.fromkeys(v for op in ops for v in op.operands)

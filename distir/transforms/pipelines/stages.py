@@ -1,4 +1,4 @@
-"""Which stage an op runs on."""
+"""Decides on which stage an op runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def forward_stages(
     structure: Structure, count: int, request: Sequence[str]
 ) -> dict[Operation, int]:
     """
-    The stage of each forward op: `count` stretches of the program's order. `request` is
-    empty for the stages that ops are marked with, or that begin where ops say so, or else
-    stretches of equal work, `uniform` for equal numbers of calls (layers), or names for
-    each stage but the first the scope that it begins with. Raises DistIRError.
+    Returns the stage of each forward op: `count` stretches of the program's order.
+
+    `request` is empty, `uniform` for stages with equal numbers of calls (layers), or names
+    for each stage but the first the scope that it begins with. If it is empty, stages are
+    those that ops are marked with; or they begin where ops say so (`dist.stage_start`); or
+    they are stretches of equal work. Raises DistIRError.
     """
     ops = structure.forward
     asked = stage_starts(ops, count)
@@ -71,9 +73,8 @@ def _forget_starts(ops: Iterable[Operation]) -> None:
 
 def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
     """
-    The positions among the forward ops where stages 1, 2, ... begin, if ops say so
-    (`dist.stage_start`); one stage has no others to begin. Raises DistIRError where
-    they make another number of stages.
+    Returns the positions among the forward ops where stages 1, 2, ... begin, if ops say so
+    (`dist.stage_start`). Raises DistIRError if they make another number of stages.
     """
     starts = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
     if not starts or count == 1:
@@ -97,13 +98,13 @@ def _start_text(op: Operation) -> str:
 
 
 def mark(stages: Mapping[Operation, int]) -> None:
-    """Marks ops with the stage that they are to run on."""
+    """Marks ops with the stage on which they are to run."""
     for op, stage in stages.items():
         op.attributes[STAGE] = IntegerAttr(stage, i64)
 
 
 def take_marks(ops: Iterable[Operation]) -> dict[Operation, int]:
-    """The stages that ops are marked with; the marks go."""
+    """Returns the stages that ops are marked with, and removes the marks."""
     found: dict[Operation, int] = {}
     for op in ops:
         attr = op.attributes.pop(STAGE, None)
@@ -146,8 +147,8 @@ def _too_many(count: int, found: int, what: str) -> DistIRError:
 
 def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
     """
-    The positions where stages 1, 2, ... begin if each gets as many calls, give or take
-    one.
+    Returns the positions where stages 1, 2, ... begin if they have equal numbers of calls,
+    give or take one.
     """
     calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
     if len(calls) < count:
@@ -187,13 +188,13 @@ def _requested(
 
 class StagePlacer:
     """
-    Places the ops that are not forward: where what they need is already.
+    Places the ops that are not forward: where the values that they need are.
 
     A forward value is available on the stage that computes it and on those that use it
     forward, to which it is sent anyway. A backward op follows the gradients that it needs
-    down the stages, no further than its other operands are available: so it ends up with
-    the forward op whose gradient it is, or, if the output of that is all it needs, where
-    that output was sent.
+    down the stages, as far as its other operands are available: so it ends up with the
+    forward op whose gradient it is, or, if it needs only that op's output, where that
+    output was sent.
     """
 
     def __init__(self, structure: Structure, forward: Mapping[Operation, int]):
@@ -211,7 +212,7 @@ class StagePlacer:
             self.stages[op] = self._backward(op)
 
     def available(self, value: SSAValue) -> frozenset[int] | None:
-        """The stages that a forward value is on; None for any."""
+        """Returns the stages that a forward value is available on; None for all."""
         if value not in self._available:
             self._available[value] = self._find(value)
         return self._available[value]

@@ -1,4 +1,6 @@
-"""Which ops of a program run once per micro-batch, which before and which after."""
+"""
+Takes a program apart: which ops run once per micro-batch, which before and which after.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,14 @@ from distir.transforms.pipelines.over_time import (
 
 
 def program_mesh(module: ModuleOp) -> Mesh:
-    """The one mesh of the program, with its axis over time. Raises DistIRError."""
+    """
+    Returns the program's only mesh, which has the micro-batch axis. Raises DistIRError.
+    """
     known = list(meshes(module).values())
     if len(known) != 1 or not known[0].axes or known[0].axes[0][0] != TIME_AXIS:
         raise DistIRError(
-            f"pipeline works on a program on one device.mesh with {TIME_AXIS!r}, the axis "
-            f"over time, as its first axis; make one with `data-parallel{{axis="
+            f"pipeline works on a program on one device.mesh with {TIME_AXIS!r}, the "
+            f"micro-batch axis, as its first axis; make one with `data-parallel{{axis="
             f"{TIME_AXIS}}}` and `propagate-sharding`, or use `distribute`"
         )
     return known[0]
@@ -56,17 +60,17 @@ def program_mesh(module: ModuleOp) -> Mesh:
 
 class Structure:
     """
-    The entry function of a program that is distributed over time, taken apart.
+    The entry function of a program over micro-batches, taken apart.
 
-    - `kinds`: what each op is;
-    - `forward`: the ops of kind `EACH` that the program's outputs other than gradients
-      and updates need; `backward`: the others, both in program order.
-    - `gathered`: the values of kind `BEFORE` that are brought together from the parts of
-      parameters. A function does that for itself, so that the whole lives no longer than
-      its use (ZeRO stage 3).
-    - `functions`: those of the program by name.
-    - `is_for_one_count`: whether something in it depends on the number of micro-batches.
-      Otherwise only whether there are several does.
+    - `kinds`: the kind of each op;
+    - `forward`: the ops of kind `EACH` that the program's outputs other than gradients and
+      updates need; `backward`: the others, both in program order.
+    - `gathered`: the values of kind `BEFORE` that are gathered from the parts of
+      parameters. Every function gathers them for itself, so that the whole parameter lives
+      no longer than its use (ZeRO stage 3).
+    - `functions`: the functions of the program by name.
+    - `is_for_one_count`: whether something in the structure depends on the number of
+      micro-batches, beyond whether there are several.
     """
 
     def __init__(self, module: ModuleOp):
@@ -87,20 +91,23 @@ class Structure:
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
         self._likes: dict[Operation, tuple[int, bool]] = {}
-        # By the ids of values of the function, which so stay.
+        # By the ids of values of the function, which keeps them alive.
         self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
         self.shared: dict[int, bool] = {}
         """Whether the micro-batches share a value, as far as that is known, by numbers."""
 
     def signature(self, op: Operation) -> int:
-        """A number for what an op does: ops of the program that are alike have the same one."""
+        """
+        Returns a number for what an op does: ops of the program that are alike have the
+        same one.
+        """
         return self._like(op)[0]
 
     def like(self, op: Operation) -> tuple[int, int]:
         """
-        A key that is equal for ops which become the same op for a micro-batch: their
-        signature, and the number of micro-batches if that matters to them.
+        Returns a key that is equal for ops which become the same op for a micro-batch:
+        their signature, and the number of micro-batches if that matters to them.
         """
         signature, depends = self._like(op)
         return signature, self.micro_batches if depends else 0
@@ -114,11 +121,13 @@ class Structure:
         return found
 
     def number_of(self, value: SSAValue) -> int:
-        """A number by which a value of the program is known: it takes long to hash values."""
+        """
+        Returns a number that identifies a value of the program, as hashing values is slow.
+        """
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def is_common(self, value: SSAValue) -> bool:
-        """Whether a value is there before all micro-batches and the same for them."""
+        """Whether a value is available before all micro-batches and the same for them."""
         found = self._common.get(value)
         if found is None:
             owner = value.owner
@@ -129,7 +138,7 @@ class Structure:
 
     @property
     def micro_batches(self) -> int:
-        """Into how many parts the batch is split over time."""
+        """The number of micro-batches that the batch is split into."""
         return self.mesh.size(TIME_AXIS)
 
     def _check_layouts(self) -> None:
@@ -148,7 +157,10 @@ class Structure:
 def _gathered(
     ops: Iterable[Operation], kinds: Mapping[Operation, Kind]
 ) -> frozenset[SSAValue]:
-    """The values that are made before the micro-batches by gathering parts of parameters."""
+    """
+    Returns the values that are computed before the micro-batches by gathering parts of
+    parameters.
+    """
     found: set[SSAValue] = set()
     of_inputs: set[SSAValue] = set()
     for op in ops:
@@ -163,9 +175,9 @@ def _gathered(
 
 def _separate_time(ops: Iterable[Operation]) -> None:
     """
-    Reshards that bring micro-batches together and change the layout on devices too
-    become two: first over time, then over devices, so that gradients are added up before
-    they are communicated; the other way round where a reshard is to come early (ZeRO 2).
+    Splits reshards that both combine micro-batches and change the layout on devices in two:
+    first the micro-batches, then the devices, so that gradients are added up before they
+    are communicated; in the other order where a reshard is to come early (ZeRO 2).
     """
     for op in list(ops):
         if not isinstance(op, ReshardOp):

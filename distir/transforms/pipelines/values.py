@@ -1,4 +1,4 @@
-"""The values of the program that is built, by the values of the program before."""
+"""Finds the values of the pipeline that correspond to those of the original program."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class MicroBatchValues(Generic[V]):
     """
     Finds values, and adds ops to `entry` that bring them where they are needed.
 
-    A value is known by the value before, the number of the micro-batch (None for all of
-    them together) and the mesh it is on. It is sent to another mesh once, from the one it
-    was first on. With `asynchronous`, a send leaves the devices free to compute meanwhile.
+    A value is identified by the original value, the number of the micro-batch (None for all
+    of them together) and its mesh. It is sent to another mesh at most once, from the mesh
+    that it was first on. With `asynchronous`, a send leaves the devices free to compute
+    meanwhile.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class MicroBatchValues(Generic[V]):
         self.entry = entry
         self.asynchronous = asynchronous
         self.sums: dict[int, V] = {}
-        """What the micro-batches so far add up to, where it is added up."""
+        """The accumulated values of the micro-batches so far."""
         self.number_of = structure.number_of
         self._here: dict[tuple[int | None, str], dict[int, V]] = {}
         self._homes: dict[int, str] = {}
@@ -50,24 +51,24 @@ class MicroBatchValues(Generic[V]):
 
     def here(self, batch: int | None, mesh: str) -> dict[int, V]:
         """
-        The values on a mesh that belong to a micro-batch (None: to all of them together), by
-        the numbers of what they are in the program before (`Structure.number_of`).
+        Returns the values on a mesh that belong to a micro-batch (None: to all of them
+        together), by the numbers of the original values (`Structure.number_of`).
         """
         return self._here.setdefault((batch, mesh), {})
 
     def settle(self, value: SSAValue, mesh: str) -> None:
-        """Notes the mesh that a value of the program before is first on."""
+        """Records the mesh that an original value is first on."""
         self._homes.setdefault(self.number_of(value), mesh)
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
-        """Notes that `new` is what a value of the program before is now, on a mesh."""
+        """Records that `new` stands for an original value on a mesh."""
         number = self.number_of(value)
         self.entry.name(new, value.name_hint)
         self.here(batch, mesh)[number] = new
         self._homes.setdefault(number, mesh)
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
-        """A value on a mesh, brought there if it is not there yet."""
+        """Returns a value on a mesh, and brings it there if it is not there yet."""
         number = self.number_of(value)
         if batch is not None and self._is_one(value, number):
             batch = None
@@ -79,7 +80,9 @@ class MicroBatchValues(Generic[V]):
         return found
 
     def home(self, value: SSAValue) -> str | None:
-        """The mesh that a value is first on; None for one that can be had on any."""
+        """
+        Returns the mesh that a value is first on; None for one that every mesh can compute.
+        """
         return self._homes.get(self.number_of(value))
 
     def _bring(self, value: SSAValue, batch: int | None, mesh: str) -> V:
@@ -115,7 +118,7 @@ class MicroBatchValues(Generic[V]):
         return found
 
     def send(self, value: V, mesh: str) -> V:
-        """A value of the program on another mesh."""
+        """Sends a value to another mesh and returns it there."""
         type_ = self.entry.type_of(value)
         layout = layout_of(type_)
         assert layout is not None
@@ -144,7 +147,7 @@ class MicroBatchValues(Generic[V]):
             self.store(old, None, mesh, new)
 
     def _compute(self, op: Operation, mesh: str) -> None:
-        """Computes an op before the micro-batches, after those that it needs."""
+        """Computes an op before the micro-batches, after the ops that it needs."""
         here, number_of = self.here(None, mesh), self.number_of
         pending = [op]
         while pending:
@@ -164,7 +167,9 @@ class MicroBatchValues(Generic[V]):
                 self.compute_whole(current, mesh)
 
     def _part(self, value: SSAValue, batch: int, mesh: str) -> V:
-        """The part of a whole value or an argument that belongs to a micro-batch."""
+        """
+        Returns the part of a whole value or an argument that belongs to a micro-batch.
+        """
         home = mesh
         if not isinstance(value.owner, Operation):
             home = self._homes[self.number_of(value)]
@@ -188,7 +193,7 @@ class MicroBatchValues(Generic[V]):
         return self.find(value, batch, mesh)
 
     def _join(self, value: SSAValue, mesh: str) -> V:
-        """The parts of all micro-batches together."""
+        """Joins the parts of all micro-batches."""
         count, known = self.structure.micro_batches, self.number_of(value)
         parts = [self.here(number, mesh)[known] for number in range(count)]
         if count == 1:
@@ -202,7 +207,7 @@ class MicroBatchValues(Generic[V]):
         return self.entry.op(("concat", axis, whole), concat, parts)[0]
 
     def _axis(self, value: SSAValue) -> int:
-        """The dimension that falls into micro-batches."""
+        """Returns the index of the dimension that is split into micro-batches."""
         placement = over_time(value)
         if placement.run is not None:
             owner = value.owner
@@ -227,7 +232,7 @@ class MicroBatchValues(Generic[V]):
         return self.entry.op(like, constant, [])[0]
 
     def number(self, number: int, mesh: str) -> V:
-        """The number of a micro-batch, for functions that take it."""
+        """Returns the number of a micro-batch as a value, for functions that take it."""
         if (number, mesh) not in self._batch_numbers:
             value = self._constant(np.array(number, dtype=np.int64), mesh)
             self._batch_numbers[number, mesh] = value

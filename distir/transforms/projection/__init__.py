@@ -1,9 +1,9 @@
 """
-The program of one device: `project` takes a distributed program and gives the one that a
-rank runs, `devices_of` says which devices there are.
+The program of one device: `project` takes a distributed program and returns the one that a
+rank runs; `devices_of` lists the devices.
 
-- `program`: the module, function by function: what lives on the device and what it does;
-- `collectives`: a collective on local types, with its group.
+- `program`: projects the module, function by function;
+- `collectives`: projects a collective to local types, with its group.
 """
 
 from distir.transforms.projection.devices import devices_of

@@ -1,4 +1,4 @@
-"""A collective in the program of one device."""
+"""Projects a collective to the program of one device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distir.sharding.mesh import Mesh
 
 
 def layouts_around(op: Operation) -> tuple[Layout, Layout]:
-    """The layouts of an op's first operand and result. Raises DistIRError."""
+    """Returns the layouts of an op's first operand and result. Raises DistIRError."""
     before, after = layout_of(op.operands[0]), layout_of(op.results[0])
     if before is None or after is None:
         raise DistIRError(f"{describe(op)} needs a #dist.layout on both sides")
@@ -35,8 +35,9 @@ def per_rank_collective(
     known: Mapping[str, Mesh],
 ) -> collective.CollectiveOp:
     """
-    What device `rank` of `mesh` does for a collective, given its part of the operand: the
-    same op with its group and everything that local types do not show. Raises DistIRError.
+    Returns what device `rank` of `mesh` does for a collective, given its part of the
+    operand: the same op with its group and everything that local types do not show. Raises
+    DistIRError.
     """
     before, after = layouts_around(op)
     assert isinstance(op.source.type, TensorType)
@@ -80,7 +81,10 @@ def _dim_and_run(
     dim: int | None,
     known: Mapping[str, Mesh],
 ) -> tuple[int | None, int | None]:
-    """The dimension and, for its innermost axes (those of the op), the run length."""
+    """
+    Returns the dimension of a collective and the run length of its innermost axes (those of
+    the op).
+    """
     if dim is None:
         return None, None
     count = len(op.axis_names)
@@ -100,6 +104,8 @@ def _dim_and_run(
 
 
 def placeholder(type_: TensorType) -> Operation:
-    """A constant for a device that has no operand, but takes part in a collective."""
+    """
+    Returns a constant for a device that has no operand but takes part in a collective.
+    """
     zeros = np.zeros(type_.get_shape(), numpy_dtype(type_.element_type))
     return operator("Constant").build_op([], [type_], {"value": constant_attr(zeros)})

@@ -16,7 +16,7 @@ from distir.sharding.mesh import meshes
 
 def devices_of(module: ModuleOp) -> tuple[int, ...]:
     """
-    The devices that a program runs on, ascending: those of every mesh that a value
+    Returns the devices that a program runs on, ascending: those of every mesh that a value
     lives on, or device 0 alone for a sequential program.
     """
     known = meshes(module)

@@ -1,4 +1,4 @@
-"""The program of one device, function by function."""
+"""Projects a program to one device, function by function."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from distir.transforms.projection.collectives import (
 from distir.transforms.projection.devices import devices_of
 
 MESH = "mesh"
-"""Attribute of per-rank collectives: the symbol of the mesh that `axes` belong to."""
+"""The attribute of per-rank collectives that names the mesh of their `axes`."""
 
 _TRANSFERS = (
     collective.SendToRankOp,
@@ -63,7 +63,10 @@ class Projection:
     arriving: dict[str, frozenset[int]] = field(
         default_factory=lambda: dict[str, frozenset[int]]()
     )
-    """Per function the results of the projection that it returns before they are there."""
+    """
+    For each function, the results of its projection that it returns while they are in
+    flight.
+    """
     _transferring: dict[str, bool] = field(default_factory=lambda: dict[str, bool]())
 
     def __post_init__(self) -> None:
@@ -95,8 +98,8 @@ class Projection:
 
     def function(self, name: str) -> FuncOp | None:
         """
-        The projection of a function: only the arguments, ops and results that live on
-        this device. None when nothing is left. Calls are projected on demand.
+        Returns the projection of a function: only the arguments, ops and results that live
+        on this device; None if nothing is left. Callees are projected on demand.
         """
         if name not in self.projected:
             found = functions(self.module).get(name)
@@ -112,8 +115,8 @@ class Projection:
 @dataclass
 class FunctionProjection:
     """
-    The projection of one function. `values` maps global values to local ones, `arriving`
-    holds those among them that are on their way and that nothing has waited for yet.
+    The projection of one function. `values` maps global values to local ones; `arriving`
+    holds those of them that are in flight and that nothing has waited for yet.
     """
 
     program: Projection
@@ -206,9 +209,9 @@ class FunctionProjection:
 
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
-        What the function waits for when it ends: all that is on its way, but for results
-        that it may return as they are. Those are results of collectives; the program as a
-        whole returns what is there.
+        Returns what the function waits for before it ends: all that is in flight, except
+        for results that it may return in that state. Those are results of collectives; the
+        program as a whole returns nothing in flight.
         """
         name = self.source.sym_name.data
         pending = {
@@ -226,7 +229,7 @@ class FunctionProjection:
         return [v for v in self.arriving if v not in pending]
 
     def _wait(self, values: Iterable[SSAValue]) -> None:
-        """Waits for those of the values that are still on their way."""
+        """Waits for those of the values that are still in flight."""
         for value in list(values):
             if value in self.arriving:
                 del self.arriving[value]
@@ -251,7 +254,7 @@ class FunctionProjection:
     def _append(
         self, op: Operation, ops: Sequence[Operation], mesh: Mesh | None
     ) -> None:
-        """Adds `ops`, the last of which computes the results of `op`."""
+        """Appends `ops`, the last of which computes the results of `op`."""
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
@@ -294,8 +297,8 @@ class FunctionProjection:
 
     def _send(self, op: dist.SendOp) -> None:
         """
-        Pairs of devices at the same coordinates take their turn in mesh order, which
-        keeps a device that both sends and receives from waiting for itself.
+        Projects a send. Pairs of devices at the same coordinates take their turn in mesh
+        order, which keeps a device that both sends and receives from waiting for itself.
         """
         rank = self.program.rank
         source, target = layouts_around(op)
@@ -326,8 +329,8 @@ class FunctionProjection:
 
     def _start_early(self, recv: collective.RecvFromRankOp) -> None:
         """
-        Moves the last op of the block up to the last transfer before it, so that the
-        device computes while the value is on its way. Transfers keep their order.
+        Moves the last op of the block up to the last transfer before it, so that the device
+        computes while the value is in flight. Transfers keep their order.
         """
         last = recv.prev_op
         while last is not None and not self.program.transfers(last):
@@ -351,8 +354,8 @@ class FunctionProjection:
 
     def _rooted(self, op: collective.RootedOp) -> None:
         """
-        The root's side is a mesh of one device. Devices that have no operand pass a
-        placeholder; devices that get no result ignore it.
+        Projects a collective with a root, whose side is a mesh of one device. Devices that
+        have no operand pass a placeholder; devices that get no result ignore it.
         """
         before, after = layouts_around(op)
         from_root = isinstance(op, collective.BroadcastOp | collective.ScatterOp)
@@ -394,8 +397,8 @@ def _with_layout(
 
 def project(module: ModuleOp, rank: int) -> ModuleOp:
     """
-    The per-rank form of a distributed program for the device with id `rank`, a new
-    module. Functions of which nothing runs there are left out, except the entry.
+    Returns the per-rank form of a distributed program for the device with id `rank`, as a
+    new module. Functions of which nothing runs there are left out, except the entry.
     """
     devices = devices_of(module)
     if rank not in devices:

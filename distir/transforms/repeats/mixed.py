@@ -1,9 +1,9 @@
 """
-Windows whose operations are mixed with others.
+Finds windows whose operations are mixed with others.
 
-Exporters compute what all layers share (a mask, say) inside the first layer. Such a
-window is found from what it hands on, backwards along the operands, whatever stands
-between its operations.
+Exporters compute what all layers share (a mask, for example) inside the first layer. Such a
+window is found from its results, backwards along the operands, whatever stands between its
+operations.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def add_earlier_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
     Adds the windows before the first one whose operations are mixed with others.
 
-    Exporters compute what all layers share (a mask, say) inside the first layer. The
-    values that the first window gets where later ones get their predecessor's results
-    lead to that layer, whatever stands between its operations.
+    The first window takes some operands from outside where later ones take their
+    predecessor's results. The window that computes these operands is the one before,
+    whatever stands between its operations (see the module's description).
     """
     while True:
         window = _window_before(sequence, repeat)
@@ -55,8 +55,8 @@ def _copy_of(
     sequence: OpSequence, model: list[int], ends: list[tuple[int, int]]
 ) -> list[int] | None:
     """
-    The window that computes what a model window does, given for some operations of the
-    model the rows that stand for them, from which all others are found backwards.
+    Returns the window that computes what a model window does. `ends` gives the rows that
+    stand for some operations of the model; all others are found backwards from these.
     """
     inside = {row: index for index, row in enumerate(model)}
     found: dict[int, int] = {}
@@ -92,13 +92,13 @@ def _copy_of(
 
 
 _NEXT_OCCURRENCES = 3
-"""How many later operations with its token are tried as the end of the next window."""
+"""How many later operations with the same token are tried as the end of the next window."""
 
 
 def find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
     """
-    Two windows, the second working on results of the first, whose operations may be
-    mixed with others: as in `add_earlier_windows`, for a model of two layers.
+    Finds two windows, the second of which uses results of the first, whose operations may
+    be mixed with others. This is `add_earlier_windows` for a model of two layers.
     """
     rows_of: dict[int, list[int]] = {}
     for row, token in enumerate(sequence.tokens.tolist()):
@@ -136,7 +136,7 @@ def _feeds(sequence: OpSequence, first: list[int], second: list[int]) -> bool:
 
 
 def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
-    """The rows behind the border that row `end` depends on, and it, in order."""
+    """Returns, in order, row `end` and the rows behind the border that it depends on."""
     needed = {end}
     for row in range(end, border, -1):
         if row in needed:

@@ -1,4 +1,6 @@
-"""What is called how in a function that stands for several pieces of a program."""
+"""
+Names for a function that stands for several pieces of a program, and for what is in it.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from distir.program import name_hint, scope_of
 from distir.transforms.repeats.op_sequence import common_scope
 
 VARYING = "*"
-"""A part of a name that differs between the calls of a function."""
+"""The part of a name that differs between the calls of a function."""
 
 
 def generalise(names: Sequence[str]) -> str | None:
     """
-    The one name for several dotted names that differ in numbers only: `h.*.attn` for
-    `h.0.attn` and `h.1.attn`. None where they differ in more.
+    Returns one name for several dotted names that differ in numbers only: `h.*.attn` for
+    `h.0.attn` and `h.1.attn`. None if they differ in more.
     """
     split = [name.split(".") for name in names]
     if len({len(parts) for parts in split}) != 1:
@@ -37,8 +39,9 @@ def generalise(names: Sequence[str]) -> str | None:
 
 def specialise(scope: str, call_scope: str) -> str:
     """
-    `h.3.attn` for the scope `h.*.attn` of an op called from the scope `h.3`. The call
-    has the innermost scope that holds all ops, so a result is never outside that.
+    Returns the scope of an op in one call: `h.3.attn` for the scope `h.*.attn` of an op
+    called from the scope `h.3`. The call has the innermost scope that holds all ops, so
+    that the result is never outside that.
     """
     parts = scope.split(".")
     inside = call_scope.split(".")
@@ -49,15 +52,18 @@ def specialise(scope: str, call_scope: str) -> str:
 
 
 def general_scope(ops: Sequence[Operation]) -> str:
-    """The scope of an op in the function, from those of the ops it stands for."""
+    """Returns the scope of an op in the function, from those of the ops it stands for."""
     scopes = [scope_of(op) for op in ops]
     general = generalise(scopes)
-    # Ops from unlike places: only what they have in common is true of all of them.
+    # For ops from different places, only the common part of their scopes holds for all.
     return ".".join(common_scope(list(ops))) if general is None else general
 
 
 def general_hint(values: Sequence[SSAValue]) -> str | None:
-    """A name hint for all these values, without the numbers in which theirs differ."""
+    """
+    Returns a name hint for all these values, without the numbers in which their hints
+    differ.
+    """
     hints = [value.name_hint or "" for value in values]
     split = [re.split(r"([._]?\d+)", hint) for hint in hints]
     if len({tuple(parts[::2]) for parts in split}) == 1:
@@ -72,7 +78,7 @@ def general_hint(values: Sequence[SSAValue]) -> str | None:
 def general_attributes(
     dictionaries: Sequence[dict[str, Attribute]],
 ) -> dict[str, Attribute]:
-    """What the attributes of all arguments that a parameter is bound to agree on."""
+    """Returns the attributes on which all arguments that a parameter is bound to agree."""
     first = dictionaries[0]
     common = {
         key: attribute
@@ -89,7 +95,9 @@ def general_attributes(
 
 
 def function_name(scopes: Sequence[str], taken: set[str]) -> str:
-    """A new symbol: what the calls' scopes have in common, or `repeat0`, `repeat1`..."""
+    """
+    Returns a new symbol: what the calls' scopes have in common, or `repeat0`, `repeat1`...
+    """
     general = (generalise(scopes) or "").split(".")
     words = [part for part in general if part not in ("", VARYING)]
     name = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(words))

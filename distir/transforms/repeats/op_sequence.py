@@ -20,7 +20,7 @@ FAR = np.iinfo(np.int64).max // 4
 
 
 def is_constant(op: Operation) -> bool:
-    """Whether the op computes the same anywhere, and so can stand beside its users."""
+    """Whether the op computes the same anywhere, so that it can stand beside its users."""
     return (
         not op.operands
         and len(op.results) == 1
@@ -31,7 +31,7 @@ def is_constant(op: Operation) -> bool:
 
 
 def defining_constant(value: SSAValue) -> Operation | None:
-    """The constant that defines a value, if one does."""
+    """Returns the constant that defines a value, if one does."""
     if isinstance(value, OpResult) and is_constant(value.op):
         return value.op
     return None
@@ -39,13 +39,16 @@ def defining_constant(value: SSAValue) -> Operation | None:
 
 @dataclass
 class Tokens:
-    """Numbers operations by everything but their scope and their operands' origin."""
+    """Numbers operations by everything but their scope and the origin of their operands."""
 
     numbers: dict[Any, int] = field(default_factory=dict[Any, int])
     known: dict[Operation, int] = field(default_factory=dict[Operation, int])
 
     def of(self, op: Operation) -> int:
-        """The token of an op; equal for two ops that may stand for each other."""
+        """
+        Returns the token of an op, which is equal for two ops that may stand for each
+        other.
+        """
         token = self.known.get(op)
         if token is None:
             key = self._key(op)
@@ -112,7 +115,7 @@ class OpSequence:
             self.last_use[self.rows[value.op], value.index] = row
 
     def distance(self, start: int, stop: int) -> Integers:
-        """How many rows back each operand of rows [start, stop) is defined."""
+        """Returns how many rows back each operand of rows [start, stop) is defined."""
         definition = self.definition[start:stop]
         rows = np.arange(start, stop)[:, None]
         return np.where(definition < 0, FAR, rows - definition)
@@ -120,9 +123,9 @@ class OpSequence:
 
 class Repeat(NamedTuple):
     """
-    Windows of rows that compute the same function: operation i of one window stands for
-    operation i of every other. `results` are the (operation, result) pairs that
-    operations outside use in some window.
+    Windows of rows that compute the same function: operation i of one window corresponds to
+    operation i of every other. `results` are the (operation, result) pairs that operations
+    outside use in some window.
     """
 
     windows: list[list[int]]
@@ -130,12 +133,14 @@ class Repeat(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """The operations that one function for all windows saves."""
+        """The number of operations that one function for all windows saves."""
         return (len(self.windows) - 1) * len(self.windows[0])
 
 
 def common_scope(ops: list[Operation]) -> list[str]:
-    """The components of the innermost scope that holds all ops that have a scope."""
+    """
+    Returns the components of the innermost scope that holds all ops that have a scope.
+    """
     common: list[str] | None = None
     for op in ops:
         scope = scope_of(op)
@@ -153,7 +158,7 @@ def common_scope(ops: list[Operation]) -> list[str]:
 
 
 def escaping_results(sequence: OpSequence, window: list[int]) -> set[tuple[int, int]]:
-    """The (operation, result) pairs of a window that are used outside it."""
+    """Returns the (operation, result) pairs of a window that are used outside it."""
     members = {sequence.ops[row] for row in window}
     return {
         (index, result.index)

@@ -1,4 +1,4 @@
-"""Functions in the place of what repeats."""
+"""Moves what repeats into functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Outliner:
         self.scopes = [".".join(common_scope(window)) for window in self.windows]
 
     def outline(self, taken: set[str]) -> FuncOp:
-        """Rewrites the block; the new function is not in the module yet."""
+        """
+        Rewrites the block and returns the new function, which is not in the module yet.
+        """
         slots = self._slots()
         constants = self._constants()
         outlined = self._build(function_name(self.scopes, taken), slots)
@@ -65,9 +67,9 @@ class Outliner:
 
     def _slots(self) -> dict[tuple[SSAValue, ...], tuple[int, int]]:
         """
-        The parameters in order of first use: the values each is bound to in the windows,
-        and the operand (operation, index) that takes it first. Operands that have the
-        same values in every window share a parameter.
+        Returns the parameters in order of first use: the values that each is bound to in
+        the windows, and the operand (operation, index) that takes it first. Operands that
+        have the same values in every window share a parameter.
         """
         inside = set(self.windows[0])
         slots: dict[tuple[SSAValue, ...], tuple[int, int]] = {}
@@ -118,7 +120,10 @@ class Outliner:
     def _describe(
         self, outlined: FuncOp, bindings: Collection[tuple[SSAValue, ...]]
     ) -> None:
-        """Gives the parameters what the caller's arguments they are bound to agree on."""
+        """
+        Gives the parameters the attributes on which the caller's arguments that they are
+        bound to agree.
+        """
         attributes = argument_attributes(self.function)
         set_argument_attributes(
             outlined,
@@ -163,8 +168,8 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
 
 def _gather(window: list[Operation], first: Operation) -> None:
     """
-    Moves the ops that stand between those of a window and do not depend on them before
-    the first of the window: a call there has all it needs.
+    Moves the ops that stand between those of a window and do not depend on them before the
+    window's first op, so that a call there has all it needs.
     """
     members = set(window)
     behind: set[Operation] = set()

@@ -1,4 +1,4 @@
-"""Windows that follow one another without a gap, and equal ones elsewhere."""
+"""Finds windows that follow one another without a gap, and equal ones elsewhere."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def find_tandem_repeat(
     sequence: OpSequence, min_ops: int, independent: bool
 ) -> Repeat | None:
     """
-    The repeat that saves most operations, or None. Its windows have at least `min_ops`
-    operations, are connected and each uses a result of the one before, unless
+    Returns the repeat that saves most operations, or None. Its windows have at least
+    `min_ops` operations, are connected, and each uses a result of the one before, unless
     `independent`.
     """
     stretches = sorted(
@@ -63,7 +63,7 @@ def _stretches(tokens: Integers, min_ops: int) -> Iterator[_Stretch]:
         breaks = np.concatenate(([-1], np.flatnonzero(~equal), [len(equal)]))
         for index in np.flatnonzero(np.diff(breaks) > period):
             start, stop = int(breaks[index]) + 1, int(breaks[index + 1])
-            # Several copies of something too short do not make one thing long enough.
+            # Several copies of a window that is too short do not make a long enough one.
             if not has_period_below(tokens[start : start + period], min_ops):
                 yield _Stretch(start, stop + period, period)
 
@@ -79,9 +79,9 @@ class _Cut:
 
 def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat | None:
     """
-    The windows of a stretch, cut where the fewest values cross the border. One window
-    fewer than possible is accepted for that; then the most windows decide, the fewest
-    parameters, and the first border.
+    Returns the windows of a stretch, cut where the fewest values cross the border. One
+    window fewer than possible is accepted for that; further ties are broken by the most
+    windows, the fewest parameters, and the first border.
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
@@ -121,8 +121,8 @@ def _windows(sequence: OpSequence, cut: _Cut, period: int) -> Repeat:
 
 def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
     """
-    Whether a window is one piece. Parts of two blocks that do not depend on each other
-    look like a chain where the border runs through both.
+    Whether a window is connected. Parts of two blocks that do not depend on each other look
+    like a chain if the border runs through both.
     """
     pieces = list(range(period))
 
@@ -144,7 +144,7 @@ def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
 def _possible_cuts(
     sequence: OpSequence, stretch: _Stretch, independent: bool
 ) -> Iterator[_Cut]:
-    """The longest series of isomorphic windows for each offset of the border."""
+    """Yields the longest series of isomorphic windows for each offset of the border."""
     start, stop, period = stretch
     earliest = _earliest_starts(sequence, stretch)
     for offset in range(period):
@@ -174,11 +174,11 @@ def _possible_cuts(
 
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
     """
-    The first row, for each row of the stretch, where a window around it may start so
-    that it agrees with the window a period later.
+    Returns, for each row of the stretch, the first row where a window around it may start
+    such that it agrees with the window one period later.
 
-    An operand whose definition lies the same distance back in both always agrees. Any
-    other must come from outside both windows.
+    An operand whose definition lies the same distance back in both always agrees. Any other
+    must come from outside both windows.
     """
     start, stop, period = stretch
     here = sequence.distance(start, stop - period)
@@ -191,7 +191,10 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """The windows to skip and to take so that each follows from the one before."""
+    """
+    Returns the number of windows to skip and to take so that each follows from the one
+    before.
+    """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)
     index = int(lengths.argmax())
@@ -199,7 +202,7 @@ def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
-    """The distinct values that windows take from outside."""
+    """Returns the number of distinct values that windows take from outside."""
     rows = slice(cut.start, cut.start + cut.count * period)
     values = sequence.value[rows].reshape(cut.count, -1)
     sources = sequence.definition[rows].reshape(cut.count, -1)
@@ -208,7 +211,7 @@ def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
 
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:
-    """Adds windows elsewhere in the block that do not need a result more."""
+    """Adds windows elsewhere in the block that do not need further results."""
     used = np.zeros(len(sequence.ops), dtype=np.bool_)
     for window in repeat.windows:
         used[min(window) : max(window) + 1] = True

@@ -7,8 +7,8 @@
 // CHECK:      %[[MEAN:.*]] = onnx.ReduceMean(%x, %{{.*}}) {keepdims = 0 : i64, scope = "bn"} : (tensor<4x6x2xf32>, tensor<2xi64>) -> tensor<6xf32>
 // CHECK-NEXT: %[[VAR:.*]] = train.batch_norm_variance %x, %[[MEAN]] {scope = "bn", count = 8 : i64}
 // CHECK-NEXT: %y = onnx.BatchNormalization(%x, %scale, %bias, %[[MEAN]], %[[VAR]]) {epsilon = 5.000000e-01 : f32, scope = "bn"}
-// CHECK:      %[[KEPT:.*]] = onnx.Mul(%m, %{{.*}})
 // CHECK:      %[[NEW:.*]] = onnx.Mul(%[[MEAN]], %{{.*}})
+// CHECK:      %[[KEPT:.*]] = onnx.Mul(%m, %{{.*}})
 // CHECK-NEXT: %mean = onnx.Add(%[[KEPT]], %[[NEW]])
 // CHECK-NEXT: func.return %y, %mean
 

@@ -21,7 +21,7 @@
 // WRONG: error: schedule 1f1b: it has 1 chunk (stages on each rank), not 2: give it as many, or choose a schedule that takes 2: interleaved-1f1b,
 // INFERENCE: error: pipeline: the schedule has backwards, but the program only computes forwards; choose the schedule `forward`
 // TRAINING: error: pipeline: the schedule has no backward, but the program is a training step; choose one that has, such as 1f1b
-// TIME: error: pipeline works on a program on one device.mesh with 'k', the axis over time, as its first axis
+// TIME: error: pipeline works on a program on one device.mesh with 'k', the micro-batch axis, as its first axis
 
 // Schedules from a file are checked before they are used.
 

@@ -98,3 +98,55 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.expect %model {collectives = {all_reduce = "two"}, axis = "t"}
   transform.yield
 }
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  %0 = schedule.knob "batch" {values = [96, 192]}
+  // CHECK: schedule.knob "ratio" has 1 cases, but the knobs that it depends on have 2 combinations
+  %1 = schedule.knob "ratio" of %0 {values = [[1.0]]}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  %0 = schedule.knob "batch" {values = [96, 192]}
+  // CHECK: schedule.knob "ratio": a knob that depends on others has a list of values for each combination of theirs
+  %1 = schedule.knob "ratio" of %0 {values = [1.0, 0.5]}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.knob "ratio": a value is a number or a text
+  %0 = schedule.knob "ratio" {values = [unit]}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.knob "size": option = "size"; write one of batch, d, t, p, k, zero
+  %0 = schedule.knob "size" {values = [1], option = "size"}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  %0 = schedule.knob "batch" {values = [96, 192]}
+  %1 = schedule.knob "ratio" {values = [1.0, 0.5]}
+  // CHECK: schedule.require has 3 cases, but the knobs that it depends on have 2 x 2 combinations
+  schedule.require %0, %1 {holds = [true, false, true]}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.cast: dtype = "f8"; write bf16 or f16
+  schedule.cast %model {dtype = "f8"}
+  transform.yield
+}

@@ -45,6 +45,10 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.fuse %groups {symbol = "f", backend = "inductor"}
   // CHECK-NEXT: schedule.replace %groups {op = "Swish", with = {alpha = 1.000000e+00 : f32}}
   schedule.replace %groups {op = "Swish", with = {alpha = 1.0 : f32}}
+  // CHECK-NEXT: schedule.kernel %groups {symbol = "k", implementation = "mine:k", options = {causal = 1 : i64}}
+  schedule.kernel %groups {symbol = "k", implementation = "mine:k", options = {causal = 1 : i64}}
+  // CHECK-NEXT: schedule.cast %layers {dtype = "bf16"}
+  schedule.cast %layers {dtype = "bf16"}
   // CHECK-NEXT: schedule.decompose %groups
   schedule.decompose %groups
   // CHECK-NEXT: schedule.stage %layers
@@ -53,6 +57,12 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.recompute %half {policy = "full"}
   // CHECK-NEXT: %policy = schedule.knob "policy" {values = ["full", "none"]}
   %policy = schedule.knob "policy" {values = ["full", "none"]}
+  // CHECK-NEXT: %batch = schedule.knob "batch" {values = [96 : i64, 192 : i64], option = "batch"}
+  %batch = schedule.knob "batch" {values = [96 : i64, 192 : i64], option = "batch"}
+  // CHECK-NEXT: %many = schedule.knob "many" of %batch, %policy {values = {{\[\[}}1 : i64], [], [2 : i64, 1 : i64], [1 : i64]]}
+  %many = schedule.knob "many" of %batch, %policy {values = [[1 : i64], [], [2 : i64, 1 : i64], [1 : i64]]}
+  // CHECK-NEXT: schedule.require %batch, %many {holds = [true, true, true, false]}
+  schedule.require %batch, %many {holds = [true, true, true, false]}
   // CHECK-NEXT: schedule.recompute %half by %policy
   schedule.recompute %half by %policy
   // CHECK-NEXT: transform.yield

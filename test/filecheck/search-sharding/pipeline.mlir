@@ -33,7 +33,7 @@
 // AXES-SAME: %w2: tensor<4096x1024xf32, #dist.layout<@mesh, [{a, b}, {c}]>>
 
 // ONE: error: search-sharding: schedule is of a pipeline, but p and k are 1
-// TIME: error: search-sharding: 'k' is the axis over time, which is no axis of devices
+// TIME: error: search-sharding: 'k' is the micro-batch axis, which is no axis of devices
 // SIZE: error: a pipeline of 4 stages on 4 devices each needs 16 devices, but cluster @box has 8
 // MEMORY: error: search-sharding: no layouts fit into 1e+06 bytes per device; {{.*}} bytes would do. Most is taken by w1, w2
 

@@ -37,3 +37,19 @@ func.func @variance(%x: tensor<6x4xf32>, %v: tensor<4xf32>) {
   %0 = train.batch_norm_variance %x, %v {count = 6 : i64} : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6xf32>
   func.return
 }
+
+// -----
+
+func.func @parts(%x: tensor<6x4xf32>, %v: tensor<4xf32>) {
+  // CHECK: train.ghost_batch_norm: 6 samples cannot be 4 equal parts
+  %0, %1, %2 = train.ghost_batch_norm %x, %v, %v {groups = 4 : i64, epsilon = 0.5 : f32} : (tensor<6x4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<6x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>)
+  func.return
+}
+
+// -----
+
+func.func @statistics(%x: tensor<6x4xf32>, %v: tensor<4xf32>) {
+  // CHECK: train.ghost_batch_norm: mean has shape [4], expected [3, 4]
+  %0, %1, %2 = train.ghost_batch_norm %x, %v, %v {groups = 3 : i64, epsilon = 0.5 : f32} : (tensor<6x4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<6x4xf32>, tensor<4xf32>, tensor<4xf32>)
+  func.return
+}

@@ -1,16 +1,16 @@
 """
 The time that communication takes: alpha-beta models over the levels of links.
 
-A group of devices is reduced to its `Topology`: at each level of links the number of
-blocks that communicate through it. Bandwidth-optimal rings run level by level, innermost
-first, on what the level inside has left to do: a reduce-scatter of S bytes over g devices
-of a node and then N nodes costs `(g-1)(a + S/(g B))` inside and `(N-1)(a' + S/(g N B'))`
-outside. An all-reduce is a reduce-scatter and an all-gather.
+A group of devices is reduced to its `Topology`: at each level of links the number of blocks
+that communicate through it. Bandwidth-optimal rings run level by level, innermost first,
+each on the part of the data that the level inside leaves: a reduce-scatter of S bytes over
+g devices of a node and then N nodes costs `(g-1)(a + S/(g B))` inside and `(N-1)(a' + S/(g
+N B'))` outside. An all-reduce is a reduce-scatter and an all-gather.
 
-With a profile, links reach a share of their bandwidth, what is added up or copied also
-moves through the memory, every collective has an overhead, and libraries choose: between
-rings level by level, one ring of all devices whose levels are busy at the same time, and,
-for an all-reduce, two trees.
+With a profile, links reach a fraction of their bandwidth, data that is added up or copied
+also moves through the memory, every collective has an overhead, and the fastest algorithm
+counts: rings level by level, one ring of all devices whose levels are busy at the same
+time, and, for an all-reduce, two trees.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from distir.interpreters.simulator.profiles.profile import LinkFigures
 @dataclass(frozen=True)
 class Stage:
     """
-    One level of a group: `blocks` parts of the group, each of `inner` devices that the
-    levels inside connect already, talk through `level`. `sharing` devices of each block
-    below the level use it at the same time, those of other groups too. `kind` is what they
-    do, which profiles may have figures for.
+    One level of links in a group: `blocks` parts of the group, each of `inner` devices that
+    the levels inside connect already, communicate through `level`. `sharing` devices of
+    each block use it at the same time, those of other groups included. `kind` is the kind
+    of communication, for which profiles may have figures of their own.
     """
 
     level: LinkLevel
@@ -40,18 +40,20 @@ class Stage:
 
     @property
     def figures(self) -> LinkFigures | None:
-        """What the level reaches in practice; None without a profile."""
+        """The figures that the level reaches in practice; None without a profile."""
         figures = self.level.figures
         return None if figures is None else figures.of_kind(self.kind)
 
     @property
     def devices(self) -> int:
-        """The devices of the group that this level and those inside connect."""
+        """The number of devices of the group that this level and those inside connect."""
         return self.blocks * self.inner
 
     @property
     def bandwidth(self) -> float:
-        """Bytes/s that each device of the group gets, in each direction."""
+        """
+        The bandwidth in bytes/s that each device of the group gets, in each direction.
+        """
         level = self.level
         bandwidth = level.bandwidth
         if level.block_bandwidth is not None:
@@ -61,13 +63,13 @@ class Stage:
 
     @property
     def latency(self) -> float:
-        """Seconds that a message takes before its first byte arrives."""
+        """The seconds that a message takes before its first byte arrives."""
         figures = self.figures
         return self.level.latency if figures is None else figures.latency
 
     @property
     def per_copied_byte(self) -> float:
-        """Seconds for a byte that is added up or copied on its way."""
+        """The seconds for each byte that is added up or copied on its way."""
         figures = self.figures
         return 0.0 if figures is None else 1 / figures.copy_bandwidth
 
@@ -78,8 +80,8 @@ Topology = tuple[Stage, ...]
 
 def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     """
-    The levels that a group of devices crosses. A group that is spread unevenly over the
-    blocks of a level is treated as one ring over the outermost level that it crosses.
+    Returns the levels that a group of devices crosses. A group that is spread unevenly over
+    the blocks of a level is treated as one ring over the outermost level that it crosses.
     """
     stages: list[Stage] = []
     inner = 1
@@ -107,8 +109,9 @@ def shared(
     groups: Sequence[Sequence[int]], topologies: Sequence[Topology], hardware: Hardware
 ) -> list[Topology]:
     """
-    The topologies of groups that communicate at the same time: with how many others of
-    its block a device shares each level whose blocks have a bandwidth of their own.
+    Returns the topologies of groups that communicate at the same time. In each level whose
+    blocks have a bandwidth of their own, they say with how many others of its block a
+    device shares it.
     """
     found = list(topologies)
     for inner, level in zip((None, *hardware.levels), hardware.levels, strict=False):
@@ -134,12 +137,16 @@ def shared(
 
 
 def of_kind(kind: str, stages: Topology) -> Topology:
-    """The levels with the figures for a kind of communication, such as `all_reduce`."""
+    """
+    Returns the levels with the figures for a kind of communication, such as `all_reduce`.
+    """
     return tuple([replace(stage, kind=kind) for stage in stages])
 
 
 def _overhead(stages: Topology) -> float:
-    """Seconds that a collective takes however small it is; none without a profile."""
+    """
+    Returns the seconds that a collective takes however small it is; 0 without a profile.
+    """
     figures = [stage.figures for stage in stages]
     return max((f.overhead for f in figures if f is not None), default=0.0)
 
@@ -149,7 +156,10 @@ def _is_profiled(stages: Topology) -> bool:
 
 
 def _level_by_level(size: float, stages: Topology) -> float:
-    """Seconds of a reduce-scatter or all-gather of a buffer of `size` bytes."""
+    """
+    Returns the seconds of a reduce-scatter or all-gather of a buffer of `size` bytes, level
+    by level.
+    """
     seconds = 0.0
     for stage in stages:
         n = stage.blocks
@@ -161,8 +171,9 @@ def _level_by_level(size: float, stages: Topology) -> float:
 
 def _one_ring(size: float, stages: Topology) -> float:
     """
-    The same along rings of all devices, as many as a block has, each of which enters and
-    leaves every block through another device: all levels work at the same time.
+    Returns the seconds of the same along rings of all devices. There are as many rings as a
+    block has devices, and each enters and leaves every block through another device, so
+    that all levels work at the same time.
     """
     devices = stages[-1].devices
     latency = sum((s.blocks - 1) * s.latency * devices / s.devices for s in stages)
@@ -179,8 +190,8 @@ def _ring_pass(size: float, stages: Topology) -> float:
 
 def tree_all_reduce_seconds(size: float, stages: Topology) -> float:
     """
-    Seconds of an all-reduce of `size` bytes up and down two binary trees of blocks, each
-    of which carries one half.
+    Returns the seconds of an all-reduce of `size` bytes up and down two binary trees of
+    blocks, each of which carries one half.
     """
     if not stages:
         return 0.0
@@ -191,8 +202,8 @@ def tree_all_reduce_seconds(size: float, stages: Topology) -> float:
 
 def all_reduce_seconds(size: float, stages: Topology) -> float:
     """
-    Seconds of an all-reduce of `size` bytes. Where the outermost level reduces in the
-    fabric, every device sends its part up once and gets the sum back.
+    Returns the seconds of an all-reduce of `size` bytes. If the outermost level reduces in
+    the fabric, every device sends its part up once and gets the sum back.
     """
     if stages and stages[-1].level.in_fabric_reduction:
         outer = stages[-1]
@@ -206,20 +217,22 @@ def all_reduce_seconds(size: float, stages: Topology) -> float:
 
 
 def all_gather_seconds(size: float, stages: Topology) -> float:
-    """Seconds of an all-gather whose result has `size` bytes on each device."""
+    """Returns the seconds of an all-gather whose result has `size` bytes on each device."""
     return _ring_pass(size, stages) + _overhead(stages)
 
 
 def reduce_scatter_seconds(size: float, stages: Topology) -> float:
-    """Seconds of a reduce-scatter whose operand has `size` bytes on each device."""
+    """
+    Returns the seconds of a reduce-scatter whose operand has `size` bytes on each device.
+    """
     return _ring_pass(size, stages) + _overhead(stages)
 
 
 def all_to_all_seconds(size: float, stages: Topology) -> float:
     """
-    Seconds in which each device exchanges equal parts of a buffer of `size` bytes with
-    all others of the group, one after the other; also those in which the root of a
-    gather or scatter exchanges its parts of the whole buffer.
+    Returns the seconds in which each device exchanges equal parts of a buffer of `size`
+    bytes with all others of the group, one after the other. They are also those in which
+    the root of a gather or scatter exchanges its parts of the whole buffer.
     """
     devices = stages[-1].devices if stages else 1
     seconds = _overhead(stages)
@@ -231,8 +244,9 @@ def all_to_all_seconds(size: float, stages: Topology) -> float:
 
 def broadcast_seconds(size: float, stages: Topology) -> float:
     """
-    Seconds to pass `size` bytes along a chain of all devices of the group, in pieces, so
-    that the slowest link is always busy; also those of a reduction to one device.
+    Returns the seconds to pass `size` bytes along a chain of all devices of the group, in
+    pieces, so that the slowest link is always busy; a reduction to one device takes as
+    long.
     """
     if not stages:
         return 0.0
@@ -242,7 +256,10 @@ def broadcast_seconds(size: float, stages: Topology) -> float:
 
 
 def shift_seconds(size: float, stages: Topology) -> float:
-    """Seconds in which each device passes `size` bytes to the next one of the group."""
+    """
+    Returns the seconds in which each device passes `size` bytes to the next one of the
+    group.
+    """
     if not stages:
         return 0.0
     slowest = max(s.latency + size / s.bandwidth for s in stages)
@@ -253,8 +270,8 @@ def send_seconds(
     size: float, source: int, target: int, hardware: Hardware, sharing: int = 1
 ) -> float:
     """
-    Seconds to send `size` bytes from one device to another while `sharing` devices of
-    its block send; 0 to itself.
+    Returns the seconds to send `size` bytes from one device to another while `sharing`
+    devices of its block send; 0 to itself.
     """
     if source == target:
         return 0.0

@@ -1,4 +1,4 @@
-"""A cluster as plain numbers: what the cost functions compute with."""
+"""A cluster as plain numbers, with which the cost functions compute."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from distir.interpreters.simulator.profiles.profile import LinkFigures, Profile
 class DeviceKind:
     """
     One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
-    element type (`default` serves the others), seconds from issuing an op to its start,
-    bytes that memory is handed out in multiples of, bytes that libraries keep throughout,
-    and those for each group of devices that it communicates with; what it reaches in
-    practice.
+    element type (`default` serves the others), seconds from issuing an op to its start, the
+    number of bytes in whose multiples memory is allocated, the bytes that libraries keep
+    throughout and those for each group of devices that it communicates with, and the
+    profile of what it reaches in practice.
     """
 
     name: str
@@ -35,7 +35,7 @@ class DeviceKind:
 
     @staticmethod
     def of(op: KindOp, profile: Profile | None = None) -> DeviceKind:
-        """The kind that a `device.kind` declares."""
+        """Returns the kind that a `device.kind` declares."""
         rates = {
             name: rate.value.data
             for name, rate in op.peak_flops.data.items()
@@ -54,7 +54,7 @@ class DeviceKind:
         )
 
     def peak(self, element_type: str) -> float:
-        """FLOP/s for an element type such as `f16`. Raises DistIRError."""
+        """Returns the FLOP/s for an element type such as `f16`. Raises DistIRError."""
         rate = self.peak_flops.get(element_type, self.peak_flops.get("default"))
         if rate is None:
             raise DistIRError(
@@ -67,8 +67,8 @@ class DeviceKind:
 @dataclass(frozen=True)
 class LinkLevel:
     """
-    Consecutive groups of `span` devices reach each other at `bandwidth` bytes/s per
-    device and direction, `latency` seconds per message.
+    A level of links: consecutive groups of `span` devices reach each other at `bandwidth`
+    bytes/s per device and direction, with `latency` seconds per message.
     """
 
     name: str
@@ -81,12 +81,14 @@ class LinkLevel:
 
     @property
     def figures(self) -> LinkFigures | None:
-        """What it reaches in practice; None without a profile. Raises DistIRError."""
+        """
+        The figures that it reaches in practice; None without a profile. Raises DistIRError.
+        """
         return None if self.profile is None else self.profile.link(self.name)
 
     @staticmethod
     def of(op: LinkOp, profile: Profile | None = None) -> LinkLevel:
-        """The level that a `device.link` declares."""
+        """Returns the level that a `device.link` declares."""
         reduces = op.in_fabric_reduction
         return LinkLevel(
             op.sym_name.data,
@@ -101,7 +103,7 @@ class LinkLevel:
 
 @dataclass(frozen=True)
 class Route:
-    """Links between devices of two sets that are not as those of their level."""
+    """The links between two sets of devices that differ from those of their level."""
 
     first: frozenset[int]
     second: frozenset[int]
@@ -110,7 +112,7 @@ class Route:
 
     @staticmethod
     def of(op: RouteOp) -> Route:
-        """What a `device.route` declares."""
+        """Returns the route that a `device.route` declares."""
         return Route(
             frozenset(op.first.data),
             frozenset(op.second.data),
@@ -128,8 +130,8 @@ class Route:
 @dataclass(frozen=True)
 class Hardware:
     """
-    The kind of each device, by device id, the levels of links, innermost first, and links
-    that differ from these.
+    A cluster: the kind of each device by device id, the levels of links, innermost first,
+    and links that differ from these.
     """
 
     name: str
@@ -140,8 +142,8 @@ class Hardware:
     @staticmethod
     def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
         """
-        What a `device.cluster` declares, with a profile for each of its kinds of devices
-        or none at all. Links have the figures of the first of them that knows the link.
+        Returns what a `device.cluster` declares, with a profile for each of its kinds of
+        devices or none at all. A link gets the figures of the first profile that has it.
         Raises DistIRError.
         """
         of_kind = _profiles_by_kind(cluster, profiles)
@@ -169,13 +171,16 @@ class Hardware:
         return len(set(map(id, self.kinds))) == 1
 
     def distinct_kinds(self, devices: Sequence[int]) -> list[DeviceKind]:
-        """The kinds among these devices; that of device 0 if there are none."""
+        """Returns the kinds among these devices; that of device 0 if there are none."""
         if self.is_uniform or not devices:
             return [self.kinds[0]]
         return list({id(self.kinds[i]): self.kinds[i] for i in devices}.values())
 
     def level_between(self, first: int, second: int) -> LinkLevel:
-        """The innermost level that connects two devices, as it is between them."""
+        """
+        Returns the innermost level that connects two devices, with the figures between
+        these two.
+        """
         for level in self.levels:
             if first // level.span == second // level.span:
                 for route in self.routes:
@@ -190,8 +195,9 @@ class Hardware:
         self, level: LinkLevel, inner: LinkLevel | None, group: Sequence[int]
     ) -> LinkLevel:
         """
-        A level for a group of devices that talk through it, between the groups of the level
-        inside: as slow as the slowest link that a ring through all of them may take.
+        Returns a level for a group of devices that communicate through it, between the
+        groups of the level inside: as slow as the slowest link that a ring through all of
+        them may take.
         """
         for route in self.routes:
             sides = [[d for d in group if d in s] for s in (route.first, route.second)]
@@ -211,7 +217,7 @@ class Hardware:
         return {}
 
     def _changed(self, level: LinkLevel, bandwidth: float, latency: float) -> LinkLevel:
-        """The level with other figures; equal ones are one object."""
+        """Returns the level with other figures; equal levels are one object."""
         key = level.span, bandwidth, latency
         if key not in self._changed_levels:
             changed = replace(level, bandwidth=bandwidth, latency=latency)

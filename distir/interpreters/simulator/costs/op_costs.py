@@ -1,5 +1,5 @@
 """
-What an op costs on one device: a registry of functions by op name.
+The cost of an op on one device: a registry of functions by op name.
 
 ```python
 @cost_function("toy.scale")
@@ -7,18 +7,20 @@ def scale(context: CostContext) -> Cost:
     return context.roofline(moved=2 * sum(context.result_bytes))
 ```
 
-Ops without a function follow the roofline: the floating-point operations that their
-sharding rule counts, or the bytes of their operands and results, whichever takes longer.
+Ops without a function follow the roofline: the time of the floating-point operations that
+their sharding rule counts, or of moving the bytes of their operands and results, whichever
+is longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
+from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_values import ElementType
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
@@ -33,13 +35,15 @@ from distir.interpreters.simulator.profiles.measured import OpFigures, figures_o
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Work
 from distir.registries import Registry
+from distir.sharding.kernel_rule import evaluated, parse_rule
+from distir.sharding.rule import shape_of
 
 
 @dataclass(frozen=True)
 class Cost:
     """
-    Seconds on one device, the bytes that the op needs besides its operands and results
-    while it runs, and the seconds that the host takes to issue it.
+    The seconds that an op takes on one device, the bytes that it needs besides its operands
+    and results while it runs, and the seconds that the host takes to issue it.
     """
 
     seconds: float
@@ -58,7 +62,7 @@ class CostContext:
     - `op`: the op, with global shapes in its types;
     - `device`: the kind of device it runs on;
     - `work`: what it computes on this device, by its sharding rule;
-    - `operand_bytes`, `result_bytes`: of this device's parts.
+    - `operand_bytes`, `result_bytes`: the bytes of this device's parts.
     """
 
     op: Operation
@@ -69,12 +73,12 @@ class CostContext:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations on this device."""
+        """The floating-point operations on this device."""
         return self.work.flops
 
     @property
     def bytes(self) -> int:
-        """Bytes read and written when each operand and result is touched once."""
+        """The bytes read and written if each operand and result is touched once."""
         return sum(self.operand_bytes) + sum(self.result_bytes)
 
     @property
@@ -90,7 +94,7 @@ class CostContext:
 
     @property
     def seconds_at_peak(self) -> float:
-        """Seconds of the floating-point operations alone; 0 where no peak is known."""
+        """The seconds of the floating-point operations alone; 0 if no peak is known."""
         if not self.flops:
             return 0.0
         rates = self.device.peak_flops
@@ -99,8 +103,9 @@ class CostContext:
 
     def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
         """
-        Launch latency plus the longer of computing and of moving bytes through memory.
-        With a profile, what the curve of its class says about both.
+        Returns the launch latency plus the longer of computing and of moving bytes through
+        memory. With a profile, both follow the curve of the op's class. `flops` and `moved`
+        default to those of the op.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
@@ -118,8 +123,8 @@ class CostContext:
 
     def _moved(self, moved: float, known: frozenset[str]) -> tuple[float, bool]:
         """
-        The bytes that pass through memory, of those that an op would move by itself, and
-        whether the kernel of the op before goes on with it.
+        Given the bytes that an op would move by itself, returns those that pass through
+        memory after fusion, and whether the kernel of the op before computes this op too.
         """
         fusions = fusions_around(self.op, known)
         before, after = joins(self.op, fusions), stays(self.op, fusions)
@@ -130,13 +135,13 @@ class CostContext:
         return max(moved, 0), before is not None
 
     def unworked(self) -> Cost:
-        """The cost of an op that only gives a value another name or shape."""
+        """Returns the cost of an op that only gives a value another name or shape."""
         profile = self.device.profile
         measured = None if profile is None else self._measured(profile)
         return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
 
     def _measured(self, profile: Profile) -> OpFigures | None:
-        """The figures of this very op, if it was measured."""
+        """Returns the figures of this very op, if it was measured."""
         table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
         return None if table is None else figures_of(self.op, table)
 
@@ -166,25 +171,30 @@ class CostContext:
 CostFunction = Callable[[CostContext], Cost]
 
 _FAMILIES = "distir.interpreters.train"
-"""Where the costs of training steps are registered, beside what the ops compute."""
+"""
+The package whose modules register the costs of training steps, beside what the ops compute.
+"""
 
 cost_function = Registry[CostFunction](_FAMILIES)
-"""Registers the cost of the ops with these names: from a `CostContext` to a `Cost`."""
+"""
+Registers the cost of the ops with these names: a function from a `CostContext` to a `Cost`.
+"""
 
 _CLASSES = Registry[str](_FAMILIES)
 
 
 def op_class(name: str, *ops: str) -> None:
     """
-    Says which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these names
-    belong to. Others are contractions if they compute, elementwise if they do not.
+    Declares to which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these
+    names belong. Other ops are contractions if they have floating-point operations, else
+    elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)
 
 
 def cost_of(context: CostContext) -> Cost:
-    """The cost of an op on one device."""
+    """Returns the cost of an op on one device."""
     function = cost_function.get(context.op.name)
     return context.roofline() if function is None else function(context)
 
@@ -192,39 +202,66 @@ def cost_of(context: CostContext) -> Cost:
 VIEWS = frozenset(
     f"onnx.{name}"
     for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-)
-"""Ops whose result is their first operand's memory under another shape."""
+) | {"train.unflatten"}
+"""Ops whose result is their first operand's memory, or a part of it, under another shape."""
 
 
 @cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
 def no_work(context: CostContext) -> Cost:
-    """Ops that compute nothing when the program runs."""
+    """The cost of ops that compute nothing when the program runs."""
     return context.unworked()
 
 
 @cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
 def lookup(context: CostContext) -> Cost:
-    """Reads the indices and the elements that it selects, not the whole table."""
+    """
+    The cost of a look-up: it reads the indices and the elements that it selects, not the
+    whole table.
+    """
     indices = sum(context.operand_bytes[1:])
     return context.roofline(moved=indices + 2 * sum(context.result_bytes))
 
 
 @cost_function("onnx.Slice", "collective.slice")
 def selection(context: CostContext) -> Cost:
-    """Reads what it keeps and writes it."""
+    """The cost of a selection: it reads what it keeps and writes it."""
     return context.roofline(moved=2 * sum(context.result_bytes))
 
 
 @cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")
 def fill(context: CostContext) -> Cost:
-    """Writes its result; what it reads is small beside it or counted already."""
+    """
+    The cost of ops that fill a tensor: they write their result; what they read is small
+    beside it or counted already.
+    """
     moved = sum(context.result_bytes)
     if context.op.name == "onnx.Expand":
         moved += context.operand_bytes[0]
     return context.roofline(moved=moved)
 
 
-op_class("attention", "onnx.Attention")
+@cost_function("kernel.call")
+def kernel_call(context: CostContext) -> Cost:
+    """
+    The cost of a user's kernel: it touches operands and results once, and needs the
+    workspace that it declares.
+    """
+    op = context.op
+    assert isinstance(op, KernelCallOp)
+    cost = context.roofline()
+    if op.workspace is None:
+        return cost
+    rule = parse_rule(op.rule.data)
+    shapes = ([shape_of(v.type) for v in values] for values in (op.inputs, op.outputs))
+    parts = context.work.parts
+    local = {
+        name: size // parts.get(factor, 1)
+        for factor, (name, size) in enumerate(rule.sizes(*shapes).items())
+    }
+    return replace(cost, workspace=evaluated(op.workspace.data, local))
+
+
+op_class("attention", "kernel.call", "onnx.Attention")
 op_class(
     "convolution",
     "onnx.Conv",

@@ -31,9 +31,9 @@ Seconds = float | npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Computation:
     """
-    The work of an op: each device of its mesh computes `flops` for `seconds` (a number,
-    or one per device; the `flops` alone would take `seconds_at_peak`). The host takes
-    `issue` seconds to issue it. `is_view`: its result is its first operand's memory.
+    The work of an op: each device of its mesh computes `flops` for `seconds` (a number, or
+    one per device; the `flops` alone would take `seconds_at_peak`). The host takes `issue`
+    seconds to issue it. If `is_view`, its result is its first operand's memory.
     """
 
     seconds: Seconds
@@ -46,9 +46,9 @@ class Computation:
 
 class Computations:
     """
-    What the ops of a program occupy on the devices of `device_map`. Without
-    a profile or a compiler, which look at what is around an op too, ops that are alike cost
-    the same and are worked out once.
+    What the ops of a program occupy on the devices of `device_map`. Ops that are alike cost
+    the same and are computed once, except with a profile or a compiler, for which the ops
+    around one matter too.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -59,8 +59,8 @@ class Computations:
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
-        What an op on the mesh of that name (None: sequential) occupies. Raises DistIRError for
-        values whose shape is not known.
+        Returns what an op on the mesh of that name (None: sequential) occupies. Raises
+        DistIRError for values whose shape is not known.
         """
         hardware, mesh = (
             self.device_map.hardware,
@@ -80,7 +80,10 @@ class Computations:
         return self._known[key]
 
     def mesh_name(self, op: Operation) -> str | None:
-        """The mesh that an op computes on; None: sequential. Raises DistIRError."""
+        """
+        Returns the name of the mesh that an op computes on; None: sequential. Raises
+        DistIRError.
+        """
         names = self.device_map.mesh_names((*op.operands, *op.results))
         if len(names) > 1:
             where = " and ".join(f"@{name}" for name in names)
@@ -118,12 +121,15 @@ class Computations:
             device_map.allocated(max(c.workspace for c in by_kind.values()), name),
             op.name in VIEWS
             and len(op.results) == 1
-            and operand_bytes[:1] == result_bytes,
+            and operand_bytes[:1] >= result_bytes,
         )
 
 
 def _on_any_mesh(attribute: Attribute) -> Attribute:
-    """A type without the name of its mesh: work is the same on all with the same axes."""
+    """
+    Returns a type without the name of its mesh: work is the same on all meshes with the
+    same axes.
+    """
     layout = layout_of(attribute)
     if layout is None or not isinstance(attribute, TensorType):
         return attribute

@@ -22,10 +22,10 @@ from distir.sharding.layout import check_layout, local_shape
 from distir.sharding.mesh import Mesh
 
 Positions = slice | npt.NDArray[np.intp]
-"""Which entries of the arrays over the program's devices, as an index."""
+"""An index into arrays that have one entry per device of the program."""
 
 Bytes = int | npt.NDArray[np.int64]
-"""As many on each device, or one number per device."""
+"""A number of bytes, the same on each device or one per device."""
 
 
 class DeviceMap:
@@ -34,8 +34,8 @@ class DeviceMap:
     `meshes` are those of the module by name, `used` the names of those that values live on,
     `hardware` is the cluster.
 
-    A value without a layout belongs to a sequential program and lives on the first
-    device, or, beside distributed values, on no device at all (sequences of tensors).
+    A value without a layout belongs to a sequential program and lives on the first device,
+    or, beside distributed values, on no device at all (sequences of tensors).
     """
 
     def __init__(
@@ -51,17 +51,19 @@ class DeviceMap:
         self._position = {d: i for i, d in enumerate(self.devices)}
         self._positions: dict[str, Positions] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
-        # By the type's identity, as hashing takes long; the type stays alive with it.
+        # By the type's identity, as hashing is slow; the type is kept alive here.
         self._bytes: dict[int, tuple[Attribute, int]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
-        """The meshes of the values, each once, in order."""
+        """Returns the names of the meshes of the values, each once, in order."""
         types = {id(type_): type_ for type_ in [value.type for value in values]}
         layouts = (layout_of(type_) for type_ in types.values())
         return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
 
     def positions(self, mesh: str | None) -> Positions:
-        """The positions of the devices of a mesh, in its order; None: sequential."""
+        """
+        Returns the positions of the devices of a mesh, in its order; None: sequential.
+        """
         if mesh is None:
             return slice(0, 1 if self.is_sequential else 0)
         if mesh not in self._positions:
@@ -71,24 +73,26 @@ class DeviceMap:
         return self._positions[mesh]
 
     def device_ids(self, mesh: str | None) -> tuple[int, ...]:
-        """The device ids of a mesh, in its order; None: sequential."""
+        """Returns the device ids of a mesh, in its order; None: sequential."""
         if mesh is None:
             return self.devices[:1] if self.is_sequential else ()
         return self.meshes[mesh].devices
 
     def position_of(self, device: int) -> int:
-        """The position of a device id."""
+        """Returns the position of a device id."""
         return self._position[device]
 
     def bytes_of(self, value: SSAValue, op: Operation) -> int:
         """
-        Bytes of a value on each device that it lives on; 0 for values that are not
-        tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
+        Returns the bytes of a value on each device that it lives on; 0 for values that are
+        not tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
         """
         return self.bytes_of_type(value.type, op)
 
     def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
-        """`bytes_of` for a value of this type, an operand or result of `op`."""
+        """
+        Does what `bytes_of` does for a value of this type, an operand or result of `op`.
+        """
         known = self._bytes.get(id(type_))
         if known is None:
             known = self._bytes[id(type_)] = type_, self._bytes_of_type(type_, op)
@@ -123,8 +127,9 @@ class DeviceMap:
 
     def allocated(self, size: int, mesh: str | None) -> Bytes:
         """
-        What devices of a mesh hand out for `size` bytes: whole blocks, where their kind
-        has an `allocation_block`. A number, or one per device where the blocks differ.
+        Returns the bytes that devices of a mesh allocate for `size` bytes: whole blocks, if
+        their kind has an `allocation_block`. The result is a number, or one per device if
+        the blocks differ.
         """
         kinds = self.hardware.kinds
         ids = self.device_ids(mesh)
@@ -137,8 +142,8 @@ class DeviceMap:
 
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
         """
-        The groups of devices of a mesh that communicate along these axes: those that differ
-        in their coordinates on these alone.
+        Returns the groups of devices of a mesh that communicate along these axes: those
+        that differ in their coordinates on these alone.
         """
         key = (mesh, axes)
         if key not in self._groups:
@@ -148,20 +153,20 @@ class DeviceMap:
         return self._groups[key]
 
     def group(self, devices: Sequence[int]) -> Groups:
-        """One group of these devices, in this order."""
+        """Returns a single group of these devices, in this order."""
         ids = np.asarray([devices], dtype=np.intp)
         return Groups(ids, self._position, self.hardware)
 
     def pairs(self, source: str, target: str) -> list[tuple[int, int]]:
-        """The devices of two meshes at the same coordinates, where they differ."""
+        """Returns the pairs of different devices of two meshes at the same coordinates."""
         pairs = zip(self.device_ids(source), self.device_ids(target), strict=True)
         return [(s, t) for s, t in pairs if s != t]
 
     def sharing(self, pairs: Sequence[tuple[int, int]], pair: tuple[int, int]) -> int:
         """
-        How many of `pairs`, which all send at once, share the link of `pair`, one of them:
-        those that leave the same block of devices over the same level of links. 1 where
-        devices of a block do not share bandwidth.
+        Returns how many of `pairs`, which all send at once, share the link of `pair`, one
+        of them: those that leave the same block of devices over the same level of links. 1
+        if devices of a block do not share bandwidth.
         """
         hardware = self.hardware
         level = hardware.level_between(*pair)
@@ -178,15 +183,15 @@ class DeviceMap:
 
 
 class NotUniform(Exception):
-    """The devices of a mesh do not all do the same at the same time."""
+    """Raised if the devices of a mesh do not all do the same at the same time."""
 
 
 class UniformDeviceMap(DeviceMap):
     """
-    One position for each mesh, where all devices of a mesh do the same at the same time:
-    they are of one kind, belong to no other mesh, and wait only for each other or, all of
-    them, for another mesh. What is simulated for one of them is true of all, however many
-    they are. Raises NotUniform where that does not hold.
+    A device map with one position for each mesh, for programs in which all devices of a
+    mesh do the same at the same time: they are of one kind, belong to no other mesh, and
+    wait only for each other or, all of them, for another mesh. What is simulated for one of
+    them is true of all, however many they are. Raises NotUniform for other programs.
     """
 
     def __init__(
@@ -202,13 +207,13 @@ class UniformDeviceMap(DeviceMap):
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
 
     def positions(self, mesh: str | None) -> Positions:
-        """The position of a mesh."""
+        """Returns the position of a mesh."""
         if mesh is None:
             return super().positions(mesh)
         return slice(self.index[mesh], self.index[mesh] + 1)
 
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
-        """One group that stands for all groups along mesh axes."""
+        """Returns one group that stands for all groups along mesh axes."""
         key = (mesh, axes)
         if key not in self._groups:
             groups = super().groups(mesh, axes)
@@ -220,7 +225,7 @@ class UniformDeviceMap(DeviceMap):
 
     def alike(self, first: str, second: str, axes: Iterable[tuple[str, ...]]) -> bool:
         """
-        Whether the devices of two meshes do the same in the same time, where groups along
+        Whether the devices of two meshes do the same in the same time, if groups along
         these axes communicate.
         """
         if first == second:
@@ -236,11 +241,11 @@ class UniformDeviceMap(DeviceMap):
         )
 
     def group(self, devices: Sequence[int]) -> Groups:
-        """Groups across meshes have a root that does something else."""
+        """Raises NotUniform: groups across meshes have a root that does something else."""
         raise NotUniform
 
     def pair(self, source: str, target: str) -> tuple[int, int]:
-        """A pair of devices that stands for all those between which a send goes."""
+        """Returns a pair of devices that stands for all pairs between which a send goes."""
         key = (source, target)
         if key not in self._pairs:
             pairs = self.pairs(source, target)
@@ -250,7 +255,7 @@ class UniformDeviceMap(DeviceMap):
         return self._pairs[key]
 
     def expanded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """One value per device, in the order of `devices`, from one per mesh."""
+        """Returns one value per device, in the order of `devices`, from one per mesh."""
         found = np.empty(len(self.devices), dtype=values.dtype)
         for name, index in self.index.items():
             found[[self._position[d] for d in self.meshes[name].devices]] = values[
@@ -261,8 +266,9 @@ class UniformDeviceMap(DeviceMap):
 
 class Groups:
     """
-    Groups of devices that communicate at the same time: `ids` and `positions` have one
-    row per group, `size` is the number of devices in each. `position` gives that of an id.
+    Groups of devices that communicate at the same time: `ids` and `positions` have one row
+    per group, `size` is the number of devices in each. `position` returns the position of
+    an id.
     """
 
     def __init__(
@@ -278,18 +284,18 @@ class Groups:
 
     @cached_property
     def topologies(self) -> list[Topology]:
-        """The levels of links that each group crosses."""
+        """Returns the levels of links that each group crosses."""
         rows = self.ids.tolist()
         each = [topology(row, self._hardware) for row in rows]
         return shared(rows, each, self._hardware)
 
     def distinct(self) -> Iterator[Topology]:
-        """Each topology once."""
+        """Yields each topology once."""
         yield from dict.fromkeys(self.topologies)
 
 
 def as_positions(indices: Sequence[int]) -> Positions:
-    """An index for these positions; a slice where they are consecutive."""
+    """Returns an index for these positions; a slice if they are consecutive."""
     first = indices[0]
     if list(indices) == list(range(first, first + len(indices))):
         return slice(first, first + len(indices))
@@ -297,7 +303,7 @@ def as_positions(indices: Sequence[int]) -> Positions:
 
 
 def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
-    """The device ids of all groups along `axes`, the first axis major."""
+    """Returns the device ids of all groups along `axes`, the first axis major."""
     names = [name for name, _ in mesh.axes]
     size = prod(mesh.size(axis) for axis in axes)
     grid = np.asarray(mesh.devices, dtype=np.intp).reshape([n for _, n in mesh.axes])

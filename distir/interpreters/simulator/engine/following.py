@@ -1,4 +1,4 @@
-"""Following a program while it is executed op by op: its times, and all of its memory."""
+"""Follows a program while it is executed op by op: its times, and all of its memory."""
 
 from __future__ import annotations
 
@@ -16,42 +16,46 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution, Mach
 
 class Follower:
     """
-    Base of what follows an execution; its methods do nothing, and are overridden by what is
-    of interest. It is told of what happens, in program order, by a machine whose state it may
-    read. For
-    each op `ran` comes first, when its devices' clocks and memory are still as before;
-    then what it allocates; then `held`, when its results and workspace are there and the
-    clocks at its end; then what it releases.
+    Base of what follows an execution; its methods do nothing, and subclasses override those
+    that matter to them.
+
+    A machine, whose state may be read, calls them in program order. For each op `ran` comes
+    first, while its devices' clocks and memory are still as before; then its allocations;
+    then `held`, when its results and workspace exist and the clocks are at its end; then
+    its releases.
     """
 
     machine: Machine
 
     def begin(self, machine: Machine) -> None:
-        """Before anything is allocated."""
+        """Called before anything is allocated."""
         self.machine = machine
 
     def ran(self, execution: Execution) -> None:
-        """An op runs; sends do so for each pair of devices."""
+        """Called when an op runs; for a send, once for each pair of devices."""
 
     def awaited(self, buffer: Buffer) -> None:
-        """Devices have waited for a value that was on its way, if it was not there."""
+        """Called when devices have waited for a value, if it had not arrived yet."""
 
     def allocated(
         self, buffer: Buffer, value: SSAValue, path: Sequence[CompiledOp]
     ) -> None:
-        """Memory for a value that nothing else holds."""
+        """Called for new memory of a value, which nothing else holds."""
 
     def released(self, buffer: Buffer) -> None:
-        """Memory is free again."""
+        """Called when memory is free again."""
 
     def held(self, step: CompiledOp | None, path: Sequence[CompiledOp]) -> None:
-        """Memory in use is as large as it ever was, at this op (None: before the first)."""
+        """
+        Called when the memory in use is as large as it ever was, at this op (None: before
+        the first).
+        """
 
 
 class FollowedMachine(Machine):
     """
     A machine on so many devices that executes every op of a program, and tells its
-    `followers` of each and of all memory. `entry` is the program's entry function, whose
+    `followers` of each op and of all memory. `entry` is the program's entry function, whose
     arguments are in memory throughout.
     """
 
@@ -68,7 +72,7 @@ class FollowedMachine(Machine):
             follower.ran(execution)
 
     def allocate(self, allocation: Allocation) -> Buffer:
-        """New memory; its value is a result of the op at hand, or an argument."""
+        """Allocates memory, for an argument or for a result of the current op."""
         buffer = super().allocate(allocation)
         value: SSAValue
         if self._step is None:
@@ -81,20 +85,20 @@ class FollowedMachine(Machine):
         return buffer
 
     def release(self, buffer: Buffer) -> None:
-        """One value less holds the memory."""
+        """Removes one holder of the memory."""
         super().release(buffer)
         if not buffer.holders:
             for follower in self._followers:
                 follower.released(buffer)
 
     def note_peak(self) -> None:
-        """What is live now may be the peak."""
+        """Records the memory in use now, which may be the peak."""
         super().note_peak()
         for follower in self._followers:
             follower.held(self._step, self._path)
 
     def _hold_constant(self, step: CompiledOp, result: Allocation) -> None:
-        """Allocates the constant for its op."""
+        """Allocates a constant for its op."""
         self._step = step
         super()._hold_constant(step, result)
         self._step = None

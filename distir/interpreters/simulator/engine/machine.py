@@ -1,16 +1,19 @@
 """
-Executing compiled functions on clocks: DistIR's synchronous semantics, and communication beside it.
+Executes compiled functions on clocks: DistIR's synchronous semantics, and asynchronous
+communication beside it.
 
-Ops run in program order. A device does one thing at a time; a computation occupies each
-of its devices on its own, a collective or send makes its devices wait for each other and
-occupies all of them. What is asynchronous leaves the devices free. Collectives then take
-turns on the communication streams of their devices (`streams.py`); sends from one device
-to another follow each other, from when the sender comes to them. A device waits for such a
-value where it uses it, which may be in another function than where it was started. Memory:
-results are allocated before operands are freed; a value is freed after its last use,
-across calls too, the operand of an asynchronous collective when that is done (an all-reduce
-works on a copy). What updates an argument of the program may take over its memory (see
-`Compiler`).
+Ops run in program order. A device does one thing at a time; a computation occupies each of
+its devices independently, a collective or send makes its devices wait for each other and
+occupies all of them. Asynchronous communication leaves the devices free. Collectives then
+take turns on the communication streams of their devices (`streams.py`); sends between two
+devices run one after the other, each from when the sender reaches it. A device waits for
+such a value where it uses it, which may be in another function than the one that started
+it.
+
+Memory: results are allocated before operands are freed. A value is freed after its last
+use, across calls too; the operand of an asynchronous collective is freed when that is done
+(an all-reduce works on a copy). What updates an argument of the program may take over its
+memory (see `Compiler`).
 """
 
 from __future__ import annotations
@@ -25,16 +28,16 @@ from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
     CompiledOp,
-    Seconds,
 )
+from distir.interpreters.simulator.engine.computations import Seconds
 from distir.interpreters.simulator.engine.device_map import Bytes, Positions
 from distir.interpreters.simulator.engine.streams import CommunicationStreams
 
 
 class Execution(NamedTuple):
     """
-    An op as it runs, after the calls in `path`: where, from when, for how long, in
-    seconds per position (or the same for all).
+    An op as it runs, after the calls in `path`: the positions, and the start and duration
+    in seconds per position (or the same for all).
     """
 
     step: CompiledOp
@@ -45,19 +48,21 @@ class Execution(NamedTuple):
 
 
 Observer = Callable[[Execution], None]
-"""Is told of every op as it runs."""
+"""Called with every op as it runs."""
 
 Moments = float | npt.NDArray[np.float64]
-"""When something happens: on each device of the program, or on those of one mesh."""
+"""A point in time in seconds: on each device of the program, or on those of one mesh."""
 
 
 class Buffer:
     """
-    Memory on some devices (`positions`; `size` in bytes on each), and how many values hold
-    it: one, when it is new. `arrival` says when the value is
-    there, per device of the program, `departure` since when it (and what is before it on
-    the same stream) has been on its way; None once nobody has to wait for it. Until then
-    `source`, the memory that it is made from, is held.
+    Memory on some devices (`positions`; `size` in bytes on each), and the number of values
+    that hold it, which is one for new memory.
+
+    `arrival` is the time at which the value arrives, per device of the program; `departure`
+    the time since when it, and what is before it on the same stream, has been in flight;
+    None once nobody has to wait for it. Until then `source`, the memory that it is made
+    from, is held.
     """
 
     __slots__ = ("arrival", "departure", "holders", "positions", "size", "source")
@@ -73,12 +78,14 @@ class Buffer:
 
 class Machine:
     """
-    The state of all devices while a program runs. Arrays have one entry per device:
-    `clock` (of the compute stream) and `idle` in seconds, `live` and `peak` in bytes.
-    `transit` is the part of `idle` in which devices wait for a value while it is being sent.
-    `streams` are those of asynchronous collectives; `channels` has the clocks of the sends
-    beside them, one for each pair of devices, by the pairs that send together. `runs` counts
-    how often each function ran (see `Totals`). The `observer` is told of every op.
+    The state of all devices while a program runs.
+
+    Arrays have one entry per device: `clock` (of the compute stream) and `idle` in seconds,
+    `live` and `peak` in bytes. `transit` is the part of `idle` in which devices wait for a
+    value while it is being sent. `streams` are those of asynchronous collectives;
+    `channels` has the clocks of asynchronous sends, one for each pair of devices, by the
+    pairs that send together. `runs` counts how often each function ran (see `Totals`). The
+    `observer` is called with every op.
     """
 
     def __init__(
@@ -105,13 +112,13 @@ class Machine:
 
     @property
     def end(self) -> float:
-        """When the last device, and what it has started, is done."""
+        """The time at which the last device, and what it has started, is done."""
         sends = [float(clock.max()) for clock in self.channels.values()]
         free = float(self.streams.free.max())
         return max(float(self.clock.max()), free, *sends, 0.0)
 
     def allocate(self, allocation: Allocation) -> Buffer:
-        """New memory for a value, which holds it."""
+        """Allocates memory for a value, which holds it."""
         _, positions, size = allocation
         known = self._lives.get(id(positions))
         if known is not None:
@@ -124,7 +131,7 @@ class Machine:
         return Buffer(positions, size)
 
     def release(self, buffer: Buffer) -> None:
-        """One value less holds the memory; without holders it is freed."""
+        """Removes one holder of the memory; without holders it is freed."""
         buffer.holders -= 1
         if not buffer.holders:
             known = self._lives.get(id(buffer.positions))
@@ -138,15 +145,15 @@ class Machine:
                 self.release(source)
 
     def note_peak(self) -> None:
-        """Updates the peak of each device from what is live now."""
+        """Raises the peak of each device to what is live now."""
         np.maximum(self.peak, self.live, out=self.peak)
 
     def run(
         self, compiled: CompiledFunction, arguments: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Runs a function. Each argument is held once for it; each of its results is held
-        once for the caller. Results may still be on their way.
+        Runs a function. It takes over one hold on each argument, and passes one hold on
+        each result to the caller. Results may still be in flight.
         """
         self.runs[compiled] = self.runs.get(compiled, 0) + 1
         frame: list[Buffer] = [
@@ -184,7 +191,7 @@ class Machine:
         arguments = [frame[slot] for slot in step.operands]
         for buffer in arguments:
             buffer.holders += 1
-        # What the caller needs no more is the callee's to free.
+        # Arguments that the caller does not need any more are freed by the callee.
         for slot in step.dying:
             self.release(frame[slot])
         self._path.append(step)
@@ -194,7 +201,7 @@ class Machine:
             self.release(frame[slot])
 
     def wait_for(self, buffer: Buffer) -> None:
-        """The devices of a value that is on its way wait for it."""
+        """Makes the devices of a value that is in flight wait for it."""
         if buffer.arrival is None or buffer.departure is None:
             return
         waits = np.maximum(buffer.arrival - self.clock, 0.0)
@@ -204,14 +211,14 @@ class Machine:
         self._arrive(buffer)
 
     def _arrive(self, buffer: Buffer) -> None:
-        """Nobody has to wait for the value any more."""
+        """Marks a value as arrived: nobody has to wait for it."""
         buffer.arrival = buffer.departure = None
         if buffer.source is not None:
             source, buffer.source = buffer.source, None
             self.release(source)
 
     def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
-        """Starts to communicate while the devices go on."""
+        """Starts asynchronous communication; the devices go on."""
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         for transfer in step.transfers:
             rows = transfer.positions
@@ -235,7 +242,7 @@ class Machine:
         departure: Moments,
         arrival: Moments,
     ) -> None:
-        """The memory of a value that is on its way."""
+        """Creates the memory of a value that is in flight."""
         self._store(step, frame)
         received = frame[step.results[0].slot]
         received.departure, received.arrival = departure, arrival
@@ -250,7 +257,7 @@ class Machine:
         start: npt.NDArray[np.float64],
         seconds: Seconds,
     ) -> None:
-        """Tells of a transfer: when each group starts, for how long."""
+        """Reports a transfer to the observer: the start of each group and the seconds."""
         if self._observer is not None:
             starts = np.broadcast_to(start[:, None], rows.shape).ravel()
             each = np.broadcast_to(seconds, start.shape)
@@ -258,7 +265,7 @@ class Machine:
             self._observer(Execution(step, self._path, rows.ravel(), starts, lasting))
 
     def _occupy(self, step: CompiledOp) -> None:
-        """Computes or communicates, and nothing else meanwhile."""
+        """Computes or communicates synchronously."""
         clock, positions = self.clock, step.positions
         if not step.transfers:
             if self._observer is not None:
@@ -316,10 +323,13 @@ class Machine:
             self.note_peak()
 
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
-        """Takes over an argument's memory, unless a view of it is alive."""
+        """
+        Takes over an argument's memory for a result, unless a view of it is alive; returns
+        whether it did.
+        """
         buffer = frame[source]
-        # The caller holds an argument of the program, and so does its own slot until
-        # its last use.
+        # An argument of the program is held by the caller, and by its own slot until its
+        # last use.
         if buffer.holders > 2:
             return False
         buffer.holders += 1

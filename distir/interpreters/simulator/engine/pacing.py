@@ -1,42 +1,41 @@
 """
-The host beside the device: ops take no less time than it takes to issue them.
+The host beside the device: a function takes no less time than the host takes to issue its
+ops.
 
 The host of a device issues the ops of a function one after another and runs ahead while the
 device works. So a function takes the longer of what its ops take on the device and of what
-the host takes to issue them: where the host is slower, all ops are stretched evenly. Only
-profiles know of the host; without one nothing happens here.
+the host takes to issue them: if the host is slower, all ops are stretched evenly. Only
+profiles describe the host; without one nothing happens here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CompiledOp
 
 
 @dataclass
 class _Queue:
     """
-    What the devices of a mesh are issued in a function: the seconds that issuing it takes,
-    those that they communicate and compute, and the steps that compute.
+    What one function issues to the devices of a mesh: the seconds that issuing takes, the
+    seconds that they communicate and compute, and the steps that compute.
     """
 
     issuing: float = 0.0
     communicating: float = 0.0
     computing: float = 0.0
-    steps: list[CompiledOp] = field(default_factory=list["CompiledOp"])
+    steps: list[CompiledOp] = field(default_factory=list[CompiledOp])
 
 
 def pace(steps: Sequence[CompiledOp]) -> None:
     """
     Stretches the computations among the steps of one function, in place, so that the ops of
-    a mesh together take no less time than the host takes to issue them (`issue`, in seconds;
-    0 without a profile). What is asynchronous counts for neither side.
+    a mesh together take no less time than the host takes to issue them (`issue`, in
+    seconds; 0 without a profile). Asynchronous steps count for neither side.
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
@@ -57,7 +56,7 @@ def pace(steps: Sequence[CompiledOp]) -> None:
 
 
 def _devices(step: CompiledOp) -> bytes:
-    """The devices that a step occupies: a key, equal for steps on the same devices."""
+    """Returns a key that is equal for steps on the same devices."""
     positions = [t.positions for t in step.transfers] or [step.positions]
     first = positions[0]
     if isinstance(first, slice):

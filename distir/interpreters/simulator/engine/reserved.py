@@ -1,9 +1,9 @@
 """
-Memory that libraries keep on a device throughout: not values of the program.
+Memory that libraries keep on a device throughout, beside the values of the program.
 
-A `device.kind` may give it (PyTorch with CUDA: contexts and the workspaces of matrix products;
-the buffers of each communicator of NCCL). Without these figures there is none, and memory
-counts values alone.
+A `device.kind` may declare it (for PyTorch with CUDA: contexts and the workspaces of matrix
+products; the buffers of each communicator of NCCL). Without these figures it is 0, and
+memory counts values alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from distir.interpreters.simulator.engine.device_map import DeviceMap
 @dataclass(frozen=True)
 class Reserved:
     """
-    What is in memory throughout, in bytes, one entry per position of the machine: what
-    libraries keep, and what their communicators keep.
+    The bytes that are in memory throughout, one entry per position of the machine: those of
+    libraries, and those of their communicators.
     """
 
     libraries: npt.NDArray[np.int64]
@@ -43,9 +43,9 @@ class Reserved:
         positions: int,
     ) -> Reserved:
         """
-        What devices keep for a program that is made of the functions `used`, on a machine
-        with so many positions. A group of devices that communicates counts once per device,
-        however many ops it has.
+        Returns what devices keep for a program that consists of the functions `used`, on a
+        machine with so many positions. A group of devices that communicates counts once per
+        device, however many ops it has.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)
@@ -66,15 +66,17 @@ class Reserved:
 
 
 _Communicator = tuple[tuple[str, ...], tuple[str, ...]]
-"""The meshes whose devices belong to groups that communicate, and the axes of these."""
+"""
+The meshes whose devices belong to groups that communicate, and the axes of these groups.
+"""
 
 
 def _communicators(
     device_map: DeviceMap, used: Sequence[PlacedFunction]
 ) -> Iterator[_Communicator]:
     """
-    The communicators of a program, one for each op of these functions that communicates:
-    along axes of a mesh, or between two meshes.
+    Yields the communicator of each op of these functions that communicates: along axes of a
+    mesh, or between two meshes.
     """
     for compiled, place in used:
         for step in compiled.steps:

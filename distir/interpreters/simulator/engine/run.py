@@ -1,4 +1,6 @@
-"""A program compiled for the devices of its meshes: what executes it, as often as one likes."""
+"""
+A program compiled for the devices of its meshes, which can be executed any number of times.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from xdsl.dialects.func import FuncOp
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
-    Compiler,
     PlacedFunction,
 )
+from distir.interpreters.simulator.engine.compiler import Compiler
 from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
 from distir.interpreters.simulator.engine.machine import Machine, Observer
@@ -26,9 +28,9 @@ from distir.program import functions
 @dataclass(frozen=True)
 class DeviceGroup:
     """
-    Devices that do the same: `devices` are their ids, `meshes` those they belong to. The
-    first of them stands for all; `index` is its place in the lists of a `Simulation`,
-    `position` that in the arrays of a machine.
+    Devices that do the same: `devices` are their ids, `meshes` the meshes that they belong
+    to. The first of them stands for all; `index` is its place in the lists of a
+    `Simulation`, `position` its place in the arrays of a machine.
     """
 
     meshes: tuple[str, ...]
@@ -38,7 +40,7 @@ class DeviceGroup:
 
     @property
     def name(self) -> str:
-        """The meshes, or the device of a sequential program."""
+        """The names of the meshes, or of the device of a sequential program."""
         return ", ".join(f"@{m}" for m in self.meshes) or f"device {self.devices[0]}"
 
 
@@ -50,9 +52,9 @@ def execute(
     device_map: DeviceMap,
 ) -> Machine:
     """
-    Executes an entry function on a machine, and gives this machine, with its clocks and
-    memory as they are in the end. `arguments` are the program's, `functions` all functions
-    that it is made of, for their constants.
+    Executes an entry function on a machine, and returns this machine with its final clocks
+    and memory. `arguments` are the program's, `functions` all functions that it consists
+    of, for their constants.
     """
     held = [machine.allocate(allocation) for allocation in arguments]
     for buffer in held:
@@ -70,8 +72,8 @@ def execute(
 class Run:
     """
     A program compiled for the devices that its values live on: the module and its entry
-    function, the devices, the compiler and what it has made of the entry, and the memory of the
-    program's arguments. Each execution gives the machine in its final state.
+    function, the devices, the compiler and the compiled entry, and the memory of the
+    program's arguments. Each execution returns the machine in its final state.
     """
 
     module: ModuleOp
@@ -84,8 +86,8 @@ class Run:
     @staticmethod
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """
-        Compiles the function `entry` of a module and all that it calls. Raises DistIRError for
-        what cannot be simulated, such as an op of another form of program.
+        Compiles the function `entry` of a module and all that it calls. Raises DistIRError
+        for what cannot be simulated, such as an op of another form of program.
         """
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
@@ -97,19 +99,25 @@ class Run:
 
     @property
     def positions(self) -> int:
-        """How many devices the machine simulates: one per mesh where they are alike."""
+        """
+        The number of positions that the machine simulates: one per mesh if the devices of
+        each mesh do the same.
+        """
         device_map = self.device_map
         uniform = isinstance(device_map, UniformDeviceMap)
         return len(device_map.index if uniform else device_map.devices)
 
     def simulate(self) -> Machine:
-        """Executes the program, with summaries of calls where devices are alike."""
+        """
+        Executes the program, with summaries of calls if the devices of each mesh do the
+        same.
+        """
         uniform = isinstance(self.device_map, UniformDeviceMap)
         kind = UniformMachine if uniform else Machine
         return self._execute(kind(self.positions))
 
     def observe(self, observer: Observer) -> Machine:
-        """Executes every op, and tells the observer of each."""
+        """Executes every op, and calls the observer with each."""
         return self._execute(Machine(self.positions, observer))
 
     def follow(self, *followers: Follower) -> Machine:
@@ -118,7 +126,7 @@ class Run:
 
     @cached_property
     def reserved(self) -> Reserved:
-        """What libraries keep on each position throughout."""
+        """Returns what libraries keep on each position throughout."""
         return Reserved.of(self.device_map, self._functions, self.positions)
 
     @property
@@ -133,9 +141,9 @@ class Run:
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """
-        The devices in groups that do the same: one for each mesh where its devices are
-        alike, otherwise those of the same meshes with equal `rows`. There is a row for each
-        device, in order of their ids: whatever results are to be the same in a group.
+        Returns the devices in groups that do the same: one for each mesh if its devices are
+        alike, otherwise the devices of the same meshes with equal `rows`. There is a row
+        for each device, in order of their ids, of results that must be equal in a group.
         """
         device_map = self.device_map
         at = {device: i for i, device in enumerate(device_map.devices)}

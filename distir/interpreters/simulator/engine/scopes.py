@@ -1,4 +1,4 @@
-"""Where in the source model an op of a running program came from."""
+"""Finds the scope in the source model of an op in a running program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distir.program import scope_of
 
 def full_scope(op: Operation, path: Sequence[CompiledOp]) -> str:
     """
-    The scope of an op given the calls that led to it, outermost first. In a repeated
-    function `layers.*.mlp` takes the `0` of the call's `layers.0`.
+    Returns the scope of an op given the calls that led to it, outermost first. In a
+    repeated function `layers.*.mlp` takes the `0` of the call's `layers.0`.
     """
     full = ""
     for step in path:
@@ -22,7 +22,7 @@ def full_scope(op: Operation, path: Sequence[CompiledOp]) -> str:
 
 
 def _within(outer: str, scope: str) -> str:
-    """The scope of an op, or of a call, in a call with scope `outer`."""
+    """Returns the scope of an op, or of a call, inside a call with scope `outer`."""
     if not scope or not outer:
         return scope or outer
     if "*" not in scope:
@@ -35,12 +35,15 @@ def _within(outer: str, scope: str) -> str:
 
 
 def pattern(scope: str) -> str:
-    """A scope with `*` for its numbers (`h.*.mlp` for `h.3.mlp`): one name for all layers."""
+    """
+    Returns a scope with `*` for its numbers (`h.*.mlp` for `h.3.mlp`): one name for all
+    layers.
+    """
     return ".".join("*" if part.isdigit() else part for part in scope.split("."))
 
 
 class ScopeCache:
-    """`full_scope`, worked out once for each op in calls of the same scope."""
+    """Computes `full_scope` once for each op in calls of the same scope."""
 
     def __init__(self) -> None:
         self._of_path: dict[tuple[CompiledOp, ...], str] = {(): ""}

@@ -1,10 +1,10 @@
 """
-The communication stream of each device: collectives beside its other work.
+The communication stream of each device: collectives that run beside computation.
 
 A device has a compute stream (the machine's `clock`) and a communication stream. An
-asynchronous collective starts when all of its devices have come to it and their
-communication streams are free, and occupies these alone. Any other collective occupies both
-streams. So collectives of a device never overlap each other, in the order of the program.
+asynchronous collective starts when all of its devices have reached it and their
+communication streams are free, and occupies only these. Any other collective occupies both
+streams. So collectives of a device never overlap each other, and run in program order.
 (Asynchronous sends have streams of their own, one for each pair of devices.)
 """
 
@@ -20,9 +20,9 @@ Array = npt.NDArray[np.float64]
 
 class CommunicationStreams:
     """
-    Until when each device's communication stream is busy (`free`), and since when it has
-    been without a pause (`since`), in seconds. `in_use`: something was asynchronous; until
-    then a stream is never busier than its device.
+    The times in seconds until which each device's communication stream is busy (`free`),
+    and since when it has been busy without a pause (`since`). `in_use` says whether
+    anything was asynchronous; until then a stream is never busier than its device.
     """
 
     def __init__(self, devices: int):
@@ -32,9 +32,9 @@ class CommunicationStreams:
 
     def start(self, transfer: Transfer, clock: Array) -> tuple[Array, Array]:
         """
-        Starts an asynchronous collective that each device has come to at its `clock`, in
-        seconds. Gives two arrays with one entry per group of devices: when it starts and when
-        it is done.
+        Starts an asynchronous collective that each device reaches at its `clock`, in
+        seconds. Returns when it starts and when it is done, as arrays with one entry per
+        group of devices.
         """
         self.in_use = True
         rows = transfer.positions
@@ -49,9 +49,10 @@ class CommunicationStreams:
         self, transfer: Transfer, clock: Array, idle: Array, transit: Array
     ) -> None:
         """
-        Before a collective that occupies both streams of its devices: they wait until their
-        communication streams are free. Moves their `clock` on, and adds the seconds waited to
-        their entries of `idle`, and those in which something was being sent to `transit`.
+        Makes the devices of a synchronous collective, which occupies both streams, wait
+        until their communication streams are free. Advances their `clock`, adds the seconds
+        waited to their entries of `idle`, and those in which something was being sent to
+        `transit`.
         """
         rows = transfer.positions
         waits = np.maximum(self.free[rows] - clock[rows], 0.0)
@@ -61,8 +62,8 @@ class CommunicationStreams:
 
     def occupy(self, transfer: Transfer, end: Array) -> None:
         """
-        After a collective that occupied both streams: those of communication are free from
-        `end` on, one moment in seconds per group.
+        Marks the communication streams as free from `end` on (one time in seconds per
+        group), after a collective that occupied both streams.
         """
         self.free[transfer.positions] = end[:, None]
         self.since[transfer.positions] = end[:, None]

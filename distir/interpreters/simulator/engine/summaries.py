@@ -1,12 +1,12 @@
 """
-What a call does, as a whole.
+The effect of a call as a whole.
 
 A function that runs on one mesh alone, whose devices do the same at the same time, goes
-through the same moments whenever it is called (`timeline.py`), and changes the memory of
-its devices in a way that depends on nothing but which arguments are the same memory and
-which of them nobody else holds. So it is executed once for each such pattern; every other
-call applies the outcome, whatever the function holds. Nor does it depend on the mesh, as long
-as the meshes are alike: a call may be on another than its function was compiled for.
+through the same moments whenever it is called (`timeline.py`). How it changes the memory of
+its devices depends only on which arguments share memory and which memory nobody else holds.
+So it is executed once for each such pattern; every other call applies the result. The
+result does not depend on the mesh either, as long as the meshes are alike: a call may be on
+another mesh than its function was compiled for.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from distir.interpreters.simulator.engine.timeline import Timeline
 
 class Pattern(NamedTuple):
     """
-    The memory of a call's arguments: for each argument the number of its memory among
-    theirs; for each such memory whether nobody but the call holds it, and its bytes.
-    `fixed`: the places of arguments besides, which the program holds.
+    The memory of a call's arguments: for each argument the number of its memory; for each
+    such memory whether nobody but the call holds it, and its bytes. `fixed` are the places
+    of further arguments, which the program holds.
     """
 
     numbers: tuple[int, ...]
@@ -37,8 +37,8 @@ class Pattern(NamedTuple):
 @dataclass(frozen=True)
 class Made:
     """
-    Memory that a call made and that is there when it ends: its number, its bytes and, if
-    it is still on its way then, the number of its collective and the memory that this holds.
+    Memory that a call made and that remains when it ends: its number, its bytes and, if it
+    is still in flight then, the number of its collective and the memory that this holds.
     """
 
     number: int
@@ -48,16 +48,16 @@ class Made:
 
 
 Held = int | CompiledOp | Made
-"""Memory: that of an argument (its number), of a constant (its op), or made by the call."""
+"""Memory: of an argument (its number), of a constant (its op), or made by the call."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """
     The effect of a call on each device of its mesh: what it does to the clocks, how often
-    it runs functions, the bytes above those at the call, at most (`peak`) and in the end
-    (`live`), and the memory of each result. `new`: their bytes, if each is new memory that
-    is there when the call ends.
+    it runs functions, the bytes above those at the call, at most (`peak`) and at the end
+    (`live`), and the memory of each result. `new` are their bytes, if each result is new
+    memory that has arrived when the call ends.
     """
 
     timeline: Timeline
@@ -70,8 +70,8 @@ class Summary:
 
 class SummarisingMachine(Machine):
     """
-    A machine on so many meshes that are one position each, which calls functions by their
-    summaries. `places`: the positions of each mesh.
+    A machine with one position per mesh that calls functions by their summaries. `places`
+    are the positions of each mesh.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
@@ -81,8 +81,9 @@ class SummarisingMachine(Machine):
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
         """
-        Does to the clocks of a mesh (by its position) what a function does. Gives for each
-        asynchronous collective that it starts when its value departs and when it arrives.
+        Applies the effect of a function to the clocks of a mesh (given by its position).
+        Returns for each asynchronous collective that it starts when its value departs and
+        when it arrives.
         """
         raise NotImplementedError
 
@@ -92,7 +93,7 @@ class SummarisingMachine(Machine):
         if step.mesh is None:
             super()._call(step, callee, frame)
             return
-        # What the caller needs no more is the callee's to free.
+        # Arguments that the caller does not need any more are freed by the callee.
         for slot in step.dying:
             frame[slot].holders -= 1
         returned = self.summaries.call(self, step, frame)
@@ -103,8 +104,9 @@ class SummarisingMachine(Machine):
 
 class Summaries:
     """
-    The summaries of the functions of a program, or of several that share functions, by the
-    patterns of their calls; made by executing a function when it is first called so.
+    The summaries of the functions of a program, or of several programs that share
+    functions, by the patterns of their calls. A summary is made by executing the function
+    when it is first called with a pattern.
     """
 
     def __init__(self) -> None:
@@ -114,8 +116,9 @@ class Summaries:
         self, machine: SummarisingMachine, step: CompiledOp, frame: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        `Machine.run` for what a step calls on one mesh, on values of `frame`; frees those
-        operands that nobody holds, and gives the results.
+        Does what `Machine.run` does for a step that calls a function on one mesh, with
+        values of `frame` as operands: frees operands that nobody holds any more, and
+        returns the results.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None and compiled is not None
@@ -171,7 +174,7 @@ class Summaries:
     def _run(
         self, outer: SummarisingMachine, compiled: CompiledFunction, pattern: Pattern
     ) -> Summary:
-        """Executes the function on memory of its own."""
+        """Executes the function on memory of its own, to summarise it."""
         mesh = compiled.mesh
         assert mesh is not None
         machine = _TimelineRecorder(outer.devices, self)
@@ -179,7 +182,7 @@ class Summaries:
         where = machine.places[mesh]
         buffers = [Buffer(where, size) for size in pattern.sizes]
         for buffer, is_own in zip(buffers, pattern.own, strict=True):
-            # Somebody else's hold keeps the memory from being freed here.
+            # A hold of somebody else keeps the memory from being freed here.
             buffer.holders = 0 if is_own else 1
         others = iter([buffers[number] for number in pattern.numbers])
         held_throughout = {place: Buffer(where, 0) for place in pattern.fixed}
@@ -223,8 +226,8 @@ class Summaries:
 
 class _TimelineRecorder(SummarisingMachine):
     """
-    A machine that writes down what happens to the clocks of one mesh instead of changing
-    them. A value on its way has in `arrival` the number of its collective.
+    A machine that records what happens to the clocks of one mesh instead of changing them.
+    In a value in flight, `arrival` is the number of its collective.
     """
 
     def __init__(self, meshes: int, summaries: Summaries):
@@ -232,7 +235,7 @@ class _TimelineRecorder(SummarisingMachine):
         self.timeline = Timeline()
 
     def number_of(self, arrival: Moments) -> int:
-        """The number of the collective of a value that arrives then."""
+        """Returns the number of the collective whose value arrives at `arrival`."""
         assert isinstance(arrival, float)
         return int(arrival)
 

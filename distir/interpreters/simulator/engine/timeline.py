@@ -1,12 +1,12 @@
 """
-What a function on one mesh does to the mesh's clocks.
+The effect of a function on the clocks of its mesh.
 
-The devices of a mesh do the same at the same time, so one number for each stream says
-where they are. A function without anything asynchronous adds a duration, as long as the
-communication stream is not busy when it is called. Otherwise its effect depends on how far
-the streams are apart; then its moments are gone through, one for each collective and wait,
-with what is computed between them as one duration. That is exact, and costs nothing for the
-ops between.
+The devices of a mesh do the same at the same time, so that one number for each stream
+describes all of them. A function without anything asynchronous adds a duration, as long as
+the communication stream is not busy when it is called. Otherwise its effect depends on how
+far the streams are apart; then its moments are replayed, one for each collective and wait,
+with the computation between them as one duration. That is exact, and the ops between cost
+nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ COMPUTE, COLLECTIVE, START, WAIT = range(4)
 
 class Moment(NamedTuple):
     """
-    Something that a function does to the clocks: it computes, or is in a collective that
-    occupies both streams, for so many `seconds`; or it starts the asynchronous collective
-    number `value`, or waits for it.
+    Something that a function does to the clocks: it computes, or takes part in a collective
+    that occupies both streams, for so many `seconds`; or it starts the asynchronous
+    collective number `value`, or waits for it.
     """
 
     kind: int
@@ -32,10 +32,11 @@ class Moment(NamedTuple):
 @dataclass
 class Clocks:
     """
-    The streams of a mesh: `compute` and `free` until when each is busy, `since` when the
-    communication stream has been; the seconds waited (`idle`), and those of them for what was
-    on its way (`transit`). `arrivals` has, per asynchronous collective, since when the stream
-    has been busy and when it is done.
+    The streams of a mesh, in seconds: `compute` and `free` are the times until which the
+    compute and communication streams are busy, `since` the time since when the
+    communication stream has been; `idle` are the seconds waited, `transit` those of them
+    for values in flight. `arrivals` has, for each asynchronous collective, since when the
+    stream has been busy and when it is done.
     """
 
     compute: float
@@ -48,7 +49,9 @@ class Clocks:
     )
 
     def wait(self, since: float, until: float) -> None:
-        """Waits for what is done then, on a stream that has been busy since."""
+        """
+        Waits until a time, for something on a stream that has been busy since another.
+        """
         wait = until - self.compute
         if wait > 0:
             self.idle += wait
@@ -58,10 +61,10 @@ class Clocks:
 
 class Timeline:
     """
-    What a function does to the clocks of its mesh. The methods `compute` to `append` write
-    it down, in the order of the program; `play` does it. `moments` has all of it, `seconds`
-    is its duration when nothing is asynchronous, `started` the number of asynchronous
-    collectives in it.
+    What a function does to the clocks of its mesh. The methods `compute` to `append` record
+    it in program order; `play` applies it. `moments` has all of it, `seconds` is its
+    duration if nothing is asynchronous, `started` the number of its asynchronous
+    collectives.
     """
 
     def __init__(self) -> None:
@@ -82,7 +85,7 @@ class Timeline:
         self.moments.append(Moment(COLLECTIVE, 0, seconds))
 
     def start(self, seconds: float) -> int:
-        """Adds an asynchronous collective of so many seconds; gives its number."""
+        """Adds an asynchronous collective of so many seconds; returns its number."""
         self.moments.append(Moment(START, self.started, seconds))
         self.started += 1
         return self.started - 1
@@ -93,8 +96,8 @@ class Timeline:
 
     def append(self, other: Timeline) -> int:
         """
-        Adds all that a called function does; gives what its collectives' numbers are higher
-        by than in `other`.
+        Adds all that a called function does; returns by how much the numbers of its
+        collectives are higher than in `other`.
         """
         first = self.started
         if not other.started and all(m.kind == COMPUTE for m in other.moments):
@@ -106,7 +109,7 @@ class Timeline:
         return first
 
     def play(self, clocks: Clocks) -> None:
-        """Changes the clocks as the function does, from how they are when it is called."""
+        """Changes the clocks as the function does when it is called with them."""
         if not self.started and clocks.free <= clocks.compute:
             clocks.compute += self.seconds
             return

@@ -1,4 +1,4 @@
-"""What a program adds up to: quantities that do not depend on when an op runs."""
+"""Sums over a program, which do not depend on when an op runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Totals:
     """
     Sums over all ops that ran, one entry per device: seconds of `compute`, and of
     `communication` that occupies the device; bytes `sent`; floating-point operations
-    (`flops`), and `seconds_at_peak` that these would take at the device's peak. `ops` is the
-    number of ops, counted once for all devices.
+    (`flops`), and the `seconds_at_peak` that these would take at the device's peak. `ops`
+    is the number of ops, counted once for all devices.
     """
 
     def __init__(self, devices: int):
@@ -28,9 +28,9 @@ class Totals:
     @staticmethod
     def of(runs: Mapping[CompiledFunction, int], devices: int) -> Totals:
         """
-        The sums over a run on so many devices (positions of the machine). `runs` says how
-        often each function ran; a function counts for its own ops, not for those of the
-        functions that it calls.
+        Returns the sums over a run on so many devices (positions of the machine). `runs`
+        says how often each function ran; a function counts for its own ops, not for those
+        of the functions that it calls.
         """
         total = Totals(devices)
         for compiled, count in runs.items():

@@ -1,4 +1,4 @@
-"""Chrome trace events, streamed to a file."""
+"""Writes Chrome trace events to a file, one after the other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MICROSECONDS = 1e6
 
 class TraceWriter:
     """
-    Writes a timeline to an open file, in Chrome's trace format. Give `record` every op as it
-    runs, and call `close` in the end. `devices` are the ids of the devices that the machine's
-    positions stand for, `cluster` what their processes are named after.
+    Writes a timeline to an open file, in Chrome's trace format: call `record` with every op
+    as it runs, and `close` at the end. `devices` are the ids of the devices that the
+    machine's positions stand for; processes are named after `cluster`.
 
     There is one complete event per op and device, in microseconds: the process is the
-    device, the name is the op and its scope; the thread is 0, 1 for what is on the
-    communication stream, 2 for asynchronous sends. Ops that take no time are left out.
+    device, the name is the op and its scope; the thread is 0, or 1 for the communication
+    stream, or 2 for asynchronous sends. Ops that take no time are left out.
     """
 
     def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):

@@ -1,4 +1,7 @@
-"""What a collective or a send occupies: groups of devices, for how long, sending what."""
+"""
+What a collective or a send occupies: groups of devices, for how long, and the bytes that
+each sends.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ from distir.program import describe
 class Transfer:
     """
     Groups of devices (one row of `positions` each) that wait for each other and are then
-    busy for `seconds` (one per group, or one number); `sent` are the bytes that each
-    device sends, in the shape of `positions`. The host takes `issue` seconds to issue it.
+    busy for `seconds` (one per group, or one number); `sent` are the bytes that each device
+    sends, in the shape of `positions`. The host takes `issue` seconds to issue it.
     """
 
     positions: npt.NDArray[np.intp]
@@ -45,9 +48,9 @@ class Transfer:
 
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
     """
-    The transfers of an op, one after the other; none for a send that stays on its devices,
-    and None for ops that do not communicate. Raises DistIRError for values without a layout
-    and meshes that do not fit each other.
+    Returns the transfers of an op, one after the other: none for a send that stays on its
+    devices, and None for ops that do not communicate. Raises DistIRError for values without
+    a layout and meshes that do not fit each other.
     """
     if isinstance(op, SendOp):
         return _send(op, device_map)
@@ -69,8 +72,9 @@ def _message_bytes(
     op: collective.CollectiveOp, device_map: DeviceMap, side: int
 ) -> int:
     """
-    The bytes of the operands (side 0) or results (side 1) of all collectives that travel
-    in one message with this one; those of one that joins another alone, which takes no time.
+    Returns the bytes of the operands (side 0) or results (side 1) of all collectives that
+    travel in one message with this one, if it is the first of them. One that joins another
+    counts its own bytes; it takes no time.
     """
     if op.is_joined:
         return _local_bytes(op, device_map)[side]
@@ -87,7 +91,7 @@ def _groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
 def _rooted_groups(
     op: collective.CollectiveOp, device_map: DeviceMap, root_is_source: bool
 ) -> Groups:
-    """One group: the root first, then the other devices of the mesh."""
+    """Returns one group: the root first, then the other devices of the mesh."""
     before, after = layout_of(op.source), layout_of(op.result)
     if before is None or after is None:
         raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
@@ -105,10 +109,12 @@ def _rooted_groups(
 
 
 Seconds = Callable[[float, Topology], float]
-"""The seconds of a collective on so many bytes, among devices that are linked like that."""
+"""
+Returns the seconds of a collective on so many bytes, among devices with that topology.
+"""
 
 BUCKET = 25e6
-"""Bytes of gradients that are reduced at once, in PyTorch's DistributedDataParallel."""
+"""The bytes of gradients that PyTorch's DistributedDataParallel reduces in one bucket."""
 
 
 def _transfer(
@@ -119,9 +125,9 @@ def _transfer(
     sent: npt.NDArray[np.float64] | float,
 ) -> Transfer:
     """
-    The transfer of an op among groups of devices: `seconds` gives its time from `size`, in
-    bytes, and a topology, to which a profile adds what launching takes; `sent` are the bytes that
-    each device sends, or one number for all.
+    Returns the transfer of an op among groups of devices. `seconds` gives its time from
+    `size`, in bytes, and a topology; a profile adds the time of launching it. `sent` are
+    the bytes that each device sends, or one number for all.
     """
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
@@ -147,24 +153,27 @@ def _transfer(
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:
-    """The same after so many seconds."""
+    """Returns the same function with a number of seconds added."""
     return lambda size, stages: by + seconds(size, stages)
 
 
 def _in_bucket(seconds: Seconds) -> Seconds:
-    """The share of a tensor in the time of the bucket that it is reduced with."""
+    """
+    Returns a function that gives a tensor's share in the time of the bucket that it is
+    reduced with.
+    """
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
 Cost = Callable[[collective.CollectiveOp, DeviceMap], Transfer]
-"""The transfer of a collective. Raises DistIRError for values without a layout."""
+"""Returns the transfer of a collective. Raises DistIRError for values without a layout."""
 
 
 def _exchange(seconds: Seconds, side: int = 0, rounds: int = 1) -> Cost:
     """
-    The cost of collectives in which every device of a group sends each of the others its
-    share of the tensor, as often as there are `rounds`. The tensor is the operand (side 0)
-    or the result (side 1), and `seconds` gives the time from its bytes.
+    Returns the cost of collectives in which every device of a group sends each of the
+    others its share of the tensor, in each of `rounds` rounds. The tensor is the operand
+    (side 0) or the result (side 1), and `seconds` gives the time from its bytes.
     """
 
     def cost(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
@@ -183,7 +192,10 @@ def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 
 def _chain(root_is_source: bool) -> Cost:
-    """The cost of a broadcast or a reduction along a chain that begins or ends at the root."""
+    """
+    Returns the cost of a broadcast or a reduction along a chain that begins or ends at the
+    root.
+    """
 
     def cost(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
         groups = _rooted_groups(op, device_map, root_is_source)
@@ -271,7 +283,9 @@ def _send_batch(
 def _uniform_send(
     source: str, target: str, size: int, device_map: UniformDeviceMap
 ) -> Transfer:
-    """One pair that stands for all; their links must be alike."""
+    """
+    Returns a send with one pair that stands for all; the links of all pairs must be alike.
+    """
     pair = device_map.pair(source, target)
     sharing = device_map.sharing(device_map.pairs(source, target), pair)
     seconds = communication.send_seconds(size, *pair, device_map.hardware, sharing)

@@ -1,4 +1,6 @@
-"""The machine of programs whose meshes are one position each: a number says when."""
+"""
+The machine of programs in which the devices of each mesh do the same: a time is one number.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
 class UniformMachine(SummarisingMachine):
     """
     A machine with one position for each mesh, where all devices of a mesh do the same
-    (`UniformDeviceMap`); `meshes` is their number. Faster than `Machine`, with the same result.
+    (`UniformDeviceMap`); `meshes` is their number. It is faster than `Machine` and has the
+    same result.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
         super().__init__(meshes, summaries)
-        # Until when asynchronous sends between two meshes go on.
+        # The time until which asynchronous sends between two meshes last.
         self._free: dict[tuple[int, ...], float] = {}
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
@@ -41,7 +44,7 @@ class UniformMachine(SummarisingMachine):
         return clocks.arrivals
 
     def wait_for(self, buffer: Buffer) -> None:
-        """The devices of a value that is on its way wait for it."""
+        """Makes the devices of a value that is in flight wait for it."""
         since, until = buffer.departure, buffer.arrival
         if since is None or until is None:
             return
@@ -55,7 +58,7 @@ class UniformMachine(SummarisingMachine):
         self._arrive(buffer)
 
     def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
-        """Starts to communicate while the devices go on."""
+        """Starts asynchronous communication; the devices go on."""
         (transfer,) = step.transfers
         meshes = transfer.meshes
         first = meshes[0]
@@ -69,5 +72,5 @@ class UniformMachine(SummarisingMachine):
 
     @property
     def end(self) -> float:
-        """When the last device, and what it has started, is done."""
+        """The time at which the last device, and what it has started, is done."""
         return max(super().end, *self._free.values(), 0.0)

@@ -1,1 +1,3 @@
-"""What devices and links reach in practice instead of what their data sheets say."""
+"""
+Profiles: what devices and links reach in practice, instead of what their data sheets say.
+"""

@@ -1,6 +1,6 @@
 """
-Where profiles come from: the built-in ones are the `.json` files of `hardware/profiles`,
-named like the file.
+Finds profiles: the built-in ones are the `.json` files of `hardware/profiles`, named like
+the file.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from distir.interpreters.simulator.profiles.profile import Profile
 _FOLDER = FOLDER / "profiles"
 
 AUTO = "auto"
-"""Stands for the profiles that the kinds of devices of a cluster name."""
+"""Stands for the profiles that a cluster's kinds of devices name."""
 
 
 def profile_names() -> list[str]:
-    """The names of the built-in profiles."""
+    """Returns the names of the built-in profiles."""
     return sorted(path.stem for path in _FOLDER.glob("*.json"))
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
     """
-    The profile with that built-in name, or the one in that file. A profile with a `base`
-    says only what is different from the profile of that name. Raises DistIRError.
+    Returns the profile with that built-in name, or the one in that file. A profile with a
+    `base` holds only what differs from the profile of that name. Raises DistIRError.
     """
     path = _path_of(str(name_or_path))
     return Profile.parse(_name_of(path), _data(path, ()))
@@ -40,7 +40,7 @@ def _name_of(path: Path) -> str:
 
 
 def _data(path: Path, above: tuple[Path, ...]) -> Any:
-    """What a file holds, with what it takes from its base."""
+    """Returns what a file holds, merged with what it takes from its base."""
     if path in above:
         raise DistIRError(
             f"profile {_name_of(path)} is its own base; take it from another one"
@@ -64,7 +64,9 @@ def _data(path: Path, above: tuple[Path, ...]) -> Any:
 
 
 def _merged(base: Any, own: Any) -> Any:
-    """The fields of both objects, at every depth; `own` ones replace those of `base`."""
+    """
+    Merges the fields of both objects, at every depth; `own` ones replace those of `base`.
+    """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own
     return {
@@ -81,8 +83,9 @@ def load_profiles(
     names: Sequence[str | Path | Profile], cluster: ClusterOp
 ) -> list[Profile]:
     """
-    The profiles for the kinds of devices of a cluster, each by a built-in name, a file,
-    or `auto`: those that the kinds name themselves (`profile`). Raises DistIRError.
+    Returns the profiles for the kinds of devices of a cluster, each given by a built-in
+    name, a file, or `auto`: those that the kinds name themselves (`profile`). Raises
+    DistIRError.
     """
     found: list[Profile] = []
     for name in names:

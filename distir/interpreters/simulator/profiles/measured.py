@@ -1,7 +1,7 @@
 """
-How long single ops take where they were measured one by one (`distir calibrate`).
+The time of single ops that were measured one by one (`distir calibrate`).
 
-A profile may hold, beside the curves of its classes of ops, figures of ops by name. They
+Beside the curves of its classes of ops, a profile may hold figures of ops by name. They
 take precedence: on a CPU, two elementwise ops may differ by a factor of ten.
 """
 
@@ -19,9 +19,9 @@ from distir.interpreters.simulator.profiles.table import Table
 @dataclass(frozen=True)
 class OpFigures:
     """
-    Seconds of one op: `overhead`, `per_flop` for each floating-point operation, `per_byte`
-    for each byte that it reads or writes, and `beyond_cache` more for each byte over
-    `cache`.
+    The time of one op: `overhead` seconds, `per_flop` for each floating-point operation,
+    `per_byte` for each byte that it reads or writes, and `beyond_cache` more for each byte
+    over `cache`.
     """
 
     overhead: float
@@ -31,13 +31,15 @@ class OpFigures:
     cache: float = 0.0
 
     def seconds(self, flops: float, moved: float) -> float:
-        """How long an op takes that computes and moves so much."""
+        """
+        Returns the seconds of an op with so many floating-point operations and bytes moved.
+        """
         seconds = self.overhead + flops * self.per_flop + moved * self.per_byte
         return seconds + max(0.0, moved - self.cache) * self.beyond_cache
 
     @staticmethod
     def read(table: Table) -> OpFigures:
-        """The figures of one op. Raises DistIRError."""
+        """Reads the figures of one op. Raises DistIRError."""
         figures = OpFigures(
             table.at_least_0("overhead"),
             table.at_least_0("per_flop", 0.0),
@@ -49,7 +51,7 @@ class OpFigures:
         return figures
 
     def to_json(self, source: str) -> dict[str, Any]:
-        """The figures as JSON data that `read` takes."""
+        """Returns the figures as JSON data that `read` takes."""
         names = ("overhead", "per_flop", "per_byte", "beyond_cache", "cache")
         found = {name: getattr(self, name) for name in names}
         kept = {n: v for n, v in found.items() if v or n == "overhead"}
@@ -58,13 +60,16 @@ class OpFigures:
 
 OpTable = Mapping[str, OpFigures]
 """
-Figures by name: that of an op, or `A of B` for an A that has an operand from a B, which
-may be part of the same call, or give a view that the A must copy.
+Figures by name: the name of an op, or `A of B` for an op A that has an operand from a B,
+which may be part of the same library call, or return a view that A must copy.
 """
 
 
 def figures_of(op: Operation, table: OpTable) -> OpFigures | None:
-    """The figures of an op in a table: those that know where its operands come from first."""
+    """
+    Returns the figures of an op in a table; those for the ops that its operands come from
+    take precedence.
+    """
     for operand in op.operands:
         owner = operand.owner
         if isinstance(owner, Operation):

@@ -1,10 +1,10 @@
 """
 What a kind of device and its links reach in practice, beside the figures of its data sheet.
 
-A `Profile` is a JSON file (`docs/profiles.md` has the format): how busy large and small ops
-keep a device, how long the host takes to issue one, what messages cost beyond their bytes.
-Its figures are few and physical, so that it says something about shapes that nobody
-measured. Without a profile the simulator uses the data sheet alone.
+A `Profile` is a JSON file (`docs/profiles.md` has the format): how well large and small ops
+use a device, how long the host takes to issue one, what messages cost beyond their bytes.
+Its figures are few and physical, so that they hold for shapes that nobody measured. Without
+a profile the simulator uses the data sheet alone.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ OP_CLASSES: Mapping[str, str | None] = {
     "optimizer": "elementwise",
     "gather": "elementwise",
 }
-"""The classes of ops, each with the class that serves it where a profile lacks it."""
+"""
+The classes of ops, each with the class whose curve is used if a profile lacks its own.
+"""
 
 SMALLEST_TILE = 16
 """Rows and columns of the smallest tiles, those of a tensor core's instructions."""
 
 ALIGNMENT = 8
-"""Elements that kernels of products load at once: 16 bytes of 16-bit floats."""
+"""Elements that kernels of matrix products load at once: 16 bytes of 16-bit floats."""
 
 SPLITS = (1, 2, 3, 4, 6, 8)
-"""Into how many parts the sums of a product may be split."""
+"""The numbers of parts into which the sums of a matrix product may be split."""
 
 
 def _served_by(op_class: str) -> list[str]:
-    """A class and those that serve it, in order."""
+    """Returns a class and those whose curves serve it, in order of preference."""
     found: list[str] = []
     wanted: str | None = op_class
     while wanted is not None:
@@ -55,22 +57,22 @@ def _served_by(op_class: str) -> list[str]:
 
 
 DEFAULT = "default"
-"""The element type whose curves serve the others."""
+"""The name of the element type whose curves are used for types without their own."""
 
 
 @dataclass(frozen=True)
 class Curve:
     """
-    How long an op of a class takes on the device: `overhead` seconds, and then the longer
-    of moving its bytes at `bandwidth` (a share of the memory's) and of computing.
+    The time that an op of a class takes on the device: `overhead` seconds, and then the
+    longer of moving its bytes at `bandwidth` (a fraction of the memory's) and of computing.
 
     A product of matrices of `m x k` and `k x n` elements is computed in tiles of `tile`
-    elements, on `units` parts of the device at the same time, at `efficiency` (a share of
-    the peak); a tile takes as long as `k + depth` products for each of its elements. What
-    does not fill tiles, or the last round of `units` tiles, is lost, unless it pays to
-    split the sums and to add their parts up in memory. Where `k` or `n` is no multiple of
-    `ALIGNMENT` elements, kernels load them one by one and reach the share `misaligned` of
-    the efficiency.
+    elements, on `units` parts of the device at the same time, at `efficiency` (a fraction
+    of the peak); a tile takes as long as `k + depth` products for each of its elements.
+    Tiles, and the last round of `units` tiles, that are not full cost as much as full ones,
+    unless it pays to split the sums and to add their parts up in memory. If `k` or `n` is
+    no multiple of `ALIGNMENT` elements, kernels load elements one by one and reach the
+    fraction `misaligned` of the efficiency.
     """
 
     bandwidth: float
@@ -82,7 +84,10 @@ class Curve:
     misaligned: float = 1.0
 
     def moving_seconds(self, moved: float, bandwidth: float) -> float:
-        """Seconds of an op that only moves bytes through a memory of that bandwidth."""
+        """
+        Returns the seconds of an op that only moves bytes through a memory of that
+        bandwidth.
+        """
         return self.overhead + moved / (bandwidth * self.bandwidth)
 
     def seconds(
@@ -93,13 +98,16 @@ class Curve:
         peak: float,
         bandwidth: float,
     ) -> float:
-        """Seconds of an op that computes, as a product of matrices if it is one."""
+        """
+        Returns the seconds of an op that computes; `product` describes it if it is a
+        product of matrices.
+        """
         memory = moved / (bandwidth * self.bandwidth)
         compute = flops / (peak * self.efficiency)
         if product is None or not product.k:
             return self.overhead + max(compute, memory)
         batch, m, n, k = product
-        # Kernels for few rows or columns have smaller tiles.
+        # Kernels for products with few rows or columns use smaller tiles.
         rows, columns = (
             min(tile, -(-size // SMALLEST_TILE) * SMALLEST_TILE) if tile > 1 else 1
             for tile, size in zip(self.tile, (m, n), strict=True)
@@ -118,7 +126,10 @@ class Curve:
 
     @staticmethod
     def read(table: Table, computes: bool) -> Curve:
-        """A curve of a class that computes, or of one that memory alone bounds."""
+        """
+        Reads a curve of a class that computes, or of one that memory alone bounds. Raises
+        DistIRError.
+        """
         if not computes:
             curve = Curve(
                 table.positive("bandwidth"), 1.0, table.at_least_0("overhead")
@@ -140,10 +151,11 @@ class Curve:
 @dataclass(frozen=True)
 class Dispatch:
     """
-    Seconds in which the host issues an op or a collective, while the device works on
-    earlier ones (see `distir.interpreters.simulator.engine.pacing`). A host that does not run `ahead`
-    issues an op when the one before it is done: no op takes less than that. A collective
-    then takes that much more, as its devices wait for the last of their hosts.
+    The seconds in which the host issues an op or a collective, while the device works on
+    earlier ones (see `distir.interpreters.simulator.engine.pacing`). A host that does not
+    run `ahead` issues an op when the one before it is done, so that no op takes less than
+    that. A collective then takes that much longer, as its devices wait for the last of
+    their hosts.
     """
 
     op: float = 0.0
@@ -152,7 +164,9 @@ class Dispatch:
 
     @staticmethod
     def read(table: Table) -> Dispatch:
-        """What the host needs per op, from the table `dispatch`. Raises DistIRError."""
+        """
+        Reads what the host needs per op, from the table `dispatch`. Raises DistIRError.
+        """
         dispatch = Dispatch(
             table.at_least_0("op"),
             table.at_least_0("collective"),
@@ -165,12 +179,15 @@ class Dispatch:
 @dataclass(frozen=True)
 class LinkFigures:
     """
-    A level of links in practice: `bandwidth` is the share of the data sheet's that large
-    messages get, or that share by number of devices where rings get different numbers of
-    links; `overhead` seconds come once per collective, `latency` seconds with every message.
-    What a device adds up or copies it also moves through its memory, at `copy_bandwidth`
-    bytes/s (infinite: at no cost). `kinds` are figures for single kinds of communication
-    (`all_reduce`, `send`, ...), where a library does some of them worse than others.
+    A level of links in practice.
+
+    - `bandwidth`: the fraction of the data sheet's bandwidth that large messages get, or
+      that fraction by number of devices if rings get different numbers of links;
+    - `overhead`: seconds once per collective; `latency`: seconds with every message;
+    - `copy_bandwidth`: bytes/s at which a device adds up or copies data in its memory
+      (infinite: at no cost);
+    - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...), if a
+      library does some of them worse than others.
     """
 
     bandwidth: float | Mapping[int, float]
@@ -180,11 +197,11 @@ class LinkFigures:
     kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
 
     def of_kind(self, kind: str) -> LinkFigures:
-        """The figures for a kind of communication."""
+        """Returns the figures for a kind of communication."""
         return self.kinds.get(kind, self)
 
     def share(self, devices: int) -> float:
-        """The share of the bandwidth that a group of so many devices gets."""
+        """Returns the fraction of the bandwidth that a group of so many devices gets."""
         if not isinstance(self.bandwidth, Mapping):
             return self.bandwidth
         known = [size for size in self.bandwidth if size <= devices]
@@ -192,7 +209,7 @@ class LinkFigures:
 
     @staticmethod
     def read(table: Table) -> LinkFigures:
-        """The figures of one level of links, from its table. Raises DistIRError."""
+        """Reads the figures of one level of links, from its table. Raises DistIRError."""
         kinds = table.tables("kinds", required=False)
         figures = LinkFigures(
             table.positive_by_size("bandwidth"),
@@ -227,7 +244,7 @@ class Profile:
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
 
     def curve(self, element_type: str, op_class: str) -> Curve:
-        """The curve for ops of a class on an element type. Raises DistIRError."""
+        """Returns the curve for ops of a class on an element type. Raises DistIRError."""
         return self._curves.get((element_type, op_class)) or self._find(
             element_type, op_class
         )
@@ -251,7 +268,7 @@ class Profile:
         )
 
     def link(self, name: str) -> LinkFigures:
-        """The figures of a level of links. Raises DistIRError."""
+        """Returns the figures of a level of links. Raises DistIRError."""
         if name not in self.links:
             raise DistIRError(
                 f"profile {self.name} has no figures for link @{name}; it has "
@@ -261,7 +278,7 @@ class Profile:
 
     @staticmethod
     def parse(name: str, data: Any) -> Profile:
-        """The profile in the data of a JSON file. Raises DistIRError."""
+        """Returns the profile in the data of a JSON file. Raises DistIRError."""
         table = Table(f"profile {name}", data)
         table.text("description")
         device = table.text("device")

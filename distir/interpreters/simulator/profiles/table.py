@@ -1,4 +1,4 @@
-"""Reading the objects of a profile's JSON, with errors that say where and what."""
+"""Reads the objects of a profile's JSON, with errors that say where and what is wrong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from distir.errors import DistIRError
 
 class Table:
     """
-    One JSON object of a profile. Every field must be asked for: `finish` refuses others,
-    and objects with figures that do not say their `source`.
+    One JSON object of a profile. Its methods read one field each and raise DistIRError for
+    a missing or wrong value; `finish` refuses fields that were not read, and objects with
+    figures that do not name their `source`.
     """
 
     def __init__(self, owner: str, data: Any):
@@ -24,8 +25,8 @@ class Table:
 
     def finish(self, sourced: bool = True) -> None:
         """
-        Ends the reading of an object, after all fields have been asked for. Raises
-        DistIRError for a field that was not, and for no `source` where there must be one.
+        Ends the reading of an object, after all fields have been read. Raises DistIRError
+        for a field that was not, and for a missing `source` if there must be one.
         """
         if sourced:
             self.text("source")
@@ -37,14 +38,14 @@ class Table:
             )
 
     def text(self, key: str) -> str:
-        """The text under a key, which is not empty. Raises DistIRError."""
+        """Returns the text under a key, which must not be empty. Raises DistIRError."""
         value = self._value(key)
         if not isinstance(value, str) or not value.strip():
             raise self._error(key, value, "a text")
         return value
 
     def at_least_0(self, key: str, default: float | None = None) -> float:
-        """A finite number that is not negative."""
+        """Returns a finite number that is not negative."""
         value = self._value(key, default)
         number = _number(value)
         if number is None or not (number >= 0 and math.isfinite(number)):
@@ -52,7 +53,7 @@ class Table:
         return number
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A finite number above 0."""
+        """Returns a finite number above 0."""
         value = self._value(key, default)
         if value is default and default is not None:
             return default
@@ -62,7 +63,7 @@ class Table:
         return number
 
     def positive_by_size(self, key: str) -> float | dict[int, float]:
-        """A number above 0, or an object of such numbers by number of devices."""
+        """Returns a number above 0, or an object of such numbers by number of devices."""
         value = self._value(key)
         if not isinstance(value, dict):
             return self.positive(key)
@@ -79,21 +80,21 @@ class Table:
         return sizes
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Returns true or false."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self._error(key, value, "true or false")
         return value
 
     def size(self, key: str, default: int) -> int:
-        """A whole number above 0."""
+        """Returns a whole number above 0."""
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self._error(key, value, "a whole number above 0")
         return value
 
     def sizes(self, key: str, default: tuple[int, int]) -> tuple[int, int]:
-        """Two whole numbers above 0."""
+        """Returns two whole numbers above 0."""
         value: Any = self._value(key, list(default))
         if not isinstance(value, list) or len(value) != 2:
             raise self._error(key, value, "two whole numbers above 0")
@@ -101,25 +102,25 @@ class Table:
         return pair.size("0", 1), pair.size("1", 1)
 
     def choices(self, key: str, known: Sequence[str]) -> frozenset[str]:
-        """A list of known words, which may be left out."""
+        """Returns a list of known words; the field may be missing."""
         value: Any = self._value(key, [])
         if not isinstance(value, list) or any(word not in known for word in value):
             raise self._error(key, value, f"a list of some of {', '.join(known)}")
         return frozenset(value)
 
     def table(self, key: str) -> Table:
-        """An object."""
+        """Returns an object."""
         return Table(f"{self.owner}, {key}", self._value(key))
 
     def tables(self, key: str, required: bool = True) -> dict[str, Table]:
-        """An object of objects; without any where it need not be there and is not."""
+        """Returns an object of objects; an empty one if it is missing and not required."""
         if not required and key not in self._data:
             self._asked.add(key)
             return {}
         return self.table(key).all_tables()
 
     def all_tables(self) -> dict[str, Table]:
-        """All fields, which must be objects."""
+        """Returns all fields, which must be objects."""
         return {key: self.table(key) for key in self._data}
 
     def _value(self, key: str, default: Any = None) -> Any:

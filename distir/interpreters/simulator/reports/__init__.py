@@ -1,1 +1,1 @@
-"""Where the time and the memory of a simulated program go."""
+"""Reports on where the time and the memory of a simulated program go."""

@@ -1,4 +1,4 @@
-"""Why one program is slower than another, and what else it has in memory."""
+"""Compares two programs: why one is slower, and what else it has in memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from distir.interpreters.simulator.simulation import Simulation
 @dataclass(frozen=True)
 class Side:
     """
-    One of the programs: its step (ticks) and what the devices that wait for others the
-    least (`busiest`) spend it on; the memory of those with the highest peak (`fullest`).
+    One of the two programs: its step in ticks, what the devices that wait for others the
+    least (`busiest`) spend it on, and the memory of those with the highest peak
+    (`fullest`).
     """
 
     end: int
@@ -34,7 +35,10 @@ class Side:
 
     @staticmethod
     def of(simulation: Simulation) -> Side:
-        """The time and memory of a simulation by cause, found by executing its program once more."""
+        """
+        Returns the time and memory of a simulation by cause, found by executing its program
+        once more.
+        """
         waiting = simulation.waiting_s
         peaks = simulation.peak_memory_bytes
         busiest = min(simulation.groups, key=lambda group: waiting[group.index])
@@ -69,9 +73,9 @@ class Side:
 @dataclass(frozen=True)
 class Difference:
     """
-    The second program against the first: for each, the devices that its step waits for,
-    and those with the highest peak. All times are in ticks (femtoseconds) and add up: the
-    differences of `causes` to `total`, its three parts to `step`; so do bytes by kind.
+    The second program compared with the first: for each, the devices that its step waits
+    for, and those with the highest peak. All times are in ticks (femtoseconds) and add up:
+    the differences of `causes` to `total`, its three parts to `step`; so do bytes by kind.
     """
 
     first: Side
@@ -79,22 +83,22 @@ class Difference:
 
     @staticmethod
     def of(first: Simulation, second: Simulation) -> Difference:
-        """The difference of two simulations: executes both programs once more."""
+        """Compares two simulations, by executing both programs once more."""
         return Difference(Side.of(first), Side.of(second))
 
     @property
     def step(self) -> int:
-        """How much longer a step of the second takes, in whole femtoseconds."""
+        """By how many ticks (whole femtoseconds) a step of the second program is longer."""
         return self.second.end - self.first.end
 
     @property
     def total(self) -> Spent:
-        """The difference by kinds of work, which add up to it."""
+        """The difference by kinds of work, which add up to `step`."""
         return self.second.total.minus(self.first.total)
 
     @property
     def causes(self) -> list[tuple[Cause, Spent]]:
-        """What takes longer or shorter, the largest difference first."""
+        """Returns what takes longer or shorter, the largest difference first."""
         none = Spent()
         changes = [
             (
@@ -110,13 +114,16 @@ class Difference:
 
     @property
     def memory(self) -> dict[str, int]:
-        """How many bytes more are in the peak, by kind."""
+        """Returns how many bytes more the second program has in its peak, by kind."""
         return {
             kind: self.second.by_kind[kind] - self.first.by_kind[kind] for kind in KINDS
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The difference as JSON data; names in `_fs` are whole numbers of femtoseconds."""
+        """
+        Returns the difference as JSON data; fields whose names end in `_fs` are whole
+        numbers of femtoseconds.
+        """
         return {
             "first": self.first.to_json(),
             "second": self.second.to_json(),

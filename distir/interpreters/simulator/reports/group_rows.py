@@ -1,4 +1,4 @@
-"""Finding the devices that stand for groups among those that an op uses."""
+"""Finds the devices that stand for groups among those that an op uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class GroupRows:
     def among(
         self, positions: Positions | npt.NDArray[np.intp]
     ) -> list[tuple[int, int]]:
-        """Rows of these devices of a machine, each with its place among `positions`."""
+        """
+        Returns the rows of the representatives that are among these positions of a machine,
+        each with its place among them.
+        """
         if isinstance(positions, slice):
             key = (positions.start, positions.stop)
             if key not in self._found:

@@ -27,16 +27,18 @@ from distir.interpreters.simulator.reports.value_kinds import KINDS
 from distir.interpreters.simulator.simulation import Simulation
 
 SHOWN_GROUPS = 32
-"""Groups of devices with a timeline; of the others there are only the numbers."""
+"""The most groups of devices with a timeline; for further ones there are only numbers."""
 
 LISTED_GROUPS = 1024
-"""Groups of devices with numbers."""
+"""The most groups of devices with numbers."""
 
 SHOWN_BLOCKS = 40_000
-"""About as many ops are shown one by one; of more, short ones are put together."""
+"""
+About the most ops that are shown one by one; if there are more, short ones are combined.
+"""
 
 SHOWN_CAUSES = 300
-"""Rows of the table of time, for each group; the last one has what is left."""
+"""The most rows in the table of time, for each group; the last one sums up the rest."""
 
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html"
 _DATA = "/*DATA*/"
@@ -64,7 +66,7 @@ def html_report(simulation: Simulation, title: str) -> str:
 
 
 def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
-    """What the page shows, as JSON data."""
+    """Returns what the page shows, as JSON data."""
     groups = simulation.groups
     shown = groups[:SHOWN_GROUPS]
     is_short = simulation.ops * len(shown) <= SHOWN_BLOCKS
@@ -122,7 +124,7 @@ def _numbers(simulation: Simulation, group: DeviceGroup) -> dict[str, Any]:
 
 
 class _Names:
-    """Strings that repeat, each once."""
+    """Collects strings that repeat, each once."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -140,7 +142,10 @@ def _seconds(ticks: int) -> float:
 
 
 def _block(block: Block, names: _Names) -> list[float | int]:
-    """Begin, seconds, seconds of these that communicate, name, function, ops."""
+    """
+    Returns begin, seconds, seconds of communication among these, name, function and number
+    of ops of a block.
+    """
     return [
         _seconds(block.begin),
         _seconds(block.end - block.begin),
@@ -152,7 +157,10 @@ def _block(block: Block, names: _Names) -> list[float | int]:
 
 
 def _causes(group: GroupTime) -> list[list[Any]]:
-    """Scope, op, seconds that it computes, communicates, waits; the largest first."""
+    """
+    Returns scope, op, and the seconds that it computes, communicates and waits; the largest
+    first.
+    """
     rows = sorted(group.spent.items(), key=lambda item: -item[1].total)
     found: list[list[Any]] = [
         [
@@ -172,5 +180,5 @@ def _causes(group: GroupTime) -> list[list[Any]]:
 
 
 def _memory(memory: GroupMemory) -> dict[str, Any]:
-    # Per kind its course over the step.
+    # For each kind its curve over the step.
     return memory.to_json() | {"curve": memory.curve.T.tolist()}

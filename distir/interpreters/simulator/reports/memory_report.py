@@ -1,4 +1,7 @@
-"""What is in the memory of each device when the most is, and how memory changes."""
+"""
+Reports what is in the memory of each device at its peak, and how memory changes over the
+step.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution
 from distir.interpreters.simulator.engine.run import DeviceGroup
 from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
 from distir.interpreters.simulator.reports.group_rows import GroupRows
+from distir.interpreters.simulator.reports.held import Held
 from distir.interpreters.simulator.reports.savings import Saving, savings
 from distir.interpreters.simulator.reports.value_kinds import (
     KINDS,
@@ -29,23 +33,7 @@ from distir.interpreters.simulator.simulation import Simulation
 from distir.program import argument_names
 
 _MOMENTS = 512
-"""Intervals of the step for which `GroupMemory.curve` says how much is alive."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """
-    Memory of a value (None: of an op's workspace, or of libraries) that is alive at the peak of a group of
-    devices: `size` bytes on each. `scope` is the module of the source model, `calls` lead
-    to the call that made it, if that has returned.
-    """
-
-    value: SSAValue | None
-    kind: str
-    name: str
-    scope: str
-    size: int
-    calls: tuple[CompiledOp, ...] = ()
+"""The number of intervals of the step for which `GroupMemory.curve` has values."""
 
 
 @dataclass
@@ -69,7 +57,7 @@ class GroupMemory:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Bytes of each kind at the peak; they add up to it."""
+        """Returns the bytes of each kind at the peak; they add up to it."""
         totals: dict[str, int] = dict.fromkeys(KINDS, 0)
         for held in self.held:
             totals[held.kind] += held.size
@@ -77,11 +65,14 @@ class GroupMemory:
 
     @property
     def by_scope(self) -> list[tuple[str, int]]:
-        """Bytes of each module at the peak, the same module of all layers as one."""
+        """
+        Returns the bytes of each module at the peak, with the same module of all layers
+        combined.
+        """
         return _largest((pattern(held.scope), held.size) for held in self.held)
 
     def to_json(self, listed: int = 20) -> dict[str, Any]:
-        """The report as JSON data, with the `listed` largest scopes and values."""
+        """Returns the report as JSON data, with the `listed` largest scopes and values."""
         largest = sorted(self.held, key=lambda held: -held.size)
         return {
             "meshes": list(self.group.meshes),
@@ -110,18 +101,21 @@ class MemoryReport:
 
     @staticmethod
     def of(simulation: Simulation, most: int | None = None) -> MemoryReport:
-        """Executes the program once more, for the first `most` groups of devices."""
+        """
+        Executes the program once more, for the first `most` groups of devices, and reports
+        on its memory.
+        """
         recorder = MemoryRecorder(simulation, simulation.groups[:most])
         simulation.run.follow(recorder)
         return recorder.report()
 
     @property
     def largest(self) -> GroupMemory:
-        """The report of the devices with the highest peak."""
+        """The report on the devices with the highest peak."""
         return max(self.groups, key=lambda group: group.peak)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """A list with an entry for each group of devices."""
+        """Returns a list with an entry for each group of devices."""
         return [group.to_json() for group in self.groups]
 
 
@@ -133,7 +127,7 @@ def _largest(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _on(size: Bytes, place: int) -> int:
-    """The bytes on one of the devices."""
+    """Returns the bytes on one of the devices."""
     return size if isinstance(size, int) else int(size[place])
 
 
@@ -143,7 +137,7 @@ class _Live:
     kind: int
     path: tuple[CompiledOp, ...]
     sizes: list[tuple[int, int]]
-    """Rows and bytes."""
+    """Pairs of a row and bytes."""
 
 
 class MemoryRecorder(Follower):
@@ -178,7 +172,7 @@ class MemoryRecorder(Follower):
         self._argument_names: dict[SSAValue, str] = {arg: name for arg, name in names}
 
     def _reserve(self, row: int) -> list[Held]:
-        """What libraries keep on the device of a row."""
+        """Returns what libraries keep on the device of a row."""
         reserved = self._simulation.run.reserved
         position = self._groups[row].group.position
         found: list[Held] = []
@@ -194,7 +188,7 @@ class MemoryRecorder(Follower):
         return found
 
     def ran(self, execution: Execution) -> None:
-        """Until the op starts its devices hold what they do now."""
+        """Notes that until the op starts its devices hold what they hold now."""
         if not execution.step.is_asynchronous:
             for row, offset in self._rows.among(execution.positions):
                 self._alive(row, float(execution.start[offset]), None)
@@ -241,7 +235,10 @@ class MemoryRecorder(Follower):
         self._touched.clear()
 
     def _alive(self, row: int, until: float, workspace: int | None) -> None:
-        """Until then, from the time known before, as much is alive as now."""
+        """
+        Notes that as much as now is alive from the last time noted until `until`, in
+        seconds.
+        """
         begin = min(int(self._until[row] * self._per_second), _MOMENTS - 1)
         end = min(int(until * self._per_second), _MOMENTS - 1)
         self._until[row] = max(until, self._until[row])
@@ -296,7 +293,7 @@ class MemoryRecorder(Follower):
         return Held(live.value, kind, name, scope, size, call)
 
     def report(self) -> MemoryReport:
-        """The report, once the program has been executed."""
+        """Returns the report, once the program has been executed."""
         step_time = self._simulation.step_time_s
         mesh_of = self._simulation.run.device_map.meshes
         for row, memory in enumerate(self._groups):

@@ -1,4 +1,4 @@
-"""A program and its cluster in a few lines, for reports."""
+"""Describes a program and its cluster in a few lines, for reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distir.sharding.rule import shape_of
 
 
 def device_ranges(devices: Sequence[int]) -> str:
-    """Device ids with runs of them as `first-last`."""
+    """Returns device ids as text, with runs of them as `first-last`."""
     parts: list[str] = []
     start = 0
     for i in range(1, len(devices) + 1):
@@ -24,7 +24,9 @@ def device_ranges(devices: Sequence[int]) -> str:
 
 
 def describe_program(run: Run) -> list[tuple[str, str]]:
-    """Pairs of what and how: cluster, meshes, functions, inputs, parameters."""
+    """
+    Returns pairs of a heading and a text: cluster, meshes, functions, inputs, parameters.
+    """
     hardware, device_map = run.device_map.hardware, run.device_map
     lines = [("cluster", f"@{hardware.name}, {len(hardware.kinds)} devices")]
     for kind in hardware.distinct_kinds(device_map.devices):

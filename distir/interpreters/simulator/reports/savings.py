@@ -1,15 +1,16 @@
-"""What would take less memory at a peak, as far as layouts and calls tell."""
+"""Finds what would take less memory at a peak, as far as layouts and calls tell."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xdsl.dialects.builtin import TensorType
 
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.reports.held import Held
 from distir.interpreters.simulator.reports.value_kinds import (
     ACTIVATIONS,
     GRADIENTS,
@@ -18,9 +19,6 @@ from distir.interpreters.simulator.reports.value_kinds import (
 )
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
-
-if TYPE_CHECKING:
-    from distir.interpreters.simulator.reports.memory_report import Held
 
 _OPTIONS = {
     (STATES, "d"): "--zero 1",
@@ -36,8 +34,9 @@ _WORTH_SAYING = 0.01
 @dataclass(frozen=True)
 class Saving:
     """
-    `size` bytes at the peak are as `why` says; without them, as `how` says, `saved` bytes
-    would be free at that moment. It is a bound for the peak: that may move to another one.
+    A possible saving: `why` explains for what `size` bytes at the peak are used, `how` says
+    what to do about it, and `saved` bytes would then be free at that moment. The peak may
+    go down by less, as it may move to another moment.
     """
 
     kind: str
@@ -60,8 +59,8 @@ def savings(
     held: Sequence[Held], peak: int, mesh_of: Mapping[str, Mesh]
 ) -> list[Saving]:
     """
-    What more than a hundredth of the peak could be saved by, the largest first: values
-    that are whole on all devices of a mesh axis and that the axis divides, and values
+    Returns possible savings of more than a hundredth of the peak, the largest first: values
+    that are whole on all devices of a mesh axis although the axis divides them, and values
     that calls of a function left for the backward pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
@@ -98,7 +97,10 @@ def _replicated(held: Sequence[Held], mesh_of: Mapping[str, Mesh]) -> list[Savin
 
 
 def _kept(held: Sequence[Held]) -> list[Saving]:
-    """What calls keep besides a result, in programs that have gradients."""
+    """
+    Returns the savings in what calls keep besides their results, in programs that have
+    gradients.
+    """
     if not any(item.kind == GRADIENTS for item in held):
         return []
     calls: dict[tuple[CompiledOp, ...], list[Held]] = {}

@@ -1,4 +1,4 @@
-"""Where the time of each device goes: a timeline, and seconds by scope and op."""
+"""Reports where the time of each device goes: a timeline, and seconds by scope and op."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from distir.interpreters.simulator.reports.group_rows import GroupRows
 from distir.interpreters.simulator.simulation import Simulation
 
 TICKS_PER_SECOND = 10**15
-"""Times are counted in whole femtoseconds, so that parts add up exactly to the whole."""
+"""Times are whole femtoseconds (ticks), so that parts add up exactly to the whole."""
 
 END = "end of the step"
-"""The op that a device waits for after its last one."""
+"""The name of what a device waits for after its last op."""
 
 
 def ticks(seconds: float) -> int:
-    """Seconds as whole femtoseconds, whose sums do not round."""
+    """Converts seconds to whole femtoseconds, whose sums do not round."""
     return round(seconds * TICKS_PER_SECOND)
 
 
 class Cause(NamedTuple):
-    """What a device spends time on: an op, and the module it is of (in all layers)."""
+    """
+    What a device spends time on: an op, and the module that it belongs to (in all layers).
+    """
 
     scope: str
     op: str
@@ -39,7 +41,7 @@ class Cause(NamedTuple):
 @dataclass
 class Spent:
     """
-    Ticks of a device: it computes; it communicates, or waits for what is being sent; it
+    The ticks in which a device computes; communicates, or waits for what is being sent; and
     waits for others.
     """
 
@@ -49,7 +51,7 @@ class Spent:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all three."""
         return self.compute + self.exposed_communication + self.waiting
 
     @property
@@ -64,7 +66,7 @@ class Spent:
         self.waiting += other.waiting
 
     def minus(self, other: Spent) -> Spent:
-        """The difference of two."""
+        """Returns the difference from another."""
         return Spent(
             self.compute - other.compute,
             self.exposed_communication - other.exposed_communication,
@@ -75,9 +77,9 @@ class Spent:
 @dataclass
 class Block:
     """
-    Consecutive ops on the timeline, `begin` to `end` in ticks, computing and
-    communicating for so many of them; `label` and `function` are of the first. More than
-    one op where they are too short to be shown one by one.
+    Consecutive ops on the timeline, from `begin` to `end` in ticks, which compute and
+    communicate for so many of them; `label` and `function` are those of the first. There is
+    more than one op if they are too short to be shown one by one.
     """
 
     begin: int
@@ -89,7 +91,7 @@ class Block:
     ops: int = 1
 
     def add(self, other: Block) -> None:
-        """Joins the block that follows to this one."""
+        """Adds the block that follows to this one."""
         self.end = max(self.end, other.end)
         self.compute += other.compute
         self.communication += other.communication
@@ -100,8 +102,8 @@ class Block:
 class GroupTime:
     """
     The time of one device of a group: `spent` by cause adds up to the step; waiting counts
-    for the collective or send that is waited for. `blocks`, `sends` (beside the device's other
-    work) and `calls` of the entry function are its timeline.
+    for the collective or send that is waited for. `blocks`, `sends` (those beside the
+    device's other work) and `calls` of the entry function are its timeline.
     """
 
     group: DeviceGroup
@@ -112,7 +114,7 @@ class GroupTime:
 
     @property
     def total(self) -> Spent:
-        """All of the step."""
+        """The sum over the whole step."""
         total = Spent()
         for spent in self.spent.values():
             total.add(spent)
@@ -121,28 +123,36 @@ class GroupTime:
 
 @dataclass(frozen=True)
 class TimeReport:
-    """The time of each group of devices that do the same; `end` of the step in ticks."""
+    """
+    The time of each group of devices that do the same; `end` is the end of the step in
+    ticks.
+    """
 
     groups: list[GroupTime]
     end: int
 
     @staticmethod
     def of(simulation: Simulation, most: int | None = None) -> TimeReport:
-        """Executes the program once more, for the first `most` groups of devices."""
+        """
+        Executes the program once more, for the first `most` groups of devices, and reports
+        on its time.
+        """
         recorder = TimeRecorder(simulation.groups[:most])
         simulation.run.follow(recorder)
         return recorder.report()
 
     @property
     def busiest(self) -> GroupTime:
-        """The devices that wait for others the least: those that the step waits for."""
+        """
+        The devices that wait for others the least, which are those that the step waits for.
+        """
         return min(self.groups, key=lambda group: group.total.waiting)
 
 
 class TimeRecorder(Follower):
     """
-    Follows one device of each of some groups. With a `resolution` (seconds), ops are put
-    together into blocks of at most that length, and the timeline is kept; a negative one
+    Follows one device of each of some groups. With a `resolution` (seconds), ops are
+    combined into blocks of at most that length, and the timeline is kept; a negative one
     keeps none.
     """
 
@@ -209,7 +219,7 @@ class TimeRecorder(Follower):
         self._until[row] = end
 
     def _waited(self, row: int, cause: Cause, begin: int) -> Spent:
-        """Counts the time from the last op until then."""
+        """Counts the ticks from the last op until `begin` as waiting for a cause."""
         group = self._groups[row]
         spent = group.spent.get(cause)
         if spent is None:
@@ -264,7 +274,7 @@ class TimeRecorder(Follower):
             blocks[-1].add(block)
 
     def report(self) -> TimeReport:
-        """The report, once the program has been executed."""
+        """Returns the report, once the program has been executed."""
         end = ticks(self.machine.end)
         for row, group in enumerate(self._groups):
             if end > self._until[row]:

@@ -1,4 +1,4 @@
-"""What the values of a program are, for reports on its memory."""
+"""Classifies the values of a program, for reports on its memory."""
 
 from __future__ import annotations
 
@@ -43,29 +43,31 @@ KINDS = (
 
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
-# Through these a value stays what it is, in another form or place ...
+# These ops change the form or place of a value, but not its kind ...
 _FORMS = frozenset(
     f"onnx.{name}"
     for name in (
         *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
         *("Transpose", "Slice", "Split", "Concat", "Pad"),
     )
-)
+) | {"train.flatten", "train.unflatten"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
 _ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
 
 
 class ValueKinds:
     """
-    The kind of each value of a module, one of `KINDS`:
+    The kind of each value of a module, one of `KINDS`.
 
-    - arguments of the entry function by their role; results that update one are of its
-      kind, so are the forms of it that they are made from (gathered parts, casts);
-    - gradients are those of parameters: what optimizers take, what is returned in that
-      role, and the terms and parts of these; found backwards, across calls. A function that is called from several places is judged once for all;
-    - constants are `onnx.Constant`; communication buffers are other results of
-      collectives and sends;
-    - activations are all else that the program computes: also their gradients, and what
+    - Arguments of the entry function are classified by their role. Results that update one
+      are of its kind, and so are the forms from which they are made (gathered parts,
+      casts).
+    - Gradients are those of parameters: what optimizers take, what is returned in that
+      role, and the terms and parts of these. They are found backwards, across calls. A
+      function that is called from several places is classified once for all.
+    - Constants are `onnx.Constant`; communication buffers are other results of collectives
+      and sends.
+    - Activations are all else that the program computes, also their gradients, and what
       `differentiate` did not make, such as the optimizer of an imported training step.
     """
 
@@ -98,7 +100,7 @@ class ValueKinds:
                 self._mark(value, GRADIENTS)
 
     def __getitem__(self, value: SSAValue) -> str:
-        """The kind of a value."""
+        """Returns the kind of a value."""
         known = self._kinds.get(value)
         if known is not None:
             return known
@@ -111,7 +113,7 @@ class ValueKinds:
         return ACTIVATIONS
 
     def _mark(self, value: SSAValue, kind: str) -> None:
-        """Gives the kind to a value and to what it is a form or a sum of."""
+        """Gives a kind to a value and to the values that it is a form or a sum of."""
         pending = [value]
         while pending:
             value = pending.pop()

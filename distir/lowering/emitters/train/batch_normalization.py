@@ -10,6 +10,8 @@ torch_templates(
         "batch_norm_grad": "gradients({*}, {epsilon:decimal})",
         "batch_norm_sums": "sums({*}, {epsilon})",
         "batch_norm_input_grad": "input_grad({*}, {epsilon}, {count})",
+        "ghost_batch_norm": "ghost_norm({*}, {groups}, {epsilon:decimal})",
+        "ghost_batch_norm_grad": "ghost_norm_grad({*}, {groups}, {epsilon:decimal})",
     },
     "train",
     module="batch_norm_gradients",

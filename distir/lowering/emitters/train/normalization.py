@@ -1,4 +1,7 @@
-"""Emitters of normalisation layers that keep their statistics, and of their gradients."""
+"""
+Emitters of normalisation layers in training, which keep their statistics, and of their
+gradients.
+"""
 
 from __future__ import annotations
 

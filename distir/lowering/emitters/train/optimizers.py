@@ -1,4 +1,7 @@
-"""Emitter of what clipping gradients needs; `fusions.updates` has the updates."""
+"""
+Emitter of the sum of squares with which gradients are clipped; updates are emitted by
+`fusions.updates`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rules of the gradients of activation functions, which are linear in what comes in."""
+"""
+Rules of the gradients of activation functions, which are linear in the incoming gradient.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 @train_rule("gelu_grad", "relu_grad", "swish_grad")
 def activation_gradient(op: ActivationGradOp) -> Rule:
-    """Every dimension is parallel."""
+    """The rule of these gradients: every dimension is parallel."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
     return builder.rule([dims, dims], [dims], linear=[(0,)])

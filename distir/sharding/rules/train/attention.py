@@ -1,4 +1,4 @@
-"""Rules and local form of fused attention that is trained, and of its gradient."""
+"""Rules and local form of fused attention in training, and of its gradient."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from distir.dialects.train_ops.attention import (
     AttentionOp,
     FusedAttentionOp,
 )
+from distir.dialects.train_ops.causal_attention import (
+    MergeAttentionOp,
+    PlacedAttentionGradOp,
+    PlacedAttentionOp,
+)
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
@@ -21,7 +26,8 @@ from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
 class _Factors:
     """
     The factors of attention. Batch and heads are parallel, queries too unless a causal mask
-    counts their positions. Query heads are `[key heads, group]`.
+    counts their positions. Query heads are `[key heads, group]`. Of queries and keys that
+    see each other in blocks alone, the blocks are parallel.
     """
 
     def __init__(self, op: FusedAttentionOp):
@@ -32,8 +38,18 @@ class _Factors:
         self.group = builder.factor(sizes.query_heads // sizes.key_heads)
         self.head = self.key_head + self.group
         kind = "parallel" if op.is_causal is None else "replicate"
-        self.row = builder.factor(sizes.queries, kind)
-        column = builder.factor(sizes.keys, "replicate")
+        self.rows_of_keys: Dim = ()
+        """The factors of queries along which the gradients of keys are sums."""
+        if op.blocks is None:
+            self.row = self.rows_of_keys = builder.factor(sizes.queries, kind)
+            self.column = builder.factor(sizes.keys, "replicate")
+        else:
+            block = builder.factor(op.block_count)
+            self.row, self.column = (
+                self._in_blocks(op, block, length)
+                for length in (sizes.queries, sizes.keys)
+            )
+        column = self.column
         size = builder.factor(sizes.head, "replicate")
         out_size = builder.factor(sizes.value_head, "replicate")
         self.q = self._tensor(self.head, self.row, size)
@@ -44,6 +60,14 @@ class _Factors:
         scores = (self.batch, self.head, self.row, column)
         self.mask = [] if op.mask is None else [builder.aligned(op.mask, scores)]
 
+    def _in_blocks(self, op: FusedAttentionOp, block: Dim, length: int) -> Dim:
+        """A dimension that is cut into blocks, which alone can be dealt out."""
+        run = op.run_length
+        rounds = 1 if run is None else length // (op.block_count * run)
+        inner = length // (op.block_count * rounds)
+        outer = self.builder.factor(rounds, "replicate")
+        return outer + block + self.builder.factor(inner, "replicate")
+
     def _tensor(self, heads: Dim, length: Dim, inner: Dim) -> Dims:
         if self.is_packed:
             return (self.batch, length, heads + inner)
@@ -52,13 +76,36 @@ class _Factors:
 
 @train_rule("attention")
 def attention(op: AttentionOp) -> Rule:
-    """The rule of attention: batch, heads and queries, if not causal, are parallel."""
-    f, sizes = _Factors(op), op.sizes
+    """
+    The rule of attention: batch and heads are parallel, and queries if it is not causal.
+    """
+    f = _Factors(op)
     return f.builder.rule(
-        [f.q, f.k, f.v, *f.mask],
-        [f.y, f.logsumexp],
-        flops=2 * prod(sizes.scores) * (sizes.head + sizes.value_head),
+        [f.q, f.k, f.v, *f.mask], [f.y, f.logsumexp], flops=_forward_flops(op)
     )
+
+
+@train_rule("placed_attention")
+def placed_attention(op: PlacedAttentionOp) -> Rule:
+    """The rule of attention; queries are parallel, as they bring their positions along."""
+    f = _Factors(op)
+    return f.builder.rule(
+        [(f.row,), (f.column,), f.q, f.k, f.v, *f.mask],
+        [f.y, f.logsumexp],
+        flops=_forward_flops(op),
+    )
+
+
+def _forward_flops(op: FusedAttentionOp) -> int:
+    sizes = op.sizes
+    work = prod(sizes.scores) * (sizes.head + sizes.value_head)
+    return 2 * work // op.block_count
+
+
+def _gradient_flops(op: FusedAttentionOp) -> int:
+    sizes = op.sizes
+    work = prod(sizes.scores) * (3 * sizes.head + 2 * sizes.value_head)
+    return 2 * work // op.block_count
 
 
 @train_rule("attention_grad")
@@ -67,21 +114,58 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
     The rule of attention's gradients: parallel as attention is. The gradients of keys and
     values are sums over the queries and over the query heads of a key head.
     """
-    f, sizes = _Factors(op), op.sizes
-    summed = (f.group, f.row)
+    f = _Factors(op)
+    return _gradient_rule(op, f, [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask])
+
+
+@train_rule("placed_attention_grad")
+def placed_attention_gradient(op: PlacedAttentionGradOp) -> Rule:
+    """The rule of attention's gradients; queries bring their positions along."""
+    f = _Factors(op)
+    return _gradient_rule(
+        op,
+        f,
+        [f.y, f.y, f.logsumexp, (f.row,), (f.column,), f.q, f.k, f.v, *f.mask],
+    )
+
+
+def _gradient_rule(op: FusedAttentionOp, f: _Factors, operands: list[Dims]) -> Rule:
+    summed = (f.group, f.rows_of_keys)
     return f.builder.rule(
-        [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask],
+        operands,
         [f.q, f.k, f.v],
         # Both `dy` and `y dy` are linear in `dy`.
         linear=[(0,)],
         reduced={1: summed, 2: summed},
-        flops=2 * prod(sizes.scores) * (3 * sizes.head + 2 * sizes.value_head),
+        flops=_gradient_flops(op),
     )
 
 
-@local_form("train.attention", "train.attention_grad")
+@train_rule("merge_attention")
+def merge_attention(op: MergeAttentionOp) -> Rule:
+    """Batch, heads and queries are parallel."""
+    builder = RuleBuilder(op)
+    batch, head, row = rows = builder.factors(shape(op.logsumexp))
+    size = shape(op.y)[-1]
+    if op.is_packed:
+        inner = builder.factor(size // shape(op.logsumexp)[1], "replicate")
+        y: Dims = (batch, row, head + inner)
+    else:
+        y = (*rows, builder.factor(size, "replicate"))
+    return builder.rule([y, rows, y, rows], [y, rows])
+
+
+@local_form(
+    "train.attention",
+    "train.attention_grad",
+    "train.placed_attention",
+    "train.placed_attention_grad",
+)
 def attention_of_part(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local heads of packed operands."""
+    """
+    The local form of attention: on packed operands, the attributes that count heads count
+    local ones; and the local blocks.
+    """
     op, local = context.op, context.same_op()
     assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)
     if op.is_packed:
@@ -92,4 +176,10 @@ def attention_of_part(context: LocalContext) -> Sequence[Operation]:
         ):
             mine = heads * shape(part)[-1] // shape(whole)[-1]
             local.properties[name] = IntegerAttr(mine, i64)
+    if op.blocks is not None:
+        left = op.block_count * local.sizes.queries // op.sizes.queries
+        if left > 1:
+            local.properties["blocks"] = IntegerAttr(left, i64)
+        else:
+            local.blocks = local.run = None
     return [local]

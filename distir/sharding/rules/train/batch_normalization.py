@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import Operation
+
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
 )
-from distir.sharding.rule import Rule
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 
 @train_rule("batch_norm_variance", "batch_norm_sums")
 def sums(op: BatchNormVarianceOp | BatchNormSumsOp) -> Rule:
-    """Sums over batch and space; the number of elements is an attribute."""
+    """
+    The rule of statistics and their sums: they sum over batch and space; the number of
+    elements is an attribute.
+    """
     builder, sizes = RuleBuilder(op), shape(op.x)
     dims = builder.whole_along(sizes, (0, *range(2, len(sizes))), "reduction")
     values = (dims[1],)
@@ -25,7 +36,10 @@ def sums(op: BatchNormVarianceOp | BatchNormSumsOp) -> Rule:
 
 @train_rule("batch_norm_grad")
 def gradients(op: BatchNormGradOp) -> Rule:
-    """Every dimension is parallel; those of scale and bias are sums over batch and space."""
+    """
+    The rule of the gradients of batch normalisation: every dimension is parallel; those of
+    scale and bias are sums over batch and space.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
     values, summed = (dims[1],), (dims[0], *dims[2:])
@@ -39,8 +53,48 @@ def gradients(op: BatchNormGradOp) -> Rule:
 
 @train_rule("batch_norm_input_grad")
 def input_gradient(op: BatchNormInputGradOp) -> Rule:
-    """Every dimension is parallel; linear in the gradient and its sums together."""
+    """
+    The rule of the gradient of its input: every dimension is parallel; linear in the
+    incoming gradient and its sums together.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
     values = (dims[1],)
     return builder.rule([dims, dims, *[values] * 5], [dims], linear=[(0, 5, 6)])
+
+
+@train_rule("ghost_batch_norm", "ghost_batch_norm_grad")
+def of_parts(op: GhostBatchNormOp | GhostBatchNormGradOp) -> Rule:
+    """
+    The rule of ghost batch normalisation and its gradient: samples are `[groups, samples of
+    a group]`; groups and channels are independent, gradients of scale and bias sums over
+    the groups.
+    """
+    builder = RuleBuilder(op)
+    batch, channels, *space = shape(op.x)
+    groups = op.groups.value.data
+    group = builder.factor(groups)
+    samples: Dim = group + builder.factor(batch // groups, "replicate")
+    channel = builder.factor(channels)
+    dims = (samples, channel, *builder.factors(space, "replicate"))
+    values, statistic = (channel,), (group, channel)
+    if isinstance(op, GhostBatchNormOp):
+        return builder.rule([dims, values, values], [dims, statistic, statistic])
+    return builder.rule(
+        [dims, dims, values, statistic, statistic],
+        [dims, values, values],
+        linear=[(0,)],
+        reduced={1: (group,), 2: (group,)},
+    )
+
+
+@local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
+def local_parts(context: LocalContext) -> Sequence[Operation]:
+    """The local form of ghost batch normalisation: the number of groups is the local one."""
+    op = context.op
+    assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)
+    local = context.same_op()
+    assert isinstance(local, GhostBatchNormOp | GhostBatchNormGradOp)
+    groups = op.groups.value.data * shape(local.x)[0] // shape(op.x)[0]
+    local.groups = IntegerAttr(groups, i64)
+    return [local]

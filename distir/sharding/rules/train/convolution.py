@@ -47,7 +47,10 @@ def convolution_input(op: ConvGradInputOp) -> Rule:
 
 @train_rule("conv_grad_weight")
 def convolution_weight(op: ConvGradWeightOp) -> Rule:
-    """The batch is summed over: where it is split the gradients are partial."""
+    """
+    The rule of the gradient of a convolution's weight: the batch is summed over, so that a
+    split batch leaves partial sums.
+    """
     builder = RuleBuilder(op)
     batch_size, in_channels, *space = shape(op.x)
     _, out_channels, *windows = shape(op.dy)
@@ -70,7 +73,7 @@ def convolution_weight(op: ConvGradWeightOp) -> Rule:
 
 @local_form("train.conv_grad_input", "train.conv_grad_weight")
 def convolution_local(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local groups."""
+    """The local form of these gradients: the attribute `group` counts local groups."""
     op, local = context.op, context.same_op()
     assert isinstance(op, ConvGradOp)
     if op.groups > 1:
@@ -82,7 +85,10 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
 
 @train_rule("max_pool_grad", "average_pool_grad")
 def pool(op: MaxPoolGradOp | AveragePoolGradOp) -> Rule:
-    """Batch and channels are parallel. Linear in the gradient that comes in."""
+    """
+    The rule of the gradients of pooling: batch and channels are parallel. Linear in the
+    incoming gradient.
+    """
     builder = RuleBuilder(op)
     maps = builder.factors(shape(op.dx)[:2])
     operands = [

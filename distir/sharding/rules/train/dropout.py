@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.splits import Split
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
@@ -16,9 +17,9 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @train_rule("dropout")
 def dropout(op: DropoutOp) -> Rule:
     """
-    Every dimension is parallel, the counter whole. Partial sums are reduced first, so that
-    elements are rounded as in the sequential program. A part of a tensor (that of one
-    micro-batch) can be split again.
+    The rule of dropout: every dimension is parallel, the counter whole. Partial sums are
+    reduced first, so that elements are rounded as in the sequential program. A part of a
+    tensor (that of one micro-batch) can be split again.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
@@ -27,7 +28,10 @@ def dropout(op: DropoutOp) -> Rule:
 
 @train_rule("dropout_grad")
 def dropout_gradient(op: DropoutGradOp) -> Rule:
-    """Every dimension is parallel; partial sums are reduced first, as by dropout."""
+    """
+    The rule of its gradient: every dimension is parallel; partial sums are reduced first,
+    as by dropout.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.dy))
     return builder.rule([dims, dims], [dims])
@@ -35,7 +39,10 @@ def dropout_gradient(op: DropoutGradOp) -> Rule:
 
 @local_form("train.dropout")
 def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
-    """The op with this device's place, from which follow the elements it holds."""
+    """
+    The local form of dropout: the op with this device's position, which determines the
+    elements that it holds.
+    """
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, DropoutOp)
     splits: list[Split] = list(op.parts)

@@ -26,8 +26,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 @train_rule("gather_grad")
 def gather_gradient(op: GatherGradOp) -> Rule:
     """
-    Look-ups are summed over, so a split batch gives partial sums. Rows split as those
-    of `data` do.
+    The rule of the gradient of a look-up: look-ups are summed over, so that a split batch
+    leaves partial sums. Rows are split as those of `data` are.
     """
     builder = RuleBuilder(op)
     sizes, axis = shape(op.ddata), op.dimension
@@ -44,8 +44,8 @@ def gather_gradient(op: GatherGradOp) -> Rule:
 @local_form("train.gather_grad")
 def rows_held(context: LocalContext) -> Sequence[Operation]:
     """
-    Each device adds to the rows it holds; what was looked up elsewhere adds zero to row 0. It
-    has `data` only where that has as many rows.
+    The local form: each device adds to the rows that it holds; what was looked up elsewhere
+    adds zero to row 0. The device passes `data` only if it has as many rows as the result.
     """
     op = context.op
     assert isinstance(op, GatherGradOp)
@@ -68,6 +68,6 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
 
 
 def _alike(context: LocalContext, values: Sequence[SSAValue]) -> list[SSAValue]:
-    """The values whose local shape is that of the result."""
+    """Returns the values whose local shape is that of the result."""
     wanted = shape_of(context.result_types[0])
     return [value for value in values if shape_of(value.type) == wanted]

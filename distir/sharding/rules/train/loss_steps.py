@@ -23,14 +23,18 @@ from distir.sharding.rules.indexing import locate
 from distir.sharding.rules.local_builder import LocalBuilder
 
 ELSEWHERE, IGNORED = -1, -2
-"""What stands, in a local form, for a label of another device and one that is ignored."""
+"""
+What stands, in a local form, for a label that another device holds, and for one that is
+ignored.
+"""
 
 
 @train_rule("logit_maximum", "exponential_sum", "label_logit")
 def per_label(op: LogitMaximumOp | ExponentialSumOp | LabelLogitOp) -> Rule:
     """
-    Leaves partial maxima, or partial sums; to that of the chosen logits each device adds
-    the labels among its classes.
+    The rule of the steps that give one number per label: they leave partial maxima, or
+    partial sums. To the sum of the label's own logit each device adds those of labels among
+    its classes.
     """
     builder = RuleBuilder(op)
     *places, count = shape(op.logits)
@@ -45,7 +49,7 @@ def per_label(op: LogitMaximumOp | ExponentialSumOp | LabelLogitOp) -> Rule:
 
 @train_rule("cross_entropy_sum")
 def cross_entropy_sum(op: CrossEntropySumOp) -> Rule:
-    """Labels are summed over."""
+    """The rule of the sum over labels, which leaves partial sums."""
     builder = RuleBuilder(op)
     labels = builder.factors(shape(op.maximum), "reduction")
     return builder.rule([labels] * 4, [()])
@@ -53,7 +57,10 @@ def cross_entropy_sum(op: CrossEntropySumOp) -> Rule:
 
 @train_rule("cross_entropy_part_grad")
 def cross_entropy_part_gradient(op: CrossEntropyPartGradOp) -> Rule:
-    """Labels and classes are parallel. Linear in the gradient that comes in."""
+    """
+    The rule of the gradient of a cross-entropy in steps: labels and classes are parallel.
+    Linear in the incoming gradient.
+    """
     builder = RuleBuilder(op)
     *places, count = shape(op.logits)
     labels, classes = builder.factors(places), builder.factor(count)
@@ -64,7 +71,10 @@ def cross_entropy_part_gradient(op: CrossEntropyPartGradOp) -> Rule:
 def _local_labels(
     context: LocalContext, classes: int, labels: SSAValue, ignored: int | None
 ) -> tuple[LocalBuilder, SSAValue]:
-    """Labels as indices into this device's classes."""
+    """
+    Returns the labels as indices into this device's classes, with the builder of the ops
+    that compute them.
+    """
     builder = LocalBuilder(context)
     _, local = locate(builder, classes, labels, from_end=False, elsewhere=ELSEWHERE)
     if ignored is not None:
@@ -78,7 +88,7 @@ def _local_labels(
 
 
 def _split_classes(context: LocalContext, logits: int) -> int | None:
-    """The factor of the classes, if they are split here."""
+    """Returns the factor of the classes, if they are split here."""
     (classes,) = context.rule.operands[logits][-1] or (None,)
     if classes is None or context.parts_of(classes) == 1:
         return None
@@ -87,7 +97,9 @@ def _split_classes(context: LocalContext, logits: int) -> int | None:
 
 @local_form("train.label_logit")
 def label_logit_held(context: LocalContext) -> Sequence[Operation]:
-    """Looks up the labels among this device's classes."""
+    """
+    The local form of the look-up of each label's own logit, among this device's classes.
+    """
     classes = _split_classes(context, 0)
     if classes is None:
         return [context.same_op()]
@@ -98,7 +110,9 @@ def label_logit_held(context: LocalContext) -> Sequence[Operation]:
 
 @local_form("train.cross_entropy_part_grad")
 def gradient_held(context: LocalContext) -> Sequence[Operation]:
-    """Subtracts 1 at the labels among this device's classes."""
+    """
+    The local form of the gradient: subtracts 1 at the labels among this device's classes.
+    """
     op = context.op
     assert isinstance(op, CrossEntropyPartGradOp)
     classes = _split_classes(context, 1)

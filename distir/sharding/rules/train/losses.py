@@ -1,10 +1,10 @@
-"""Rules of losses and their gradients, and what they are when classes are split."""
+"""Rules of losses and their gradients, and their decompositions for split classes."""
 
 from __future__ import annotations
 
 from xdsl.ir import Operation
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import SCOPE, entries_of
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
@@ -20,7 +20,10 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 @train_rule("cross_entropy")
 def cross_entropy(op: CrossEntropyOp) -> Rule:
-    """Labels are summed over; the decomposition splits classes."""
+    """
+    The rule of a cross-entropy: labels are summed over; the decomposition can split
+    classes.
+    """
     builder = RuleBuilder(op)
     *places, count = shape(op.logits)
     labels = builder.factors(places, "reduction")
@@ -31,8 +34,8 @@ def cross_entropy(op: CrossEntropyOp) -> Rule:
 @train_rule("cross_entropy_grad")
 def cross_entropy_gradient(op: CrossEntropyGradOp) -> Rule:
     """
-    Labels are parallel, classes in the decomposition. Linear in the gradient that comes
-    in.
+    The rule of its gradient: labels are parallel, classes in the decomposition. Linear in
+    the incoming gradient.
     """
     builder = RuleBuilder(op)
     *places, count = shape(op.logits)
@@ -53,14 +56,17 @@ def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
 
 @decomposition("train.cross_entropy")
 def loss_in_steps(op: Operation) -> list[Operation]:
-    """The maximum and the sum of exponentials of each label's logits, and its own logit."""
+    """
+    Decomposes a cross-entropy: the maximum and the sum of exponentials of each label's
+    logits, its own logit, and the sum over labels.
+    """
     assert isinstance(op, CrossEntropyOp)
     maximum = LogitMaximumOp(op.logits)
     total = ExponentialSumOp(op.logits, maximum.maximum)
     chosen = LabelLogitOp(op.logits, op.labels)
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, op.labels),
-        classes=shape(op.logits)[-1],
+        classes=entries_of(op) or shape(op.logits)[-1],
         **op.properties,
     )
     return _scoped(op, [maximum, total, chosen, loss])
@@ -68,7 +74,10 @@ def loss_in_steps(op: Operation) -> list[Operation]:
 
 @decomposition("train.cross_entropy_grad")
 def gradient_in_steps(op: Operation) -> list[Operation]:
-    """Softmax and label of each class, given maximum and sum (the loss has them)."""
+    """
+    Decomposes its gradient: the softmax and the label of each class, given maximum and sum,
+    which the loss has computed.
+    """
     assert isinstance(op, CrossEntropyGradOp)
     maximum = LogitMaximumOp(op.logits)
     total = ExponentialSumOp(op.logits, maximum.maximum)

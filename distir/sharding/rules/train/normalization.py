@@ -1,4 +1,7 @@
-"""Rules of normalisation layers that keep their statistics, and of their gradients."""
+"""
+Rules of normalisation layers in training, which keep their statistics, and of their
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
 
 
 def _dims(builder: RuleBuilder, op: NormalizingOp) -> tuple[Dims, Dims, Dims]:
-    """The dimensions of `x`, of `scale` and of a statistic."""
+    """Returns the dimensions of `x`, of `scale` and of a statistic."""
     sizes, axis = shape(op.x), op.dimension
     dims = builder.whole_along(sizes, range(axis, len(sizes)))
     return dims, dims[axis:], (*dims[:axis], *(() for _ in sizes[axis:]))
@@ -22,7 +25,7 @@ def _dims(builder: RuleBuilder, op: NormalizingOp) -> tuple[Dims, Dims, Dims]:
 
 @train_rule("layer_norm")
 def layer_norm(op: LayerNormOp) -> Rule:
-    """Rows are parallel."""
+    """The rule of layer normalisation: rows are parallel."""
     builder = RuleBuilder(op)
     dims, columns, statistic = _dims(builder, op)
     bias = [] if op.bias is None else [columns]
@@ -31,7 +34,7 @@ def layer_norm(op: LayerNormOp) -> Rule:
 
 @train_rule("rms_norm")
 def rms_norm(op: RmsNormOp) -> Rule:
-    """Rows are parallel."""
+    """The rule of RMS normalisation: rows are parallel."""
     builder = RuleBuilder(op)
     dims, columns, statistic = _dims(builder, op)
     return builder.rule([dims, columns], [dims, statistic])
@@ -39,7 +42,10 @@ def rms_norm(op: RmsNormOp) -> Rule:
 
 @train_rule("layer_norm_grad")
 def layer_norm_gradient(op: LayerNormGradOp) -> Rule:
-    """Rows are parallel for `dx`; the gradients of scale and bias are sums over them."""
+    """
+    The rule of the gradients of layer normalisation: rows are parallel for `dx`; the
+    gradients of scale and bias are sums over them.
+    """
     builder = RuleBuilder(op)
     dims, columns, statistic = _dims(builder, op)
     rows = dims[: op.dimension]
@@ -53,7 +59,10 @@ def layer_norm_gradient(op: LayerNormGradOp) -> Rule:
 
 @train_rule("rms_norm_grad")
 def rms_norm_gradient(op: RmsNormGradOp) -> Rule:
-    """Rows are parallel for `dx`; the gradient of the scale is a sum over them."""
+    """
+    The rule of the gradients of RMS normalisation: rows are parallel for `dx`; the gradient
+    of the scale is a sum over them.
+    """
     builder = RuleBuilder(op)
     dims, columns, statistic = _dims(builder, op)
     return builder.rule(

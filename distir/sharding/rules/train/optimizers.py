@@ -9,7 +9,10 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 @train_rule("sgd", "adam", "adamw")
 def update(op: UpdateOp) -> Rule:
-    """Parameter, gradient and states split alike, in any way; what else is a scalar."""
+    """
+    The rule of updates: parameter, gradient and states are split alike, in any way; the
+    other operands are scalars.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.operands[0]))
     alike = len(op.tensors)
@@ -19,6 +22,6 @@ def update(op: UpdateOp) -> Rule:
 
 @train_rule("square_sum")
 def square_sum(op: SquareSumOp) -> Rule:
-    """Everything is summed over."""
+    """The rule of sums of squares: everything is summed over."""
     builder = RuleBuilder(op)
     return builder.rule([builder.factors(shape(op.source), "reduction")], [()])

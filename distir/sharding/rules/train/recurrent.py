@@ -12,8 +12,9 @@ from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
 @train_rule("rnn_grad", "gru_grad", "lstm_grad")
 def recurrent_gradient(op: RecurrentGradOp) -> Rule:
     """
-    The batch is parallel, and the gradients of weights and biases are sums over it; time,
-    features and directions are whole. Linear in all gradients that come in together.
+    The rule of the gradients of recurrent layers: the batch is parallel, and the gradients
+    of weights and biases are sums over it; time, features and directions are whole. Linear
+    in all incoming gradients together.
     """
     builder = RuleBuilder(op)
     batch_first = op.batch_first is not None

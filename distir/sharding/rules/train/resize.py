@@ -9,7 +9,10 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 @train_rule("resize_grad")
 def resize_gradient(op: ResizeGradOp) -> Rule:
-    """Dimensions that keep their size are parallel, resized ones are whole; linear."""
+    """
+    The rule of the gradient of resizing: dimensions that keep their size are parallel,
+    resized ones are whole; linear.
+    """
     builder, resized = RuleBuilder(op), op.resized
     before = tuple(
         builder.factor(size, "replicate" if dim in resized else "parallel")

@@ -1,4 +1,4 @@
-"""Rule of the gradient of shrinkage, which is linear in what comes in."""
+"""The rule of the gradient of shrinkage, which is linear in the incoming gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rules of the gradients of softmax and its logarithm, linear in what comes in."""
+"""
+Rules of the gradients of softmax and its logarithm, which are linear in the incoming
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 @train_rule("softmax_grad", "log_softmax_grad")
 def softmax_gradient(op: SoftmaxFamilyGradOp) -> Rule:
-    """The normalised dimension is whole."""
+    """The rule of these gradients: the normalised dimension is whole."""
     builder = RuleBuilder(op)
     dims = builder.whole_along(shape(op.y), {op.dimension})
     return builder.rule([dims, dims], [dims], linear=[(0,)])

@@ -1,0 +1,44 @@
+"""Splits by which ops of the per-rank form say which part of a tensor they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase
+from xdsl.utils.exceptions import VerifyException
+
+
+class Split(NamedTuple):
+    """
+    A split of a dimension: it is dealt out to `parts` in turn, `run` elements at a time.
+    """
+
+    dim: int
+    parts: int
+    run: int
+
+
+def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
+    """
+    Returns the splits in a list of `[dimension, parts, run]`; none if it is absent. Raises
+    VerifyException for entries of another length.
+    """
+    entries = () if attr is None else attr.data
+    if any(len(entry) != 3 for entry in entries):
+        raise VerifyException(f"{attr}: a split is [dimension, parts, run]")
+    return tuple(Split(*(int(v) for v in e.get_values())) for e in entries)
+
+
+def shape_of_part(shape: Sequence[int], splits: Sequence[Split]) -> list[int] | None:
+    """
+    Returns the shape of a part of a tensor of that shape, if each of the splits divides
+    what those before it leave; else None.
+    """
+    left = list(shape)
+    for split in splits:
+        fits = 0 <= split.dim < len(left) and split.parts >= 1 and split.run >= 1
+        if not fits or left[split.dim] % (split.parts * split.run):
+            return None
+        left[split.dim] //= split.parts
+    return left

@@ -1,0 +1,89 @@
+"""BERT: an encoder that predicts masked tokens of its input."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, i64
+from xdsl.ir import SSAValue, TypeAttribute
+
+from distir.dialects.train_ops.checks import shape_of
+from distir.frontends.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.module_builder import ModuleBuilder, check_heads
+from distir.program import ENTRY
+
+_EPSILON = 1e-12
+
+
+def build_bert(
+    layers: int,
+    d_model: int,
+    heads: int,
+    vocab: int,
+    batch: int,
+    seq: int,
+    dtype: str = "f32",
+) -> ModuleOp:
+    """
+    Returns the forward pass of BERT with its masked language model head, from token ids
+    [batch, seq] to logits [batch, seq, vocab]: learned positions, one kind of tokens, norms
+    after attention and MLP, of width 4 `d_model`, and the embedding as output matrix. The
+    names and shapes of the parameters are those of Hugging Face's BertForMaskedLM, except
+    that its embeddings are of 512 positions and two kinds of tokens, and those here of
+    `seq` and one. Raises DistIRError.
+    """
+    check_sizes(layers=layers, d_model=d_model, heads=heads, vocab=vocab)
+    check_sizes(batch=batch, seq=seq)
+    check_heads(d_model, heads)
+    element = element_type(dtype)
+    layer = _layer(element, (batch, seq, d_model), heads)
+
+    main = ModuleBuilder(element)
+    ids = main.argument("input_ids", (batch, seq), role="input", element=i64)
+    embeddings = "bert.embeddings"
+    h = main.embedding(f"{embeddings}.word_embeddings", ids, vocab, d_model)
+    [embedding] = main.block.args[1:]
+    for name, rows in (("token_type", 1), ("position", seq)):
+        weight = f"{embeddings}.{name}_embeddings"
+        b = main.at(weight)
+        h = b.elementwise("Add", h, b.parameter(f"{weight}.weight", (rows, d_model)))
+    h = main.norm(f"{embeddings}.LayerNorm", h, _EPSILON)
+    calls = [(f"bert.encoder.layer.{index}", layer) for index in range(layers)]
+    h = main.stack(calls, h)
+    logits = _head(main, h, embedding)
+    return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), layer.function])
+
+
+def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
+    """
+    Returns a layer with attention and an MLP, each with a residual branch and followed by a
+    norm.
+    """
+    width = hidden[-1]
+    b = ModuleBuilder(element, "bert.encoder.layer.*")
+    x = b.argument("hidden", hidden, role=None)
+    q, k, v = (
+        b.linear(f"attention.self.{name}", x, width)
+        for name in ("query", "key", "value")
+    )
+    b.at("attention.self")
+    q, k, v = (b.heads(part, width // heads) for part in (q, k, v))
+    h = b.merge_heads(b.attention(q, k, v))
+    h = b.linear("attention.output.dense", h, width)
+    h = b.at("attention.output").elementwise("Add", h, x)
+    x = b.norm("attention.output.LayerNorm", h, _EPSILON)
+    h = b.linear("intermediate.dense", x, 4 * width)
+    h = b.at("intermediate.intermediate_act_fn").elementwise("Gelu", h)
+    h = b.linear("output.dense", h, width)
+    h = b.at("output").elementwise("Add", h, x)
+    return b.layer("layer", b.norm("output.LayerNorm", h, _EPSILON))
+
+
+def _head(main: ModuleBuilder, h: SSAValue, embedding: SSAValue) -> SSAValue:
+    """Adds the head: returns the logits of the tokens, from hidden states."""
+    vocab, width = shape_of(embedding)
+    name = "cls.predictions"
+    h = main.linear(f"{name}.transform.dense", h, width)
+    h = main.at(f"{name}.transform.transform_act_fn").elementwise("Gelu", h)
+    h = main.norm(f"{name}.transform.LayerNorm", h, _EPSILON)
+    b = main.at(f"{name}.decoder")
+    h = b.product(h, embedding)
+    return b.elementwise("Add", h, b.parameter(f"{name}.bias", (vocab,)))

@@ -1,0 +1,279 @@
+"""
+Appends modules with the names and shapes of PyTorch's to a function, for the builders of
+models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import f32
+from xdsl.ir import SSAValue, TypeAttribute
+
+from distir.dialects.train_ops.checks import shape_of
+from distir.errors import DistIRError
+from distir.frontends.function_builder import (
+    FunctionBuilder,
+    Layer,
+    Parameter,
+    Shape,
+)
+
+
+class ModuleBuilder(FunctionBuilder):
+    """
+    Appends modules to one function. A module's name, relative to `root`, is the scope of
+    its ops and the beginning of its parameters' names; a parameter becomes the function's
+    last argument where it is first used, with the shape that PyTorch's module of that kind
+    has. `trains` says whether modules behave as in training mode.
+    """
+
+    def __init__(self, element: TypeAttribute, root: str = "", trains: bool = False):
+        super().__init__(element)
+        self.trains = trains
+        self.root = root
+        self.scope = root
+        self.own: list[Parameter] = []
+
+    def at(self, name: str = "") -> ModuleBuilder:
+        """Returns this builder, with the ops that follow in that module; "" is the root."""
+        self.scope = self.path(name)
+        return self
+
+    def path(self, name: str) -> str:
+        """Returns the full name of a module, or of a parameter, under the root."""
+        return ".".join(part for part in (self.root, name) if part)
+
+    def parameter(
+        self,
+        name: str,
+        shape: Shape,
+        initial: str | None = None,
+        role: str = "parameter",
+    ) -> SSAValue:
+        """Adds a weight to the function and returns it; `initial` is as `dist.initial`."""
+        wanted = Parameter(name, tuple(shape), initial, role)
+        self.own.append(wanted)
+        return self.parameters(self.root, [wanted])[0]
+
+    def integers(self, *values: int) -> SSAValue:
+        """Adds a constant vector of integers."""
+        return self.constant(np.array(values, np.int64))
+
+    def elementwise(self, name: str, *values: SSAValue, **attributes: Any) -> SSAValue:
+        """Adds an op on values that are broadcast to one shape."""
+        shape = np.broadcast_shapes(*map(shape_of, values))
+        return self.op(name, values, shape, **attributes)
+
+    def reshape(self, value: SSAValue, shape: Shape) -> SSAValue:
+        """
+        Returns the value in another shape. Sizes that it has at the same position are
+        copied and the last other one is inferred, so that the op holds for a part of the
+        batch too.
+        """
+        old = shape_of(value)
+        wanted = [
+            0 if i < len(old) and size == old[i] else size
+            for i, size in enumerate(shape)
+        ]
+        others = [i for i, size in enumerate(wanted) if size]
+        if others:
+            wanted[others[-1]] = -1
+        return self.op("Reshape", [value, self.integers(*wanted)], shape)
+
+    def transpose(self, value: SSAValue, *order: int) -> SSAValue:
+        """Returns the value with its dimensions in that order."""
+        shape = [shape_of(value)[dim] for dim in order]
+        return self.op("Transpose", [value], shape, perm=list(order))
+
+    def product(self, value: SSAValue, weight: SSAValue) -> SSAValue:
+        """Returns the value times the transpose of a weight [outputs, inputs]."""
+        shape = (*shape_of(value)[:-1], shape_of(weight)[0])
+        return self.op("MatMul", [value, self.transpose(weight, 1, 0)], shape)
+
+    def linear(
+        self, name: str, value: SSAValue, outputs: int, bias: bool = True
+    ) -> SSAValue:
+        """Adds a `torch.nn.Linear`: a weight [outputs, inputs] and possibly a bias."""
+        b, inputs = self.at(name), shape_of(value)[-1]
+        result = b.product(value, b.parameter(f"{name}.weight", (outputs, inputs)))
+        if bias:
+            bias_of = b.parameter(f"{name}.bias", (outputs,))
+            result = b.elementwise("Add", result, bias_of)
+        return result
+
+    def embedding(self, name: str, ids: SSAValue, rows: int, width: int) -> SSAValue:
+        """Adds a `torch.nn.Embedding`: the rows of a weight [rows, width] at the ids."""
+        weight = self.at(name).parameter(f"{name}.weight", (rows, width))
+        return self.rows(weight, ids)
+
+    def rows(self, weight: SSAValue, ids: SSAValue) -> SSAValue:
+        """Returns the rows of a matrix at the ids."""
+        shape = (*shape_of(ids), shape_of(weight)[-1])
+        return self.op("Gather", [weight, ids], shape, axis=0)
+
+    def norm(self, name: str, value: SSAValue, epsilon: float) -> SSAValue:
+        """Adds a `torch.nn.LayerNorm` over the last dimension."""
+        b, width = self.at(name), shape_of(value)[-1:]
+        scale = b.parameter(f"{name}.weight", width, "ones")
+        bias = b.parameter(f"{name}.bias", width)
+        return b.op(
+            "LayerNormalization",
+            [value, scale, bias],
+            shape_of(value),
+            axis=-1,
+            epsilon=epsilon,
+        )
+
+    def rms_norm(self, name: str, value: SSAValue, epsilon: float) -> SSAValue:
+        """Adds a `torch.nn.RMSNorm` over the last dimension."""
+        b = self.at(name)
+        scale = b.parameter(f"{name}.weight", shape_of(value)[-1:], "ones")
+        return b.op(
+            "RMSNormalization",
+            [value, scale],
+            shape_of(value),
+            axis=-1,
+            epsilon=epsilon,
+        )
+
+    def heads(self, value: SSAValue, width: int) -> SSAValue:
+        """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
+        batch, seq, features = shape_of(value)
+        value = self.reshape(value, (batch, seq, features // width, width))
+        return self.transpose(value, 0, 2, 1, 3)
+
+    def merge_heads(self, value: SSAValue) -> SSAValue:
+        """Returns [batch, seq, heads x width] of a [batch, heads, seq, width]."""
+        batch, heads, seq, width = shape_of(value)
+        value = self.transpose(value, 0, 2, 1, 3)
+        return self.reshape(value, (batch, seq, heads * width))
+
+    def attention(
+        self, query: SSAValue, key: SSAValue, value: SSAValue, causal: bool = False
+    ) -> SSAValue:
+        """
+        Adds attention of queries [batch, heads, seq, width] to keys and values, whose
+        number of heads may be a divisor of the queries': each of their heads is then shared
+        by several heads of queries.
+        """
+        inputs = [query, key, value]
+        return self.op("Attention", inputs, shape_of(query), is_causal=int(causal))
+
+    def convolution(
+        self,
+        name: str,
+        value: SSAValue,
+        outputs: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = False,
+    ) -> SSAValue:
+        """
+        Adds a `torch.nn.Conv2d` of a [batch, channels, height, width] by square kernels.
+        """
+        b, (batch, channels, *sides) = self.at(name), shape_of(value)
+        square = (outputs, channels, kernel, kernel)
+        inputs = [value, b.parameter(f"{name}.weight", square)]
+        if bias:
+            inputs.append(b.parameter(f"{name}.bias", (outputs,)))
+        sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+        return b.op(
+            "Conv",
+            inputs,
+            (batch, outputs, *sides),
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[padding] * 4,
+        )
+
+    def batch_norm(
+        self, name: str, value: SSAValue, epsilon: float = 1e-5, momentum: float = 0.1
+    ) -> SSAValue:
+        """
+        Adds a `torch.nn.BatchNorm2d`: if the model is built to be trained, with the batch's
+        statistics, which also move the running ones by `momentum`; else with the running
+        ones.
+        """
+        b, channels = self.at(name), shape_of(value)[1:2]
+        inputs = [
+            b.parameter(f"{name}.weight", channels, "ones"),
+            b.parameter(f"{name}.bias", channels),
+            b.parameter(f"{name}.running_mean", channels, role="constant"),
+            b.parameter(f"{name}.running_var", channels, "ones", role="constant"),
+        ]
+        shapes, attributes = [shape_of(value)], {"epsilon": epsilon}
+        if self.trains:
+            shapes += [channels] * 2
+            attributes |= {"training_mode": 1, "momentum": 1 - momentum}
+        [result, *_] = b.ops(
+            "BatchNormalization", [value, *inputs], shapes, **attributes
+        )
+        return result
+
+    def group_norm(
+        self, name: str, value: SSAValue, groups: int, epsilon: float
+    ) -> SSAValue:
+        """Adds a `torch.nn.GroupNorm` of a [batch, channels, ...]."""
+        b, channels = self.at(name), shape_of(value)[1:2]
+        scale = b.parameter(f"{name}.weight", channels, "ones")
+        inputs = [value, scale, b.parameter(f"{name}.bias", channels)]
+        return b.op(
+            "GroupNormalization",
+            inputs,
+            shape_of(value),
+            num_groups=groups,
+            epsilon=epsilon,
+        )
+
+    def max_pool(
+        self, value: SSAValue, kernel: int, stride: int, padding: int = 0
+    ) -> SSAValue:
+        """Adds a `torch.nn.MaxPool2d` of a [batch, channels, height, width]."""
+        batch, channels, *sides = shape_of(value)
+        sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+        return self.op(
+            "MaxPool",
+            [value],
+            (batch, channels, *sides),
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[padding] * 4,
+        )
+
+    def single(self, number: npt.ArrayLike) -> SSAValue:
+        """Adds a constant in single precision, whatever the model's precision is."""
+        array = np.asarray(number, np.float32)
+        return self.op("Constant", [], array.shape, f32, value=array)
+
+    def layer(self, name: str, result: SSAValue) -> Layer:
+        """Returns the function, with that symbol, and its parameters."""
+        return Layer(self.finish(name, [result]), self.own)
+
+    def stack(
+        self, layers: Sequence[tuple[str, Layer]], value: SSAValue, *others: SSAValue
+    ) -> SSAValue:
+        """
+        Adds calls of the layers, one after the other, as modules of the given names, and
+        returns the last result. Each takes the result of the one before, the other values,
+        and its parameters.
+        """
+        for name, layer in layers:
+            own = self.parameters(self.path(name), layer.parameters)
+            arguments = [value, *others, *own]
+            value = self.call(layer.function, self.path(name), arguments)
+        return value
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raises DistIRError unless the heads divide the width."""
+    if width % heads:
+        raise DistIRError(
+            f"{heads} heads do not divide the model width {width}; choose a number of "
+            "heads that does"
+        )

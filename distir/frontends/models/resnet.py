@@ -1,0 +1,104 @@
+"""ResNets with bottleneck blocks, of any width."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from distir.dialects.train_ops.checks import shape_of
+from distir.errors import one_of
+from distir.frontends.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.module_builder import ModuleBuilder
+from distir.program import ENTRY
+
+STAGES = {
+    "50": (3, 4, 6, 3),
+    "101": (3, 4, 23, 3),
+    "152": (3, 8, 36, 3),
+}
+"""The number of blocks of each stage, by the number of layers with weights."""
+
+
+def build_wide_resnet(
+    layers: int,
+    channels: int,
+    batch: int,
+    image: int = 224,
+    classes: int = 1000,
+    dtype: str = "f32",
+    *,
+    width_factor: int = 1,
+    trains: bool = False,
+) -> ModuleOp:
+    """
+    Returns the forward pass of a ResNet with `layers` layers (50, 101 or 152) from images
+    [batch, 3, image, image] to logits [batch, classes].
+
+    A bottleneck block of the first of four stages consists of convolutions to `channels`
+    channels (1 x 1), to `width_factor` times as many (3 x 3) and to four times as many (1 x
+    1); each stage doubles the channels and halves the sides of the image. With 64 channels
+    and a factor of 1 it is torchvision's ResNet, with the same names; with a larger factor
+    it is the one that Alpa and Rhino measure. `trains` is as in `ModuleBuilder`. Raises
+    DistIRError.
+    """
+    sizes = STAGES[one_of("number of layers", str(layers), STAGES)]
+    check_sizes(channels=channels, width_factor=width_factor, classes=classes)
+    check_sizes(batch=batch, image=image)
+    main = ModuleBuilder(element_type(dtype), trains=trains)
+    h = main.argument("input", (batch, 3, image, image), role="input")
+    h = main.convolution("conv1", h, channels, 7, stride=2, padding=3)
+    h = main.batch_norm("bn1", h)
+    h = main.at("relu").elementwise("Relu", h)
+    h = main.at("maxpool").max_pool(h, 3, 2, padding=1)
+    layer_of: list[Layer] = []
+    for stage, blocks in enumerate(sizes):
+        name, inside = f"layer{stage + 1}", channels * 2**stage
+        stride = 2 if stage else 1
+        h = _block(main, f"{name}.0", h, inside, width_factor, stride)
+        others = [f"{name}.{index}" for index in range(1, blocks)]
+        layer = _repeated(main, name, h, inside, width_factor)
+        h = main.stack([(other, layer) for other in others], h)
+        layer_of.append(layer)
+    sides = main.at("avgpool").integers(2, 3)
+    h = main.op("ReduceMean", [h, sides], shape_of(h)[:2], keepdims=0)
+    logits = main.linear("fc", h, classes)
+    functions = [layer.function for layer in layer_of]
+    return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), *functions])
+
+
+def _repeated(
+    main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factor: int
+) -> Layer:
+    """Returns a layer that stands for the blocks of a stage after its first one."""
+    b = ModuleBuilder(main.element, f"{stage}.*", main.trains)
+    x = b.argument("hidden", shape_of(like), role=None)
+    return b.layer(stage, _block(b, "", x, channels, factor, 1))
+
+
+def _block(
+    b: ModuleBuilder, name: str, x: SSAValue, channels: int, factor: int, stride: int
+) -> SSAValue:
+    """
+    Adds a bottleneck block, whose input is brought to its output's shape if that differs.
+    """
+
+    def module(part: str) -> str:
+        return f"{name}.{part}".lstrip(".")
+
+    h, wide = x, channels * factor
+    for number, outputs, kernel in (
+        (1, channels, 1),
+        (2, wide, 3),
+        (3, 4 * channels, 1),
+    ):
+        step = stride if kernel == 3 else 1
+        conv = module(f"conv{number}")
+        h = b.convolution(conv, h, outputs, kernel, stride=step, padding=kernel // 2)
+        h = b.batch_norm(module(f"bn{number}"), h)
+        if number < 3:
+            h = b.at(module("relu")).elementwise("Relu", h)
+    if shape_of(x) != shape_of(h):
+        x = b.convolution(module("downsample.0"), x, 4 * channels, 1, stride=stride)
+        x = b.batch_norm(module("downsample.1"), x)
+    h = b.at(name).elementwise("Add", h, x)
+    return b.at(module("relu")).elementwise("Relu", h)

@@ -1,0 +1,207 @@
+"""T5: an encoder and a decoder with relative positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, i1, i64
+from xdsl.ir import SSAValue, TypeAttribute
+
+from distir.dialects.train_ops.checks import shape_of
+from distir.frontends.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.module_builder import ModuleBuilder, check_heads
+from distir.program import ENTRY
+
+_EPSILON = 1e-6
+_BUCKETS = 32
+"""The number of kinds of distances for which a bias is learned."""
+
+_FARTHEST = 128
+"""The distance in tokens from which on all distances are of one kind."""
+
+Hidden = tuple[int, int, int]
+
+
+def build_t5(
+    layers: int,
+    d_model: int,
+    heads: int,
+    vocab: int,
+    batch: int,
+    seq: int,
+    dtype: str = "f32",
+    *,
+    target_seq: int | None = None,
+    ffn: int | None = None,
+) -> ModuleOp:
+    """
+    Returns the forward pass of T5 from token ids [batch, seq] and those of the target so
+    far [batch, target_seq] (by default as many) to logits [batch, target_seq, vocab]. The
+    encoder and the decoder have `layers` layers each, of RMS norms, attention with a bias
+    learned for each distance, and MLPs with ReLU of width `ffn` (by default 4 `d_model`).
+    Attention is written out, since its bias is learned. The names and shapes of the
+    parameters are those of Hugging Face's T5ForConditionalGeneration with d_kv = `d_model`
+    / `heads`. Raises DistIRError.
+    """
+    ffn, target_seq = ffn or 4 * d_model, target_seq or seq
+    check_sizes(layers=layers, d_model=d_model, heads=heads, ffn=ffn, vocab=vocab)
+    check_sizes(batch=batch, seq=seq, target_seq=target_seq)
+    check_heads(d_model, heads)
+    element = element_type(dtype)
+    source, target = (batch, seq, d_model), (batch, target_seq, d_model)
+    encoder_layer = _encoder_layer(element, source, heads, ffn)
+    decoder_layer = _decoder_layer(element, source, target, heads, ffn)
+
+    main = ModuleBuilder(element)
+    ids = [
+        main.argument(name, shape[:2], role="input", element=i64)
+        for name, shape in (("input_ids", source), ("decoder_input_ids", target))
+    ]
+    embedding = main.at("shared").parameter("shared.weight", (vocab, d_model))
+    h = main.at("encoder.embed_tokens").rows(embedding, ids[0])
+    bias = _bias(main, "encoder", seq, heads, causal=False)
+    calls = [(f"encoder.block.{index}", encoder_layer) for index in range(layers)]
+    h = main.stack(calls, h, bias)
+    encoded = main.rms_norm("encoder.final_layer_norm", h, _EPSILON)
+
+    h = main.at("decoder.embed_tokens").rows(embedding, ids[1])
+    bias = _bias(main, "decoder", target_seq, heads, causal=True)
+    calls = [(f"decoder.block.{index}", decoder_layer) for index in range(layers)]
+    h = main.stack(calls, h, bias, encoded)
+    h = main.rms_norm("decoder.final_layer_norm", h, _EPSILON)
+    scale = main.at().constant(np.array(d_model**-0.5, main.dtype))
+    h = main.elementwise("Mul", h, scale)
+    logits = main.at("lm_head").product(h, embedding)
+    functions = [encoder_layer.function, decoder_layer.function]
+    return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), *functions])
+
+
+def _encoder_layer(
+    element: TypeAttribute, hidden: Hidden, heads: int, ffn: int
+) -> Layer:
+    """
+    Returns a layer with attention and an MLP, each after a norm and beside a residual
+    branch.
+    """
+    b = ModuleBuilder(element, "encoder.block.*")
+    x = b.argument("hidden", hidden, role=None)
+    bias = _bias_argument(b, hidden, heads)
+    x = _attention(b, "layer.0", "SelfAttention", x, None, bias, heads)
+    return b.layer("encoder_layer", _mlp(b, "layer.1", x, ffn))
+
+
+def _decoder_layer(
+    element: TypeAttribute, source: Hidden, hidden: Hidden, heads: int, ffn: int
+) -> Layer:
+    """
+    Returns a layer with attention to the tokens so far, attention to the encoder's output,
+    and an MLP.
+    """
+    b = ModuleBuilder(element, "decoder.block.*")
+    x = b.argument("hidden", hidden, role=None)
+    bias = _bias_argument(b, hidden, heads)
+    encoded = b.argument("encoded", source, role=None)
+    x = _attention(b, "layer.0", "SelfAttention", x, None, bias, heads)
+    x = _attention(b, "layer.1", "EncDecAttention", x, encoded, None, heads)
+    return b.layer("decoder_layer", _mlp(b, "layer.2", x, ffn))
+
+
+def _bias_argument(b: ModuleBuilder, hidden: Hidden, heads: int) -> SSAValue:
+    """Adds an argument to a layer: the bias that is added to the scores of attention."""
+    return b.argument("position_bias", (heads, hidden[1], hidden[1]), role=None)
+
+
+def _attention(
+    b: ModuleBuilder,
+    name: str,
+    kind: str,
+    x: SSAValue,
+    encoded: SSAValue | None,
+    bias: SSAValue | None,
+    heads: int,
+) -> SSAValue:
+    """
+    Returns x plus the attention of norm(x) to itself, or to the encoder's output. Scores
+    are unscaled products of queries and keys.
+    """
+    width = shape_of(x)[-1]
+    h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
+    seen = h if encoded is None else encoded
+    q, k, v = (
+        b.linear(f"{name}.{kind}.{part}", value, width, bias=False)
+        for part, value in (("q", h), ("k", seen), ("v", seen))
+    )
+    b.at(f"{name}.{kind}")
+    q, k, v = (b.heads(part, width // heads) for part in (q, k, v))
+    k = b.transpose(k, 0, 1, 3, 2)
+    shape = (*shape_of(q)[:-1], shape_of(k)[-1])
+    scores = b.op("MatMul", [q, k], shape)
+    if bias is not None:
+        scores = b.elementwise("Add", scores, bias)
+    weights = b.elementwise("Softmax", scores, axis=-1)
+    h = b.merge_heads(b.op("MatMul", [weights, v], shape_of(q)))
+    h = b.linear(f"{name}.{kind}.o", h, width, bias=False)
+    return b.at(name).elementwise("Add", x, h)
+
+
+def _mlp(b: ModuleBuilder, name: str, x: SSAValue, ffn: int) -> SSAValue:
+    """Returns x plus an MLP of norm(x)."""
+    h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
+    h = b.linear(f"{name}.DenseReluDense.wi", h, ffn, bias=False)
+    h = b.at(f"{name}.DenseReluDense.act").elementwise("Relu", h)
+    h = b.linear(f"{name}.DenseReluDense.wo", h, shape_of(x)[-1], bias=False)
+    return b.at(name).elementwise("Add", x, h)
+
+
+def _bias(
+    main: ModuleBuilder, name: str, seq: int, heads: int, causal: bool
+) -> SSAValue:
+    """
+    Returns what is added to the scores of queries and keys, [heads, seq, seq]: a learned
+    number for their distance, and the lowest number where a causal decoder must not look.
+    """
+    attention = f"{name}.block.0.layer.0.SelfAttention"
+    weight = f"{attention}.relative_attention_bias.weight"
+    table = main.at(attention).parameter(weight, (_BUCKETS, heads))
+    square = (seq, seq)
+    ends = [main.constant(np.array(v, np.int64)) for v in (0, seq, 1)]
+    keys = main.op("Range", ends, (seq,), i64)
+    queries = main.op("Unsqueeze", [keys, main.integers(1)], (seq, 1), i64)
+    distances = main.op("Sub", [keys, queries], square, i64)
+    # The first of the kinds is that of the farthest key before a query.
+    first = main.constant(np.array(seq - 1, np.int64))
+    distances = main.op("Add", [distances, first], square, i64)
+    kinds = main.integers(*_kinds(range(1 - seq, seq), causal))
+    kinds = main.op("Gather", [kinds, distances], square, i64, axis=0)
+    bias = main.transpose(main.rows(table, kinds), 2, 0, 1)
+    if not causal:
+        return bias
+    seen = main.op("LessOrEqual", [keys, queries], square, i1)
+    zero = main.constant(np.array(0, main.dtype))
+    lowest = main.constant(np.array(ml_dtypes.finfo(main.dtype).min, main.dtype))
+    mask = main.op("Where", [seen, zero, lowest], square)
+    return main.elementwise("Add", bias, mask)
+
+
+def _kinds(distances: Sequence[int], causal: bool) -> list[int]:
+    """
+    Returns the kind of each distance from a query to a key. Half of the kinds are single
+    distances, the other half wider and wider ranges; a decoder has kinds for keys before
+    the query only, an encoder as many for keys after it.
+    """
+    kinds = _BUCKETS if causal else _BUCKETS // 2
+    exact = kinds // 2
+    found: list[int] = []
+    for distance in distances:
+        ahead = distance > 0
+        size = max(-distance, 0) if causal else abs(distance)
+        if size < exact:
+            kind = size
+        else:
+            ratio = math.log(size / exact) / math.log(_FARTHEST / exact)
+            kind = min(exact + int(ratio * (kinds - exact)), kinds - 1)
+        found.append(kind + (kinds if ahead and not causal else 0))
+    return found

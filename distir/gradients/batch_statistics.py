@@ -1,0 +1,271 @@
+"""Batch normalisation in training mode, written as statistics and what uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    ModuleOp,
+    StringAttr,
+    UnitAttr,
+)
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.batch_normalization import GhostBatchNormOp
+from distir.dialects.train_ops.checks import element_type
+from distir.errors import DistIRError
+from distir.gradients.reverse import STATISTIC
+from distir.gradients.rule import GradientBuilder, shape
+from distir.gradients.rules.batch_normalization import moments
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    describe,
+    entry_function,
+    replace_call,
+    result_attributes,
+    return_op,
+    set_argument_attributes,
+    set_results,
+    text_attribute,
+)
+
+
+@dataclass(frozen=True)
+class BatchParts:
+    """
+    The parts of a batch that have statistics of their own: the samples of each of `devices`
+    data-parallel devices, in each of `micro_batches`.
+    """
+
+    devices: int = 1
+    micro_batches: int = 1
+
+    @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return self.devices * self.micro_batches
+
+    def check(self) -> None:
+        """Raises DistIRError unless both numbers are positive."""
+        if min(self.devices, self.micro_batches) < 1:
+            raise DistIRError(
+                f"batch-statistics: {self.devices} devices and {self.micro_batches} "
+                "micro-batches; give positive numbers"
+            )
+
+
+@dataclass(frozen=True)
+class Update:
+    """What becomes of a running statistic in a step: `left` times itself plus `moved`."""
+
+    left: float
+    moved: SSAValue
+
+    def applied(self, before: SSAValue, build: GradientBuilder) -> SSAValue:
+        """Returns the statistic after the step."""
+        kept = build.onnx("Mul", before, build.scalar(self.left, before))
+        return build.onnx("Add", kept, self.moved)
+
+    def followed_by(self, later: Update, build: GradientBuilder) -> Update:
+        """Returns this update and the later one as one."""
+        return Update(self.left * later.left, later.applied(self.moved, build))
+
+
+def _builder_at(place: InsertPoint, scope: Attribute | None) -> GradientBuilder:
+    return GradientBuilder(lambda new: Rewriter.insert_op(new, place), scope)
+
+
+def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
+    """
+    Writes a batch normalisation in training mode as the mean and variance of the batch
+    and batch normalisation with these, or of its parts (`train.ghost_batch_norm`). Where the
+    program does not use its new running statistics itself, returns what PyTorch makes of
+    them: it divides the sum of squares by one less than the number of values. Raises
+    DistIRError.
+    """
+    sizes = shape(op.operands[0])
+    own = any(result.uses for result in op.results[1:])
+    if sizes[0] % parts.count or (own and parts.count > 1):
+        reason = "the program uses its new running statistics itself"
+        if sizes[0] % parts.count:
+            reason = f"its {sizes[0]} samples are no multiple of that"
+        raise DistIRError(
+            f"{describe(op)} cannot have statistics of {parts.count} parts of the batch: "
+            f"{reason}"
+        )
+    count = prod(sizes) // sizes[1] // parts.count
+    if not own and count < 2:
+        raise DistIRError(
+            f"{describe(op)} has one value per channel in a step, which has no variance; "
+            f"train with a larger batch"
+        )
+    build = _builder_at(InsertPoint.before(op), op.attributes.get(SCOPE))
+    if parts.count > 1:
+        found = _of_parts(op, count, parts, build)
+    else:
+        found = _of_batch(op, count, build)
+    op.detach()
+    op.erase()
+    return found
+
+
+def _of_batch(op: OnnxOp, count: int, build: GradientBuilder) -> list[Update]:
+    """Returns the updates from mean and variance of the whole batch."""
+    x, scale, bias, *running = op.operands
+    own = any(result.uses for result in op.results[1:])
+    statistics = moments(x, running[0], build)
+    epsilon, momentum = op.attribute("epsilon"), op.attribute("momentum")
+    normal = build.onnx(
+        "BatchNormalization", x, scale, bias, *statistics, epsilon=epsilon
+    )
+    normal.name_hint = op.results[0].name_hint
+    op.results[0].replace_all_uses_with(normal)
+    found: list[Update] = []
+    corrections = (1.0, 1.0 if own else count / (count - 1))
+    for i, (before, now) in enumerate(zip(running, statistics, strict=True), start=1):
+        if own and (i >= len(op.results) or not op.results[i].uses):
+            continue
+        share = build.scalar((1 - momentum) * corrections[i - 1], now)
+        update = Update(momentum, build.onnx("Mul", now, share))
+        if own:
+            value = update.applied(before, build)
+            value.name_hint = op.results[i].name_hint
+            op.results[i].replace_all_uses_with(value)
+        else:
+            found.append(update)
+    return found
+
+
+def _of_parts(
+    op: OnnxOp, count: int, parts: BatchParts, build: GradientBuilder
+) -> list[Update]:
+    """
+    Returns the updates from the statistics of the first device's parts, which PyTorch
+    keeps: each micro-batch moves the running ones by the momentum.
+    """
+    x, scale, bias, *running = op.operands
+    epsilon, momentum = op.attribute("epsilon"), op.attribute("momentum")
+    norm = GhostBatchNormOp(x, scale, bias, groups=parts.count, epsilon=epsilon)
+    build.add(norm)
+    norm.y.name_hint = op.results[0].name_hint
+    op.results[0].replace_all_uses_with(norm.y)
+    root = build.onnx("Reciprocal", norm.inverse)
+    shifted = build.onnx("Mul", root, root)
+    variance = build.onnx("Sub", shifted, build.scalar(epsilon, shifted))
+    dtype = numpy_dtype(element_type(norm.mean))
+    shares = np.zeros((parts.micro_batches, parts.devices))
+    later = np.arange(parts.micro_batches)[::-1]
+    shares[:, 0] = (1 - momentum) * momentum**later
+    found: list[Update] = []
+    corrections = (1.0, count / (count - 1))
+    for before, now, correction in zip(
+        running, (norm.mean, variance), corrections, strict=True
+    ):
+        share = (shares * correction).reshape(-1, 1).astype(dtype)
+        moved = build.onnx("Mul", now, build.constant(share))
+        moved = build.onnx("ReduceSum", moved, build.integers([0]), keepdims=0)
+        if element_type(moved) != element_type(before):
+            moved = build.onnx("CastLike", moved, before)
+        found.append(Update(momentum**parts.micro_batches, moved))
+    return found
+
+
+class RunningStatistics:
+    """
+    Hands the updates of a function's running statistics to its callers, as further
+    results, up to the entry, which updates its arguments with them.
+    """
+
+    def __init__(self, module: ModuleOp, parts: BatchParts):
+        self.module, self.parts = module, parts
+        self.updated: dict[str, dict[int, float]] = {}
+        """
+        The arguments that a function's last results move, and what is left of each, by
+        the function's name.
+        """
+
+    def write_out(self, function: FuncOp) -> None:
+        """Writes out the batch normalisations of a function, after those it calls."""
+        current: dict[SSAValue, Update] = {}
+        for op in list(function.body.block.ops):
+            after = op.next_op
+            if isinstance(op, CallOp):
+                updates = self._of_call(op)
+            elif (
+                isinstance(op, OnnxOp)
+                and op.name == "onnx.BatchNormalization"
+                and op.attribute("training_mode")
+            ):
+                running = list(op.operands[3:])
+                updates = zip(running, write_out(op, self.parts), strict=False)
+            else:
+                continue
+            assert after is not None
+            place, scope = InsertPoint.before(after), op.attributes.get(SCOPE)
+            build = _builder_at(place, scope)
+            # A layer that runs twice in a step updates its statistics twice.
+            for value, update in updates:
+                before = current.get(value)
+                current[value] = before.followed_by(update, build) if before else update
+        args = function.body.block.args
+        found = {arg.index: current[arg] for arg in args if arg in current}
+        if function is entry_function(self.module):
+            self._update_arguments(function, found)
+        elif found:
+            name = function.sym_name.data
+            self.updated[name] = {index: u.left for index, u in found.items()}
+            _add_results(
+                function, [(u.moved, {STATISTIC: UnitAttr()}) for u in found.values()]
+            )
+
+    def _of_call(self, call: CallOp) -> list[tuple[SSAValue, Update]]:
+        """Makes a call give what its function returns; returns the updates of its operands."""
+        name = call.callee.string_value()
+        updated = self.updated.get(name)
+        if updated is None:
+            return []
+        running = [call.operands[i] for i in updated]
+        types = [*call.result_types, *(v.type for v in running)]
+        new = replace_call(call, name, list(call.operands), types)
+        moved = new.results[len(types) - len(running) :]
+        updates = map(Update, updated.values(), moved)
+        return list(zip(running, updates, strict=True))
+
+    def _update_arguments(self, entry: FuncOp, found: dict[int, Update]) -> None:
+        attributes, names = argument_attributes(entry), argument_names(entry)
+        results: list[tuple[SSAValue, dict[str, Attribute]]] = []
+        for index, update in found.items():
+            if text_attribute(attributes[index], ROLE) in (None, "input", "label"):
+                continue
+            attributes[index][ROLE] = StringAttr("state")
+            owner = update.moved.owner
+            assert isinstance(owner, Operation) and owner.next_op is not None
+            place, scope = (
+                InsertPoint.before(owner.next_op),
+                owner.attributes.get(SCOPE),
+            )
+            value = update.applied(
+                entry.body.block.args[index], _builder_at(place, scope)
+            )
+            name = StringAttr(names[index])
+            results.append((value, {NAME: name, UPDATES: name}))
+        set_argument_attributes(entry, attributes)
+        if results:
+            _add_results(entry, results)
+
+
+def _add_results(
+    function: FuncOp, results: list[tuple[SSAValue, dict[str, Attribute]]]
+) -> None:
+    """Makes a function return more."""
+    returned, attributes = return_op(function), result_attributes(function)
+    values = [*returned.operands, *(value for value, _ in results)]
+    set_results(function, values, [*attributes, *(own for _, own in results)])

@@ -1,0 +1,108 @@
+"""
+Loss scaling, so that gradients of 16 bits neither vanish nor overflow.
+
+Gradients are computed of the loss times a power of two and divided by it behind. Where one is not finite
+the step changes nothing but that power, which becomes half; after many steps that are
+finite it doubles, as in `torch.amp.GradScaler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import StringAttr, TensorType, f32, i64
+from xdsl.ir import SSAValue
+
+from distir.dialects.dist import LOSS_SCALE
+from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.train_ops.checks import accumulation_type, element_type
+from distir.gradients.clipping import sum_of_squares
+from distir.gradients.optimizers import Gradient, Result, updated
+from distir.gradients.rule import GradientBuilder
+from distir.gradients.training_step import TrainingStep
+
+LOSS_SCALINGS = ("none", "dynamic")
+
+EXPONENT = "optimizer.loss_scale"
+"""The state with the exponent of the power, less `FIRST`: zero at first."""
+
+STEPS = "optimizer.loss_scale_steps"
+"""The state that counts the steps that were finite since the power changed."""
+
+FIRST, LAST = 16, 24
+"""The exponents of the first power and of the largest; the smallest is 0."""
+
+INTERVAL = 2000
+"""Steps without an overflow after which the power doubles."""
+
+
+class LossScaling:
+    """The states of loss scaling in a training step, and what it does to gradients."""
+
+    def __init__(self, step: TrainingStep):
+        self._step = step
+        kinds = {EXPONENT: "exponent", STEPS: "steps"}
+        self._exponent, self._steps = (
+            step.argument(
+                TensorType(i64, []), "state", name, {LOSS_SCALE: StringAttr(kind)}
+            )
+            for name, kind in kinds.items()
+        )
+        build = self._build = GradientBuilder(step.insert, None)
+        exponent = build.onnx("Add", self._exponent, build.constant(np.int64(FIRST)))
+        exponent = build.onnx("Cast", exponent, to=onnx_element_type(f32))
+        self._scale = build.onnx("Pow", build.constant(np.float32(2)), exponent)
+
+    def gradient_of(self, loss: SSAValue) -> SSAValue:
+        """What the backward begins with."""
+        return self._build.cast(self._scale, loss)
+
+    def unscaled(self, gradients: Sequence[Gradient]) -> list[Gradient]:
+        """The gradients without the factor, in 32 bits (f64 for f64)."""
+        found: list[Gradient] = []
+        for parameter, gradient in gradients:
+            wide, type_ = gradient, accumulation_type(gradient)
+            if element_type(gradient) != type_:
+                to = onnx_element_type(type_)
+                wide = self._build.onnx("Cast", gradient, to=to)
+            scale = self._build.cast(self._scale, wide)
+            found.append((parameter, self._build.onnx("Div", wide, scale)))
+        return found
+
+    def results(
+        self, gradients: Sequence[SSAValue], results: Sequence[Result]
+    ) -> list[Result]:
+        """
+        The results of the step, those that replace arguments with these in their place
+        where a gradient is not finite; and the states of the scaling.
+        """
+        build = self._build
+        total = sum_of_squares(gradients, build)
+        largest = build.scalar(float(np.finfo(np.float32).max), total)
+        finite = build.onnx("LessOrEqual", total, largest)
+        kept = [
+            (
+                result
+                if (argument := self._step.replaced(result)) is None
+                else (build.onnx("Where", finite, result[0], argument), result[1])
+            )
+            for result in results
+        ]
+        return [*kept, *self._states(finite)]
+
+    def _states(self, finite: SSAValue) -> list[Result]:
+        build = self._build
+        zero, one = build.constant(np.int64(0)), build.constant(np.int64(1))
+        done = build.onnx("Add", self._steps, one)
+        long = build.onnx("GreaterOrEqual", done, build.constant(np.int64(INTERVAL)))
+        up = build.onnx("Where", long, one, zero)
+        change = build.onnx("Where", finite, up, build.constant(np.int64(-1)))
+        exponent = build.onnx("Add", self._exponent, change)
+        lowest, highest = (
+            build.constant(np.int64(bound)) for bound in (-FIRST, LAST - FIRST)
+        )
+        exponent = build.onnx("Min", build.onnx("Max", exponent, lowest), highest)
+        ended = build.onnx("Or", long, build.onnx("Not", finite))
+        steps = build.onnx("Where", ended, zero, done)
+        return [updated(exponent, EXPONENT), updated(steps, STEPS)]

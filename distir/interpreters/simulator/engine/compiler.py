@@ -1,0 +1,355 @@
+"""Compiles functions for the simulator: each op once, however often it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from distir.dialects import collective
+from distir.dialects.dist import (
+    ASYNCHRONOUS,
+    ReshardOp,
+    SendOp,
+    layout_of,
+)
+from distir.errors import DistIRError
+from distir.interpreters.simulator.engine.compiled import (
+    NOWHERE,
+    Allocation,
+    CompiledFunction,
+    CompiledOp,
+    FixedOperands,
+)
+from distir.interpreters.simulator.engine.computations import Computations
+from distir.interpreters.simulator.engine.device_map import (
+    Bytes,
+    DeviceMap,
+    Positions,
+    UniformDeviceMap,
+)
+from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
+from distir.interpreters.simulator.engine.pacing import pace
+from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
+from distir.program import describe, return_op, updated_arguments
+
+
+class CompiledFunctionBuilder:
+    """
+    Assembles a compiled function from steps in their order: numbers its values, and finds
+    out which step uses a value last. SSA values must stay alive as long as this is used.
+    """
+
+    def __init__(self, name: str, arguments: int):
+        self._compiled = CompiledFunction(name, arguments, arguments)
+        # By the id of a value: a function may have hundreds of thousands of operands.
+        self._slots: dict[int, int] = {}
+
+    def bind(self, values: Sequence[SSAValue], first: int) -> None:
+        """Assigns consecutive slots, from `first` on, to SSA values."""
+        for slot, value in enumerate(values, first):
+            self._slots[id(value)] = slot
+
+    def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """Returns the slots of SSA values that have been bound."""
+        slots = self._slots
+        return tuple([slots[id(v)] for v in values])
+
+    def define(self, count: int) -> int:
+        """
+        Reserves this many new slots for the results of the next step, and returns the
+        first.
+        """
+        first = self._compiled.slots
+        self._compiled.slots += count
+        return first
+
+    def add(self, step: CompiledOp) -> None:
+        """Appends the next step."""
+        self._compiled.steps.append(step)
+
+    @property
+    def steps(self) -> list[CompiledOp]:
+        """The steps so far, which may be reordered if the order remains right."""
+        return self._compiled.steps
+
+    def finish(
+        self, results: Sequence[int], updated: Mapping[int, int]
+    ) -> CompiledFunction:
+        """
+        Returns the function of the steps so far, with the slots `results` as its results,
+        and determines for each step which values die with it. `updated` maps the slot of a
+        result of the program to that of the argument of the same type that it replaces in
+        the next step.
+        """
+        compiled = self._compiled
+        compiled.returns = tuple(results)
+        # Per slot the step that uses it last, by its place in the function; -1: nothing.
+        last_use = [-1] * compiled.slots
+        last_calls: dict[FixedOperands, int] = {}
+        for place, step in enumerate(compiled.steps):
+            for slot in step.operands:
+                last_use[slot] = place
+            if step.fixed is not None:
+                last_calls[step.fixed] = place
+        for fixed, place in last_calls.items():
+            for slot in fixed.slots:
+                last_use[slot] = max(last_use[slot], place)
+        for slot in compiled.returns:
+            last_use[slot] = len(compiled.steps)
+        compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
+        # The value that a result is a view of is computed into the argument's memory.
+        viewed = {
+            step.view_of: updated[step.results[0].slot]
+            for step in (compiled.steps if updated else ())
+            if step.view_of is not None and step.results[0].slot in updated
+        }
+        updated = {**viewed, **updated}
+        for place, step in enumerate(compiled.steps):
+            if updated:
+                step.in_place = tuple(
+                    (allocation, argument)
+                    for allocation in step.results
+                    if (argument := updated.get(allocation.slot)) is not None
+                    and last_use[argument] <= place
+                )
+            used = step.operands
+            if step.fixed is not None and last_calls[step.fixed] == place:
+                used += step.fixed.slots
+            dying = [s for s in used if last_use[s] == place]
+            step.dying = tuple(dict.fromkeys(dying)) if len(dying) > 1 else tuple(dying)
+            step.unused = tuple([s for s in step.defined if last_use[s] < 0])
+        pace(compiled.steps)
+        return compiled
+
+
+class Compiler:
+    """
+    Compiles functions, each once: `functions` are those of the module by name, `device_map`
+    says where values live.
+
+    A result of the entry function that updates an argument (`dist.updates`) is computed
+    into the argument's memory by the op that computes it, if that op is no call and the
+    last one to use the argument: optimizers work in place. The same holds for a result that
+    is a view of what an op computes.
+    """
+
+    def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
+        self.functions = functions
+        self.device_map = device_map
+        self._compiled: dict[str, CompiledFunction] = {}
+        self._open: list[str] = []
+        # By the ids of types, which are kept alive here.
+        self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
+        self._known_transfers: dict[
+            object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
+        ] = {}
+        self._computations = Computations(device_map)
+
+    def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
+        """
+        Returns a compiler of other functions that shares what this one knows of ops and
+        types; both modules must stay alive.
+        """
+        found = copy(self)
+        found.functions, found._compiled, found._open = functions, {}, []
+        return found
+
+    def compile(self, function: FuncOp) -> CompiledFunction:
+        """Compiles a function and those that it calls, each once. Raises DistIRError."""
+        name = function.sym_name.data
+        if name in self._open:
+            cycle = " -> ".join(f"@{n}" for n in (*self._open, name))
+            raise DistIRError(f"functions call each other in a cycle: {cycle}")
+        if name not in self._compiled:
+            self._open.append(name)
+            self._compiled[name] = self._compile(function)
+            self._open.pop()
+        return self._compiled[name]
+
+    def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
+        """Registers the compiled form of a function."""
+        self._compiled[function.sym_name.data] = compiled
+
+    @property
+    def compiled_functions(self) -> list[CompiledFunction]:
+        """Every function compiled so far."""
+        return list(self._compiled.values())
+
+    def _compile(self, function: FuncOp) -> CompiledFunction:
+        block = _body(function)
+        build = CompiledFunctionBuilder(function.sym_name.data, len(block.args))
+        build.bind(block.args, 0)
+        end = return_op(function)
+        for op in block.ops:
+            if op is not end:
+                self.add(op, build)
+        returns, args = build.slots(end.operands), block.args
+        updated = {
+            returns[i]: a
+            for i, a in updated_arguments(function).items()
+            if end.operands[i].type == args[a].type
+        }
+        compiled = build.finish(returns, updated)
+        compiled.mesh = self._only_mesh(block, compiled)
+        return compiled
+
+    def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledOp:
+        """
+        Appends an op to a function as its next step, and returns the step. Raises
+        DistIRError.
+        """
+        operands = build.slots(op.operands)
+        first = build.define(len(op.results))
+        build.bind(op.results, first)
+        step = self.step(op, operands, first)
+        build.add(step)
+        return step
+
+    def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
+        """
+        Returns the position on which all of a function happens, if there is one position
+        per mesh and one mesh.
+        """
+        if not isinstance(self.device_map, UniformDeviceMap):
+            return None
+        values = [*block.args, *(r for op in block.ops for r in op.results)]
+        names = self.device_map.mesh_names(values)
+        if len(names) != 1 or any(
+            step.callee is not None and step.callee.mesh is None
+            for step in compiled.steps
+        ):
+            return None
+        return self.device_map.index[names[0]]
+
+    def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
+        """
+        Returns the memory of a value of that type in that slot: its devices, and the bytes
+        on each; errors name `op`. Raises DistIRError for a shape that is not known.
+        """
+        known = self._places.get(id(type_))
+        if known is None:
+            device_map, layout = self.device_map, layout_of(type_)
+            mesh = layout.mesh if layout else None
+            size = device_map.allocated(device_map.bytes_of_type(type_, op), mesh)
+            known = self._places[id(type_)] = type_, device_map.positions(mesh), size
+        return Allocation(slot, known[1], known[2])
+
+    def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+        """
+        Returns the step for an op: `operands` are the slots of its operands, `first` that
+        of its first result. Raises DistIRError for ops that cannot be simulated.
+        """
+        defined = range(first, first + len(op.results))
+        if isinstance(op, CallOp):
+            callee = self.functions.get(op.callee.string_value())
+            if callee is None:
+                raise DistIRError(
+                    f"{describe(op)} calls {op.callee}, which is not there"
+                )
+            inner = self.compile(callee)
+            return CompiledOp(
+                op, operands, NOWHERE, defined, callee=inner, mesh=inner.mesh
+            )
+        results = tuple(
+            [
+                self.allocation(r.type, slot, op)
+                for r, slot in zip(op.results, defined, strict=True)
+            ]
+        )
+        _refuse_other_forms(op)
+        transfers = self._transfers(op)
+        if transfers is not None:
+            is_collective = isinstance(op, collective.CollectiveOp)
+            size = buffer_bytes(op, self.device_map) if is_collective else 0
+            return CompiledOp(
+                op,
+                operands,
+                results[0].positions if size else NOWHERE,
+                defined,
+                transfers=transfers,
+                workspace=size,
+                is_asynchronous=ASYNCHRONOUS in op.attributes,
+                is_collective=is_collective,
+                # An all-reduce works on a copy, its result.
+                holds_operand=is_collective
+                and not isinstance(op, collective.AllReduceOp),
+                issue=max((t.issue for t in transfers), default=0.0),
+                results=results,
+            )
+        return self._compute(op, operands, defined, results)
+
+    def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
+        """
+        Returns `transfers_of` the op, computed once for all ops that communicate values of
+        the same types in the same way. With a profile, the ops around a collective matter
+        too.
+        """
+        axes: tuple[str, ...] = ()
+        if isinstance(op, collective.CollectiveOp):
+            axes = op.axis_names
+            if op.is_joined or _begins_bucket(op):
+                return transfers_of(op, self.device_map)
+        if (
+            not (axes or isinstance(op, SendOp))
+            or self.device_map.hardware.has_profiles
+        ):
+            return transfers_of(op, self.device_map)
+        # By the ids of the types, which are kept alive here.
+        types = op.operands[0].type, op.results[0].type
+        key = (type(op), axes, *map(id, types))
+        if key not in self._known_transfers:
+            self._known_transfers[key] = types, transfers_of(op, self.device_map)
+        return self._known_transfers[key][1]
+
+    def _compute(
+        self,
+        op: Operation,
+        operands: tuple[int, ...],
+        defined: range,
+        results: tuple[Allocation, ...],
+    ) -> CompiledOp:
+        name = self._computations.mesh_name(op)
+        found = self._computations.of(op, name)
+        return CompiledOp(
+            op,
+            operands,
+            self.device_map.positions(name),
+            defined,
+            found.seconds,
+            found.flops,
+            found.seconds_at_peak,
+            found.issue,
+            found.workspace,
+            results=results,
+            view_of=operands[0] if found.is_view else None,
+            is_constant=not op.operands and op.name == "onnx.Constant",
+        )
+
+
+def _begins_bucket(op: collective.CollectiveOp) -> bool:
+    after = op.next_op
+    return isinstance(after, collective.CollectiveOp) and after.is_joined
+
+
+def _body(function: FuncOp) -> Block:
+    if function.is_declaration:
+        raise DistIRError(
+            f"function @{function.sym_name.data} has no body and cannot be simulated"
+        )
+    return function.body.block
+
+
+def _refuse_other_forms(op: Operation) -> None:
+    if isinstance(op, ReshardOp):
+        raise DistIRError(
+            f"{describe(op)} says nothing about how the layout changes; run "
+            f"lower-reshard before simulating"
+        )
+    if collective.is_per_rank(op):
+        raise DistIRError(
+            f"{describe(op)} belongs to one rank's program; simulate the distributed "
+            f"program that it was projected from"
+        )

@@ -1,0 +1,243 @@
+"""
+What the methods of a class ask it for: names of values, and paths of members, children and
+groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+from xdsl.dialects.builtin import SymbolRefAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from distir.errors import DistIRError
+from distir.lowering.fusions.messages import MessageOp
+from distir.lowering.fusions.updates import UpdatesOp
+from distir.lowering.identifiers import sanitized
+from distir.lowering.source.classes import ModuleClass
+from distir.lowering.source.layout import word
+from distir.lowering.source.paths import Path, expression
+from distir.lowering.source.rank_classes import RankClasses
+from distir.program import describe, parameters_of_states, scope_of
+from distir.transforms.projection import MESH
+from distir.transforms.repeats.naming import VARYING
+
+
+def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
+    """
+    Returns the results that are written over arguments, with the index of the argument that
+    each overwrites.
+    """
+    return {
+        result: operand.index
+        for op in entry.body.block.ops
+        if isinstance(op, UpdatesOp | MessageOp)
+        for result, operand in op.overwritten.items()
+        if isinstance(operand, BlockArgument)
+    }
+
+
+class ClassNames:
+    """
+    The names of one class, and what its text needs because of what its methods use: `meshes`
+    and `constants` by attribute, and whether it `uses_numbers` of processes.
+    """
+
+    def __init__(self, program: RankClasses, cls: ModuleClass):
+        self.program, self.cls = program, cls
+        self.layout = program.layout.of[cls]
+        self.attributes = self.layout.tree.names
+        self.meshes: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
+        self.uses_numbers = False
+        is_root = cls is program.classes.classes[0]
+        self.overwritten = overwritten_by_updates(program.entry) if is_root else {}
+        self.scope = _scope_of_all(cls.functions)
+
+    def hint(self, value: SSAValue) -> str:
+        """
+        Returns a name for a value: its own hint, or that of the value it stands for in the
+        function that computes it, or the name of the op that does.
+        """
+        # The argument of a function that was entered by a call is that call's operand.
+        entered: list[CallOp] = []
+        while not value.name_hint:
+            owner = value.owner
+            if isinstance(owner, CallOp):
+                body = self.program.callee(owner).body.block
+                assert isinstance(value, OpResult) and body.last_op is not None
+                entered.append(owner)
+                value = body.last_op.operands[value.index]
+            elif isinstance(owner, Operation):
+                return sanitized(owner.name.rpartition(".")[2]).lower()
+            else:
+                assert isinstance(value, BlockArgument)
+                function = owner.parent_op()
+                assert isinstance(function, FuncOp)
+                known = self.program.callers.get(function.sym_name.data)
+                caller = entered.pop() if entered else known
+                if caller is None:
+                    return "x"
+                value = caller.operands[value.index]
+        return value.name_hint
+
+    def helper(self, module: str) -> str:
+        """Returns the name of a helper module, which the package then contains."""
+        self.program.helpers.add(module)
+        return module
+
+    def group(self, op: Operation, axes: tuple[str, ...]) -> str:
+        """Returns the process group of a collective over some axes."""
+        symbol = op.attributes.get(MESH)
+        if not isinstance(symbol, SymbolRefAttr):
+            raise DistIRError(
+                f"{describe(op)} does not name its mesh; lower the distributed program, "
+                f"or the output of `project`"
+            )
+        name = symbol.string_value()
+        if name not in self.meshes:
+            self.meshes[name] = self.attributes.fresh(name, "mesh")
+        self.program.groups.add((name, axes))
+        return f"self.{self.meshes[name]}.group({', '.join(map(repr, axes))})"
+
+    def number(self, value: int) -> str:
+        """Returns a process as an element of a rank's numbers."""
+        self.uses_numbers = True
+        numbers, number = self.program.numbers, self.program.devices.index(value)
+        if number not in numbers:
+            numbers.append(number)
+        return f"self.numbers[{numbers.index(number)}]"
+
+    def constant(self, array: npt.NDArray[Any], hint: str | None) -> str:
+        """Returns the attribute that holds a constant tensor, made in `__init__`."""
+        written = self.program.constants.expression(array, hint)
+        if written not in self.constants:
+            self.constants[written] = self.attributes.fresh(hint, "constant")
+        return f"self.{self.constants[written]}"
+
+    def member_path(self, member: int) -> Path:
+        """Returns the path at which this class has a member."""
+        program, root = self.program, self.program.classes.classes[0]
+        if self.cls is root:
+            return program.layout.path(root.instances[0][member])
+        return self.layout.members[member]
+
+    def child_path(self, call: CallOp) -> Path | None:
+        """Returns the path of the object whose method is called; None for this one."""
+        if call not in self.program.classes.child:
+            return None
+        other = self.program.classes.of[self.program.callee(call)]
+        return self.layout.children[other][self.program.classes.child[call]]
+
+    def child_name(self, call: CallOp) -> str:
+        """Returns a name for the object whose method is called."""
+        other = self.program.classes.of[self.program.callee(call)]
+        return word(self.program.words[other])
+
+    def iterated(self, paths: Sequence[Path]) -> str:
+        """Returns an expression to iterate over what is at these paths."""
+        scope = paths[0][:-1]
+        text = expression(scope)
+        keys = [path[-1] for path in paths]
+        if all(p[:-1] == scope for p in paths):
+            every = [p[-1] for p in self._children_at(scope)]
+            if len(every) == len(keys) == self.layout.tree.size(scope):
+                if keys == every:
+                    return text
+                if keys == every[::-1]:
+                    return f"reversed({text})"
+            return f"({text}[i] for i in {number_range(keys)})"
+        return f"({', '.join(expression(p) for p in paths)})"
+
+    def _children_at(self, scope: Path) -> list[Path]:
+        every = [p for paths in self.layout.children.values() for p in paths]
+        found = [p for p in every if p[:-1] == scope]
+        return sorted(found, key=lambda p: int(p[-1]))  # as they are made
+
+    def shown_scope(self, scope: str) -> str:
+        """Returns a scope as the comment in a method, without the scope of the class."""
+        parts = scope.split(".")
+        own = self.scope.split(".") if self.scope else []
+        return ".".join(parts[len(own) :] if parts[: len(own)] == own else parts)
+
+    def parameters(self) -> dict[tuple[str, ...], list[str]]:
+        """Returns the paths of parameters, by the kinds of states that they have."""
+        program, members = self.program, self.layout.members
+        places = {argument: m for m, argument in enumerate(self.cls.instances[0])}
+        own: dict[int, list[str]] = {
+            m: []
+            for m in members
+            if program.roles[self.cls.instances[0][m].index] == "parameter"
+        }
+        for state, parameter in parameters_of_states(program.entry).items():
+            of = places.get(program.entry.args[parameter], -1)
+            path = members.get(places.get(program.entry.args[state], -1))
+            if path is not None and of in own:
+                start = f"{'.'.join(members[of])}_"
+                if (text := ".".join(path)).startswith(start):
+                    own[of].append(text.removeprefix(start))
+        found: dict[tuple[str, ...], list[str]] = {}
+        for m, kinds in own.items():
+            found.setdefault(tuple(kinds), []).append(".".join(members[m]))
+        return found
+
+    def declared(self) -> dict[str, list[str]]:
+        """
+        Returns the paths of parameters and of each kind of their states, in the order of
+        declaration.
+        """
+        found: dict[str, list[str]] = {"": []}
+        for kinds, paths in self.parameters().items():
+            found[""] += paths
+            for kind in kinds:
+                found.setdefault(kind, []).extend(f"{p}_{kind}" for p in paths)
+        return found
+
+    def all_of_kind(
+        self, start: str, numbers: Sequence[int], ends: Sequence[str]
+    ) -> str | None:
+        """
+        Returns a short expression for all parameters, or all states of a kind, of the
+        elements with these numbers of a list of children, if `ends` (what each element
+        contributes) are exactly these; else None.
+        """
+        for other, paths in self.layout.children.items():
+            known = {expression(path) for path in paths}
+            if any(f"{start}[{number}]" not in known for number in numbers):
+                continue
+            for kind, own in ClassNames(self.program, other).declared().items():
+                if [expression(p.split("."), "") for p in own] == list(ends):
+                    given = f", {kind!r}" if kind else ""
+                    return f"modules.tensors(each{given})"
+        return None
+
+
+def number_range(keys: Sequence[str]) -> str:
+    """Returns an expression for the integers that some keys are, for a loop."""
+    numbers = [int(key) for key in keys]
+    first, last = numbers[0], numbers[-1]
+    if numbers == list(range(first, last + 1)):
+        return f"range({first}, {last + 1})" if first else f"range({last + 1})"
+    if numbers == list(range(first, last - 1, -1)):
+        return f"reversed({number_range(keys[::-1])})"
+    return f"({', '.join(map(str, numbers))},)"
+
+
+def _scope_of_all(known: Sequence[FuncOp]) -> str:
+    """
+    Returns the scope of a class's ops up to the last part that differs between its
+    instances.
+    """
+    scopes = [scope_of(op) for f in known for op in f.body.block.ops]
+    split = [scope.split(".") for scope in scopes if scope]
+    common: list[str] = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    while common and common[-1] != VARYING:
+        common.pop()
+    return ".".join(common)

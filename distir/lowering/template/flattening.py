@@ -1,0 +1,88 @@
+"""Tensors in one dimension, followed by zeros, that any number of processes can split."""
+
+from itertools import product
+from math import prod
+
+import torch
+
+from . import collectives
+
+
+def pad(tensor, shape):
+    """The tensor with zeros behind it in each dimension, up to that shape."""
+    added = []
+    for size, whole in zip(tensor.shape, shape, strict=True):
+        added = [0, whole - size, *added]
+    return torch.nn.functional.pad(tensor, added)
+
+
+def flatten(tensor, length, splits=()):
+    """
+    Returns the elements in row-major order, followed by zeros up to that length. Splits
+    (dimension, parts, run) cut the tensor into blocks first, which stand side by side in
+    further dimensions.
+    """
+    counts = [parts for _, parts, _ in splits]
+    for dim, parts, run in splits:
+        if parts == 1:
+            tensor = tensor.unsqueeze(-1)
+        else:
+            tensor = tensor.unflatten(dim, (-1, parts, run)).movedim(dim + 1, -1)
+            tensor = tensor.flatten(dim, dim + 1)
+    flat = tensor.reshape(-1, *counts)
+    missing = length - flat.shape[0]
+    if not missing:
+        return flat
+    return torch.cat([flat, flat.new_zeros(missing, *counts)])
+
+
+def unflatten(flat, shape, splits=()):
+    """Returns the tensor of that shape that was flattened."""
+    block = block_shape(shape, splits)
+    tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
+    for dim, parts, run in reversed(splits):
+        if parts == 1:
+            tensor = tensor.squeeze(-1)
+        else:
+            tensor = tensor.unflatten(dim, (-1, run)).movedim(-1, dim + 1)
+            tensor = tensor.flatten(dim, dim + 2)
+    return tensor
+
+
+def block_shape(shape, splits):
+    """Returns the shape of each block that splits cut a tensor of that shape into."""
+    left = list(shape)
+    for dim, parts, _ in splits:
+        left[dim] //= parts
+    return tuple(left)
+
+
+def places(shape, splits, block):
+    """
+    Returns, for each dimension, the positions in a whole tensor that a block of it has; the
+    block is given by its index.
+    """
+    found = [torch.arange(size, device="cpu") for size in shape]
+    for (dim, parts, run), at in zip(splits, block, strict=True):
+        found[dim] = found[dim].unflatten(0, (-1, parts, run))[:, at].flatten()
+    return found
+
+
+def held(spec, mesh, rank):
+    """
+    Returns what a rank of the mesh holds of a flattened tensor: the range of each block,
+    and the indices of the blocks, in the order of its columns.
+    """
+    length, splits = spec.flattened
+    place = {} if mesh is None else mesh.coordinates()[mesh.ranks.index(rank)]
+    begin, columns = 0, [range(parts) for _, parts, _ in splits]
+    if spec.split and mesh is not None:
+        for axis, _ in spec.split[0]:  # never in runs
+            length //= mesh.axes[axis]
+            begin += place[axis] * length
+        for dim, axes in enumerate(spec.split[1:]):
+            index = torch.arange(len(columns[dim]), device="cpu")
+            for axis, run in axes:
+                index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
+            columns[dim] = index.tolist()
+    return begin, begin + length, list(product(*columns))

@@ -1,0 +1,127 @@
+"""
+Calls of users' kernels: functions of the files in `user_kernels`, which are copies of the
+user's own.
+"""
+
+import hashlib
+import json
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from .runtime import ProgramError
+
+FOLDER = "user_kernels"
+
+
+@cache
+def _function(module, name):
+    """
+    Returns a function of a user's file, which must be the file that the package was made
+    with.
+    """
+    folder = Path(__file__).parent
+    file = folder / FOLDER / f"{module}.py"
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if manifest["kernels"].get(module) != digest:
+        raise ProgramError(
+            f"{file} is not the file that the package was made with; lower the program "
+            f"again, with the file that it is to have"
+        )
+    loaded = import_module(f"{__package__}.{FOLDER}.{module}")
+    found = getattr(loaded, name, None)
+    if not callable(found):
+        raise ProgramError(f"{file} has no function {name!r}")
+    return found
+
+
+def _checked(what, values, types):
+    """Checks that what a function returned are tensors of these types, and returns it."""
+    values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
+    if len(values) != len(types):
+        raise ProgramError(
+            f"{what} gives {len(values)} values; the program takes {len(types)}"
+        )
+    for value, (shape, dtype) in zip(values, types, strict=True):
+        given = (
+            (tuple(value.shape), value.dtype)
+            if isinstance(value, torch.Tensor)
+            else type(value)
+        )
+        if given != (shape, dtype):
+            raise ProgramError(
+                f"{what} gives {given}; the program takes {(shape, dtype)}"
+            )
+    return values[0] if len(values) == 1 else values
+
+
+def called(function, what, types, inputs):
+    """What a function gives for these inputs, which must be of these types."""
+    return _checked(f"kernel {what}", function(*inputs), types)
+
+
+def _recordable(inputs):
+    """
+    Returns the inputs as tensors for which PyTorch can record gradients: those that were
+    made in inference mode are copied.
+    """
+    with torch.inference_mode(False):
+        return [x.clone() if x.is_inference() else x for x in inputs]
+
+
+def differentiated(function, what, wrt, types, inputs):
+    """
+    The gradients of some arguments of a function, by number, through PyTorch. The last input
+    is the gradient of what it gives.
+    """
+    *values, gradient = _recordable(inputs)
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = [x.detach().requires_grad_(i in wrt) for i, x in enumerate(values)]
+        result = function(*leaves)
+        wanted = [leaves[i] for i in wrt]
+        if not isinstance(result, torch.Tensor) or not result.requires_grad:
+            raise ProgramError(
+                f"kernel {what}: PyTorch cannot differentiate what it gives; give it a "
+                f"gradient of its own"
+            )
+        found = torch.autograd.grad(result, wanted, gradient, allow_unused=True)
+    pairs = zip(found, wanted, strict=True)
+    zeros = [torch.zeros_like(x) if dx is None else dx for dx, x in pairs]
+    return _checked(f"the gradient of {what}", zeros, types)
+
+
+def gradients(function, what, wrt, types, inputs):
+    """
+    The gradients of some arguments of a kernel, by number, from a function that gives one for
+    each argument, or None.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        found = function(*_recordable(inputs))
+    found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    if len(found) != len(inputs) - 1:
+        raise ProgramError(
+            f"kernel {what} gives {len(found)} gradients; there are {len(inputs) - 1} "
+            f"arguments (None stands for one that has no gradient)"
+        )
+    return _checked(f"kernel {what}", [found[i] for i in wrt], types)
+
+
+def call(module, name, types, *inputs, **options):
+    """What a user's kernel gives."""
+    function = partial(_function(module, name), **options)
+    return called(function, f"{module}:{name}", types, inputs)
+
+
+def autograd(module, name, wrt, types, *inputs, **options):
+    """The gradients of a user's kernel, through PyTorch."""
+    function = partial(_function(module, name), **options)
+    return differentiated(function, f"{module}:{name}", wrt, types, inputs)
+
+
+def backward(module, name, wrt, types, *inputs, **options):
+    """The gradients of a kernel, from a user's function."""
+    function = partial(_function(module, name), **options)
+    return gradients(function, f"{module}:{name}", wrt, types, inputs)

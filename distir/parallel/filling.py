@@ -1,0 +1,100 @@
+"""Gives a parallel module the parameters, buffers and states of its program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from distir.errors import DistIRError
+from distir.parallel.merged import joined, merged_parts
+from distir.parallel.rank_program import RankProgram
+from distir.parallel.weights import names_of, values_of_rank_0
+
+STATES = "distir"
+"""The submodule with the states that programs have of their own, such as dropout's counter."""
+
+
+def fill(
+    module: nn.Module, source: nn.Module, program: RankProgram, seed: int
+) -> dict[str, torch.Tensor]:
+    """
+    Adds this rank's parts of the parameters and buffers of `source` to a module, under their
+    names, and the states that the program has besides to its submodule `STATES`. Parameters that
+    a schedule merged are views of what the program takes. Gives what else the program
+    takes, by name. Raises DistIRError for a buffer that has no value.
+    """
+    names = names_of(source)
+    first = {name: f for f, all_names in names.items() for name in all_names}
+
+    def known(spec: Any) -> str:
+        """What the source calls an argument, or a part of one, first."""
+        return first.get(spec.name, str(spec.name))
+
+    own = {known(s): s for s in program.arguments.values()}
+    used = {known(s) for s in program.all_arguments}
+    for spec in program.all_arguments:
+        if spec.repacked:
+            used |= {known(part) for part in spec.parts()}
+    _check_buffers(source, program, used)
+    merged = {n: s for n, s in own.items() if s.repacked and s.role == "parameter"}
+    apart = {known(p) for s in merged.values() for p in s.parts()}
+    whole: dict[str, torch.Tensor] = {}
+    values: dict[str, torch.Tensor] = {}
+    for name, value in values_of_rank_0(source):
+        if name in own:
+            values[name] = program.held(own[name], program.part(own[name], value))
+        elif name in apart:
+            whole[name] = value
+        elif name not in used:  # no op reads it
+            values[name] = value.to(program.device).clone()
+    others: dict[str, torch.Tensor] = {}
+    for spec in merged.values():
+        if all(known(p) in whole for p in spec.parts()):
+            made = joined(spec, lambda p: whole[known(p)])
+            local = program.part(spec, made).to(program.device)
+        else:
+            local = program.initial(spec, seed)
+        others[spec.name] = program.held(spec, local)
+        for part, view in merged_parts(program, spec, local):
+            values[known(part)] = program.held(part, view)
+    for name, parameter in source.named_parameters():
+        if parameter.is_meta and name in own:
+            values[name] = program.held(own[name], program.initial(own[name], seed))
+        if name in values:
+            parameter = nn.Parameter(values[name], parameter.requires_grad)
+            for each in names[name]:
+                folder, last = _place(module, each)
+                folder.register_parameter(last, parameter)
+    kept = source.state_dict(keep_vars=True)
+    for name, _ in source.named_buffers():
+        if name in values:
+            folder, last = _place(module, name)
+            folder.register_buffer(last, values[name], persistent=name in kept)
+    for name, spec in own.items():
+        if spec.role == "state" and name not in values:
+            folder, last = _place(module, f"{STATES}.{spec.name}")
+            folder.register_buffer(last, program.other(spec))
+        elif spec.role == "constant" and name not in values:
+            others[spec.name] = program.other(spec)
+    return others
+
+
+def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> None:
+    for name, buffer in source.named_buffers():
+        if buffer.is_meta and name in used and name not in program.constants:
+            raise DistIRError(
+                f"parallelize: buffer {name!r} is on the meta device and has no value, "
+                f"and nothing tells which; make the module's buffers on the CPU"
+            )
+
+
+def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds what has this name, made if need be, and its name in that."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:  # pyright: ignore[reportPrivateUsage]
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    return root, last

@@ -1,0 +1,101 @@
+"""What a user asks of the forward program of a module, before it is differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distir.dialects.onnx_values import FLOAT_TYPES
+from distir.errors import DistIRError, one_of
+from distir.pipelining.registry import SCHEDULES
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+Script = Callable[[Any], None]
+"""A schedule that is a function, of a `distir.scheduling.Schedule`."""
+
+
+@dataclass(frozen=True)
+class ForwardOptions:
+    """
+    - `dtype`: the type of floats to compute in, None for the module's own;
+    - `attention`: whether attention becomes one op where a module writes it out;
+    - `script`: a schedule in its IR form, as text, or "".
+    """
+
+    dtype: str | None = None
+    attention: bool = True
+    script: str = ""
+
+    @staticmethod
+    def of(
+        dtype: Any, attention: bool, schedule: str | Path | Script | None
+    ) -> tuple[ForwardOptions, str]:
+        """
+        The options, and the name of the pipeline's schedule if it is one ("" if not). A
+        `dtype` is a name or one of PyTorch's types, a `schedule` the name of a pipeline's, or a script: a
+        function or a file. Raises DistIRError.
+        """
+        name = None if dtype is None else _name_of(dtype)
+        if isinstance(schedule, str) and Path(schedule).suffix not in (".py", ".mlir"):
+            one_of("schedule", schedule, SCHEDULES, "parallelize")
+            return ForwardOptions(name, attention), schedule
+        script = "" if schedule is None else _recorded(schedule)
+        return ForwardOptions(name, attention, script), ""
+
+    def apply(self, program: ModuleOp, apart: Collection[str] = ()) -> None:
+        """
+        Makes of a program as the frontend gives it what is asked for, in place: folded, with
+        repeated layers as functions. Floats that `apart` names keep their type. Raises
+        DistIRError.
+        """
+        from distir.passes.apply_schedule import ApplySchedulePass
+        from distir.passes.raise_patterns import RaisePatternsPass
+        from distir.scheduling.script import add_schedules, parse_script
+        from distir.tools.files import apply_passes, named_pass, verify
+        from distir.transforms.precision.conversion import convert
+
+        fold, outline = named_pass("fold-shapes"), named_pass("outline-repeats")
+        apply_passes(program, fold, RaisePatternsPass(attention=self.attention))
+        if self.dtype is not None:
+            convert(program, FLOAT_TYPES[self.dtype], stored=False, apart=apart)
+            verify(program)
+        apply_passes(program, outline)
+        if self.script:
+            add_schedules(program, parse_script(self.script, "schedule"))
+            apply_passes(program, ApplySchedulePass())
+
+
+def _name_of(dtype: Any) -> str:
+    """Our name of a type of floats, given by it or as PyTorch's. Raises DistIRError."""
+    text = str(dtype)
+    known = {
+        "torch.bfloat16": "bf16",
+        "torch.float16": "f16",
+        "torch.float32": "f32",
+    }
+    return one_of("dtype", known.get(text, text), tuple(FLOAT_TYPES), "parallelize")
+
+
+def _recorded(schedule: str | Path | Script) -> str:
+    """The text of a script in its IR form. Raises DistIRError."""
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.scheduling.recorder import Schedule
+    from distir.scheduling.script import read_script
+
+    if callable(schedule):
+        recording = Schedule()
+        schedule(recording)
+        found = [recording.recorded()]
+    else:
+        try:
+            found = read_script(Path(schedule))
+        except OSError as error:
+            raise DistIRError(
+                f"parallelize: cannot read the schedule {schedule}: {error.strerror}"
+            ) from error
+    return str(ModuleOp(found))

@@ -1,0 +1,60 @@
+"""
+Parameters of the source module that a schedule merged into one argument of the program.
+
+The module has them under their own names, as views of this rank's part of the argument, so
+that an optimizer that updates them in place updates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from distir.errors import DistIRError
+from distir.parallel.rank_program import RankProgram
+
+
+def joined(spec: Any, value_of: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    """The whole tensor of an argument, of the values of the parts that it is made of."""
+    return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
+
+
+def merged_parts(
+    program: RankProgram, spec: Any, local: torch.Tensor
+) -> Iterator[tuple[Any, torch.Tensor]]:
+    """
+    The parts of an argument, or of a gradient of one: what each is, with its layout, and the
+    view of this rank's part of it. Raises DistIRError where a rank does not have an even
+    share of each.
+    """
+    dim, sizes = spec.repacked
+    split = spec.split[dim] if spec.split else ()
+    start = 0
+    parts, run = 1, spec.shape[dim]
+    if split:
+        ((axis, run), *others) = split
+        parts = program.specs[spec.mesh].axes[axis]
+        run = run or spec.shape[dim] // parts
+        if others or any(size % (run * parts) for _, size in sizes):
+            raise DistIRError(
+                f"parallelize: {spec.name!r} is merged of {_names(spec)} and split so that "
+                f"no rank has an even share of each, as parameters of the module must be; "
+                f"split {sizes[0][0]!r} and the others alike with a request, or do not "
+                f"merge them"
+            )
+    for part, (_, size) in zip(spec.parts(), sizes, strict=True):
+        own: Any = spec.split
+        if split:
+            ((axis, _),) = split
+            shard = (axis, None if run * parts == size else run)
+            own = (*spec.split[:dim], (shard,), *spec.split[dim + 1 :])
+        view = local.narrow(dim, start // parts, size // parts)
+        yield replace(part, mesh=spec.mesh, split=own), view
+        start += size
+
+
+def _names(spec: Any) -> str:
+    return ", ".join(repr(name) for name, _ in spec.repacked[1])

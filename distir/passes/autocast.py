@@ -1,0 +1,45 @@
+"""`autocast`: mixed precision with PyTorch's lists of operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.onnx_values import NARROW_FLOATS
+from distir.errors import one_of
+from distir.passes.convert_floats import ConvertFloatsPass
+from distir.passes.options import DistIRPass
+from distir.transforms.precision.autocast import autocast
+
+
+@dataclass(frozen=True)
+class AutocastPass(DistIRPass):
+    """
+    Casts operands as PyTorch's `autocast` does on GPUs: matrix products, convolutions and
+    attention compute in 16 bits, norms, softmax, powers, sums and losses in f32, all else in
+    the widest type of its operands. Parameters stay as they are, and each is cast once a
+    step. Run it before `outline-repeats` and `differentiate`.
+
+    - `dtype`: `bf16` or `f16`.
+    """
+
+    name = "autocast"
+
+    dtype: str = "bf16"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        one_of("type for autocast", self.dtype, tuple(NARROW_FLOATS), self.name)
+        autocast(op, NARROW_FLOATS[self.dtype])
+
+
+def precision_passes(
+    dtype: str | None, narrow: str | None, *, stored: bool = True
+) -> list[DistIRPass]:
+    """
+    The passes that put a program into the type `dtype` and autocast it to `narrow`, as far
+    as either is given; `stored` as in `convert-floats`.
+    """
+    convert = [] if dtype is None else [ConvertFloatsPass(dtype, stored)]
+    return [*convert, *([] if narrow is None else [AutocastPass(narrow)])]

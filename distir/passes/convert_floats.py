@@ -1,0 +1,36 @@
+"""`convert-floats`: a program in another type of floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.onnx_values import FLOAT_TYPES
+from distir.errors import one_of
+from distir.passes.options import DistIRPass
+from distir.transforms.precision.conversion import convert
+
+
+@dataclass(frozen=True)
+class ConvertFloatsPass(DistIRPass):
+    """
+    Makes a sequential program compute in one type of floats, as a module does behind
+    `module.to(dtype)`: parameters have that type, inputs are cast to it. Losses are
+    computed in f32; buffers and what follows from constants alone keep their type until they
+    meet other values. Run it before `outline-repeats` and `differentiate`, which keeps f32
+    copies of the parameters for the optimizer.
+
+    - `dtype`: `bf16`, `f16` or `f32`;
+    - `stored`: with `false` parameters keep their type, and are cast once a step.
+    """
+
+    name = "convert-floats"
+
+    dtype: str = "bf16"
+    stored: bool = True
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        one_of("type of floats", self.dtype, tuple(FLOAT_TYPES), self.name)
+        convert(op, FLOAT_TYPES[self.dtype], stored=self.stored)

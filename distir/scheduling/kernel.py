@@ -1,0 +1,75 @@
+"""Users' kernels, as scripts name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, StringAttr, f64
+from xdsl.ir import Attribute
+
+from distir.scheduling.knobs import knob_attribute
+
+
+def _no_options() -> Mapping[str, int | float | str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """
+    A Python function that replaces groups of ops:
+
+    ```python
+    attention = Kernel("mine", "my_kernels:attention", rule="[b,q,h 64], [b,k,h 64], "
+                       "[b,k,h 64] -> [b,q,h 64]", keep="q k", gradient="autograd")
+    s["h.3.attn"].find(patterns.causal_attention).replace(attention)
+    ```
+
+    - `name`: the name of the kernel in the program;
+    - `implementation`: the function, `module:function`. It takes tensors in the order of
+      the pattern's arguments, whole or parts, and returns one;
+    - `rule`: the factors of every dimension; by default it follows from the ops that are
+      replaced. `keep`: the factors that stay whole. The rule is proved;
+    - `gradient`: `reference`: what was replaced is computed again, and differentiated;
+      `autograd`: PyTorch differentiates the function; `module:function`: a function of the
+      arguments and the gradient of the result, which gives one for each argument;
+    - `options`: numbers and texts that the functions are given by name besides;
+    - `tolerance`: how far it may be from what was replaced, relative to the largest element;
+    - `flops`: floating-point operations, if not those of what was replaced; `workspace`: bytes
+      that it needs besides. Both are sums of products of factors: `4*b*h*q`.
+    """
+
+    name: str
+    implementation: str
+    rule: str = ""
+    keep: str = ""
+    gradient: str = "reference"
+    tolerance: float | None = None
+    flops: str = ""
+    workspace: str = ""
+    options: Mapping[str, int | float | str] = field(default_factory=_no_options)
+
+    def having(self, **options: int | float | str) -> Kernel:
+        """The kernel with other options: `kernels.attention.having(head_size=64)`."""
+        return replace(self, options={**self.options, **options})
+
+    @property
+    def attributes(self) -> Mapping[str, Attribute]:
+        """Returns what is given of it, as the properties of `schedule.kernel`."""
+        rule = f"{self.rule} keep {self.keep}" if self.keep else self.rule
+        texts = {
+            "symbol": self.name,
+            "implementation": self.implementation,
+            "rule": rule,
+            "gradient": "" if self.gradient == "reference" else self.gradient,
+            "flops": self.flops,
+            "workspace": self.workspace,
+        }
+        found: dict[str, Attribute] = {k: StringAttr(v) for k, v in texts.items() if v}
+        if self.options:
+            own = {name: knob_attribute(value) for name, value in self.options.items()}
+            found["options"] = DictionaryAttr(own)
+        if self.tolerance is not None:
+            found["tolerance"] = FloatAttr(self.tolerance, f64)
+        return found

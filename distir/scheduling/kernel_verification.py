@@ -1,0 +1,124 @@
+"""
+Verification of the kernels of a program: each is compared with its reference, in a process of
+its own that has a limited time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.kernel import KernelDefOp, kernels
+from distir.errors import DistIRError
+from distir.lowering.kernel_files import KernelFile, kernel_files
+from distir.sharding.kernel_parts import check_rule
+
+SECONDS = 60.0
+"""How long the checks of one kernel may take, if nothing else is said."""
+
+
+@dataclass(frozen=True)
+class VerifiedKernel:
+    """
+    A kernel that computes what its reference does: the largest difference of its results and,
+    if it has a gradient of its own, of that, relative to the largest element.
+    """
+
+    kernel: KernelDefOp
+    difference: float
+    gradient_difference: float | None
+
+
+def verify_kernels(
+    module: ModuleOp, files: list[Path], seconds: float = SECONDS
+) -> list[VerifiedKernel]:
+    """
+    Compares every kernel of a sequential program with its reference, the user's files being
+    these: results, gradients for random gradients of the result, parts put together for every
+    factor that its rule lets split; its arguments must stay as they are, and two runs be
+    equal. Raises DistIRError for the first one that is wrong, with the reason, or that takes
+    longer than so many seconds.
+    """
+    sources = kernel_files(module, files)
+    found: list[VerifiedKernel] = []
+    with TemporaryDirectory(prefix="distir-kernels-") as folder:
+        program = Path(folder) / "program.mlir"
+        program.write_text(_kernels_alone(module), encoding="utf-8")
+        for kernel in kernels(module).values():
+            check_rule(kernel)
+            if kernel.wrt is None:
+                answer = _checked(kernel, program, sources, seconds)
+                first, *others = answer
+                found.append(VerifiedKernel(kernel, first, *(others or [None])))
+    return found
+
+
+def _kernels_alone(module: ModuleOp) -> str:
+    """The kernels of a program, as text."""
+    return str(ModuleOp([kernel.clone() for kernel in kernels(module).values()]))
+
+
+def _checked(
+    kernel: KernelDefOp,
+    program: Path,
+    sources: Mapping[str, KernelFile],
+    seconds: float,
+) -> list[float]:
+    """The differences that a process finds. Raises DistIRError."""
+    job, answer = (program.with_name(n) for n in ("job.json", "answer.json"))
+    answer.unlink(missing_ok=True)
+    asked = {
+        "program": str(program),
+        "kernel": kernel.symbol,
+        "files": {name: str(file.path.resolve()) for name, file in sources.items()},
+        "answer": str(answer),
+    }
+    job.write_text(json.dumps(asked), encoding="utf-8")
+    what = f"kernel @{kernel.symbol} ({kernel.implementation.data})"
+    process = subprocess.Popen(
+        # -P: the current folder must not shadow modules.
+        [sys.executable, "-P", "-m", "distir.scheduling.kernel_check", str(job)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise DistIRError(
+            f"{what} is refused: its checks were not done after {seconds:g} s; it hangs, or "
+            f"needs a larger --timeout"
+        ) from error
+    finally:
+        _end(process)
+    if not answer.exists():
+        last = errors.strip().splitlines()[-1:] or ["without a message"]
+        raise DistIRError(
+            f"{what} is refused: the process that checked it ended with code "
+            f"{process.returncode}: {last[0]}"
+        )
+    found = json.loads(answer.read_text(encoding="utf-8"))
+    if "problem" in found:
+        implementation, problem = found["problem"]
+        who = "" if implementation == kernel.implementation.data else implementation
+        raise DistIRError(f"{what} is refused: {who}{': ' if who else ''}{problem}")
+    return found["differences"]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a process and all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

@@ -1,0 +1,69 @@
+"""Layer normalisation of sums; the backward computes the sum and its statistics again."""
+
+import torch
+import torch.nn.functional as F
+
+
+def add_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    shift: torch.Tensor,
+    epsilon: float = 1e-5,
+) -> torch.Tensor:
+    """The sum of two, normalised over the last dimension."""
+    return F.layer_norm(x + residual, weight.shape, weight, shift, epsilon)
+
+
+def backward(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    shift: torch.Tensor,
+    gradient: torch.Tensor,
+    epsilon: float = 1e-5,
+) -> list[torch.Tensor]:
+    """The gradients of `add_norm`."""
+    dx, dw, db = _backward(x + residual, weight, shift, gradient, epsilon)
+    return [dx, dx, dw, db]
+
+
+def bias_add_norm(
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    shift: torch.Tensor,
+    epsilon: float = 1e-5,
+) -> torch.Tensor:
+    """The sum of three, normalised over the last dimension."""
+    return F.layer_norm(x + bias + residual, weight.shape, weight, shift, epsilon)
+
+
+def bias_backward(
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    shift: torch.Tensor,
+    gradient: torch.Tensor,
+    epsilon: float = 1e-5,
+) -> list[torch.Tensor]:
+    """The gradients of `bias_add_norm`."""
+    dx, dw, db = _backward(x + bias + residual, weight, shift, gradient, epsilon)
+    return [dx, dx.sum_to_size(bias.shape), dx, dw, db]
+
+
+def _backward(
+    total: torch.Tensor,
+    weight: torch.Tensor,
+    shift: torch.Tensor,
+    gradient: torch.Tensor,
+    epsilon: float,
+) -> list[torch.Tensor]:
+    shape = list(weight.shape)
+    _, mean, scale = torch.native_layer_norm(total, shape, weight, shift, epsilon)
+    found = torch.ops.aten.native_layer_norm_backward(
+        gradient, total, shape, mean, scale, weight, shift, [True, True, True]
+    )
+    return list(found)

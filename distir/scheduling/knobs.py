@@ -1,0 +1,106 @@
+"""Knobs: values of a schedule that are chosen when it is applied, or tuned."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TypeVar
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, f64, i64
+from xdsl.ir import Attribute, SSAValue
+
+from distir.dialects.schedule import KnobOp, KnobValue
+from distir.errors import DistIRError
+
+KnobChoice = float | int | str
+"""The value of a knob."""
+
+MOST_CASES = 10_000
+"""The most combinations of knobs that another knob or a requirement may depend on."""
+
+_Case = TypeVar("_Case")
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A value that is chosen when the schedule is applied; see `Schedule.knob`."""
+
+    name: str
+    handle: SSAValue
+
+
+def knob_attribute(value: KnobChoice) -> KnobValue:
+    """Returns a value of a knob as an attribute."""
+    if isinstance(value, str):
+        return StringAttr(value)
+    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
+
+
+def knob_value(attr: Attribute) -> KnobChoice:
+    """Returns the number or text of an attribute. Raises DistIRError for another one."""
+    if isinstance(attr, IntegerAttr | FloatAttr):
+        return attr.value.data
+    if isinstance(attr, StringAttr):
+        return attr.data
+    raise DistIRError(f"{attr} is no value of a knob; give a number or a text")
+
+
+def knob_op(handle: SSAValue) -> KnobOp:
+    """Returns the op that defines a knob's handle."""
+    assert isinstance(handle.owner, KnobOp)
+    return handle.owner
+
+
+def knobs_of(
+    function: Callable[..., object], known: Mapping[str, Knob], origin: str
+) -> list[Knob]:
+    """
+    Returns the knobs that the parameters of a function name, in their order. Raises
+    DistIRError, whose message begins with `origin`, for a name that no knob has.
+    """
+    names = list(inspect.signature(function).parameters)
+    for name in names:
+        if name not in known:
+            raise DistIRError(
+                f"{origin}: the function takes {name!r}, but there is no such knob before "
+                f"this line; there are {', '.join(known) or 'none'}"
+            )
+    knobs = [known[name] for name in names]
+    count = prod(len(knob_op(knob.handle).all_values) for knob in knobs)
+    if count > MOST_CASES:
+        raise DistIRError(
+            f"{origin}: the function depends on {count} combinations of knobs, more than "
+            f"{MOST_CASES}; let it depend on fewer knobs"
+        )
+    return knobs
+
+
+def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
+    """
+    Returns what a function returns for each combination of knobs, in the order of `KnobOp`.
+    """
+    values = [map(knob_value, knob_op(knob.handle).all_values) for knob in knobs]
+    return [function(*combination) for combination in product(*values)]
+
+
+def case_number(
+    handles: Sequence[SSAValue], chosen: Mapping[SSAValue, KnobValue]
+) -> int:
+    """Returns the number of the combination of these knobs that was chosen."""
+    number = 0
+    for handle in handles:
+        values = knob_op(handle).all_values
+        number = number * len(values) + values.index(chosen[handle])
+    return number
+
+
+def possible_values(
+    op: KnobOp, chosen: Mapping[SSAValue, KnobValue]
+) -> list[KnobValue]:
+    """
+    Returns the values that a knob may have, given the values chosen for those before it.
+    """
+    return op.cases[case_number(op.earlier, chosen)]

@@ -1,0 +1,136 @@
+"""Ops that compute in 16 bits, as PyTorch's autocast chooses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    TensorType,
+    bf16,
+    f16,
+    f32,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.constants import direct_constant
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_values import onnx_element_type
+from distir.program import argument_roles, made_with
+
+TYPES: dict[str, BFloat16Type | Float16Type] = {"bf16": bf16, "f16": f16}
+"""The types that ops may be cast to."""
+
+_CASTS = frozenset(
+    f"onnx.{name}" for name in ("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul")
+)
+"""What computes in 16 bits whatever it is given."""
+
+_FOLLOWS = frozenset(
+    f"onnx.{name}"
+    for name in (
+        *("Add", "Sub", "Mul", "Div", "Max", "Min", "Neg", "Where", "Identity"),
+        *("Relu", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "Swish", "HardSwish"),
+        *("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"),
+        *("Split", "Slice", "Concat", "Dropout", "MaxPool", "AveragePool"),
+    )
+)
+"""What computes in 16 bits where all that it is given is there in these."""
+
+
+class Autocast:
+    """
+    Lets ops of one function compute in an element type of 16 bits. `low` are values of f32
+    by what they are in it, `count` the ops so far.
+    """
+
+    def __init__(self, function: FuncOp, element: BFloat16Type | Float16Type):
+        self._element = element
+        self._low: dict[SSAValue, SSAValue] = {}
+        roles = argument_roles(function)
+        self._parameters = {
+            arg
+            for arg, role in zip(function.args, roles, strict=True)
+            if role == "parameter"
+        }
+        self._casts: list[Operation] = []
+        self.count = 0
+
+    def cast(self, ops: Sequence[Operation]) -> None:
+        """
+        Casts ops, in the order of the program: products of matrices, convolutions and
+        attention, and what only passes their results on. Norms, softmax, sums and losses
+        stay in f32.
+        """
+        for op in ops:
+            if isinstance(op, OnnxOp) and (op.name in _CASTS or self._follows(op)):
+                self._replace(op)
+        for op in reversed(self._casts):
+            if op.results[0].first_use is None:
+                Rewriter.erase_op(op)
+
+    def _follows(self, op: Operation) -> bool:
+        if op.name not in _FOLLOWS:
+            return False
+        values = [value for value in op.operands if _is_f32(value)]
+        known = [value in self._low for value in values]
+        return any(known) and all(
+            k or self._is_cheap(value) for k, value in zip(known, values, strict=True)
+        )
+
+    def _is_cheap(self, value: SSAValue) -> bool:
+        """Whether a value takes the type of others: a number, or a parameter (a bias)."""
+        constant = direct_constant(value)
+        if constant is not None:
+            return np.size(constant) == 1
+        return isinstance(value, BlockArgument) and value in self._parameters
+
+    def _replace(self, op: OnnxOp) -> None:
+        operands = [self._in_low(v, op) if _is_f32(v) else v for v in op.operands]
+        types = [
+            TensorType(self._element, r.type.get_shape())
+            if _is_f32(r) and isinstance(r.type, TensorType)
+            else r.type
+            for r in op.results
+        ]
+        new = made_with(op, operands, types)
+        Rewriter.insert_op(new, InsertPoint.before(op))
+        for before, after in zip(op.results, new.results, strict=True):
+            after.name_hint = before.name_hint
+            wide = after
+            if after.type != before.type:
+                wide = self._cast(after, f32, InsertPoint.before(op), op)
+                self._low[wide] = after
+            before.replace_all_uses_with(wide)
+        Rewriter.erase_op(op)
+        self.count += 1
+
+    def _in_low(self, value: SSAValue, user: Operation) -> SSAValue:
+        if value not in self._low:
+            place = InsertPoint.before(user)
+            self._low[value] = self._cast(value, self._element, place, user)
+        return self._low[value]
+
+    def _cast(
+        self, value: SSAValue, element: Attribute, place: InsertPoint, like: Operation
+    ) -> SSAValue:
+        assert isinstance(value.type, TensorType)
+        type_ = TensorType(element, value.type.get_shape())
+        attributes = {"to": onnx_element_type(element)}
+        op = operator("Cast").build_op([value], [type_], attributes)
+        if SCOPE in like.attributes:
+            op.attributes[SCOPE] = like.attributes[SCOPE]
+        Rewriter.insert_op(op, place)
+        self._casts.append(op)
+        return op.results[0]
+
+
+def _is_f32(value: SSAValue) -> bool:
+    type_ = value.type
+    return isinstance(type_, TensorType) and isinstance(type_.element_type, Float32Type)

@@ -1,0 +1,158 @@
+"""Replaces groups of ops by users' kernels; the groups become their references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from xdsl.dialects.builtin import (
+    DictionaryAttr,
+    FloatAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+)
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from distir.dialects.constants import direct_constant, draws_random_numbers
+from distir.dialects.kernel import (
+    KernelCallOp,
+    KernelDefOp,
+    KernelResultOp,
+    kernels,
+)
+from distir.errors import DistIRError
+from distir.program import describe, made_with
+from distir.scheduling.groups import result_of
+from distir.scheduling.rewrites.outline import content_of
+from distir.scheduling.rewrites.replacement import put
+from distir.scheduling.rewrites.separate import OpGroup
+from distir.sharding.kernel_parts import check_rule, flops_of
+from distir.sharding.kernel_propagation import propagated_rule
+from distir.sharding.kernel_rule import evaluated, parse_rule
+from distir.sharding.rule import shape_of
+
+
+class KernelMaker:
+    """
+    Replaces groups by a kernel: there is one `kernel.def` for groups that are alike.
+    `given` is what the schedule says of the kernel, by the property names of
+    `schedule.kernel`.
+    """
+
+    def __init__(self, module: ModuleOp, given: Mapping[str, Attribute]):
+        self._module = module
+        self._given = given
+        self._made: dict[object, KernelDefOp] = {}
+        self._moved: dict[SSAValue, SSAValue] = {}
+
+    def replace(self, group: OpGroup) -> None:
+        """
+        Replaces a group by a call of the kernel. Raises DistIRError for a group that cannot
+        be its reference, and for a rule that is wrong for it.
+        """
+        # One group may use what another computed.
+        inputs = [self._moved.get(value, value) for value in group.inputs]
+        if len(set(inputs)) < len(inputs):
+            raise DistIRError(
+                f"two arguments of the pattern are the same value for the group that ends "
+                f"with {describe(group.ops[-1])}; find a pattern that has it as one argument"
+            )
+        reference = _reference(group.ops, inputs)
+        key = content_of(reference)
+        if key not in self._made:
+            self._made[key] = self._kernel(reference)
+        call, result = KernelCallOp.of(self._made[key], inputs), result_of(group)
+        put(group.ops, result, call)
+        self._moved[result] = call.results[0]
+
+    def _kernel(self, reference: Block) -> KernelDefOp:
+        text = self._text("rule")
+        if text.startswith("keep ") or not text:
+            rule = propagated_rule(reference).keeping(text.split()[1:])
+        else:
+            rule = parse_rule(text)
+        shapes = [shape_of(arg.type) for arg in reference.args]
+        end = reference.last_op
+        assert end is not None
+        sizes = rule.sizes(shapes, [shape_of(value.type) for value in end.operands])
+        for name in ("flops", "workspace"):
+            if self._text(name):
+                evaluated(self._text(name), sizes)
+        tolerance, options = self._given.get("tolerance"), self._given.get("options")
+        made = KernelDefOp.of(
+            self._name(),
+            self._text("implementation"),
+            str(rule),
+            Region(reference),
+            gradient=self._text("gradient") or "reference",
+            options=options if isinstance(options, DictionaryAttr) else None,
+            tolerance=tolerance.value.data
+            if isinstance(tolerance, FloatAttr)
+            else None,
+            workspace=self._text("workspace"),
+        )
+        check_rule(made)
+        flops = self._text("flops") or flops_of(reference, rule)
+        if flops:
+            made.properties["flops"] = StringAttr(flops)
+        self._module.body.block.add_op(made)
+        made.verify_()
+        return made
+
+    def _name(self) -> str:
+        wanted, known = self._text("symbol"), kernels(self._module)
+        names = (f"{wanted}_{n}" if n else wanted for n in count())
+        return next(name for name in names if name not in known)
+
+    def _text(self, name: str) -> str:
+        attribute = self._given.get(name)
+        return attribute.data if isinstance(attribute, StringAttr) else ""
+
+
+def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
+    """
+    The ops of a group, the last of which gives its result, as a block of the values that the
+    pattern named.
+    """
+    block = Block(arg_types=[value.type for value in inputs])
+    values: dict[SSAValue, SSAValue] = {}
+    for value, argument in zip(inputs, block.args, strict=True):
+        values.setdefault(value, argument)
+        argument.name_hint = value.name_hint
+        if (
+            not isinstance(value.type, TensorType)
+            or min(shape_of(value.type), default=0) < 0
+        ):
+            raise DistIRError(f"an input has type {value.type}, not that of a tensor")
+    for op in ops:
+        if draws_random_numbers(op) or (
+            op.name == "onnx.Dropout" and len(op.operands) > 1
+        ):
+            raise DistIRError(
+                f"{describe(op)} draws random numbers, which a kernel cannot be compared "
+                f"with; find a pattern without it"
+            )
+        for value in op.operands:
+            if value not in values:
+                values[value] = _constant(value, block, op)
+        copy = made_with(op, [values[v] for v in op.operands], op.result_types)
+        block.add_op(copy)
+        for before, after in zip(op.results, copy.results, strict=True):
+            after.name_hint = before.name_hint
+            values[before] = after
+    block.add_op(KernelResultOp.create(operands=[values[ops[-1].results[0]]]))
+    return block
+
+
+def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
+    """Returns a constant that ops of a group read, in their reference."""
+    if direct_constant(value) is None:
+        raise DistIRError(
+            f"{describe(op)} reads a value that the pattern has no argument for; find a "
+            f"pattern that names it, so that the kernel is given it"
+        )
+    assert isinstance(value.owner, Operation)
+    copy = value.owner.clone()
+    block.add_op(copy)
+    return copy.results[0]

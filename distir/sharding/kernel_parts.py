@@ -1,0 +1,271 @@
+"""
+What a kernel's reference computes on parts of its operands, and the proof of its rule.
+
+A factor that a rule lets split is split, and the layouts are inferred through the
+reference. The rule is right if no op of it needs communication, each stays the same op on
+its part, and the results have the layouts that the rule says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt, prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Block, Operation, SSAValue
+
+from distir.dialects.dist import Layout, Shard, with_layout
+from distir.dialects.kernel import KernelDefOp
+from distir.errors import DistIRError
+from distir.program import describe, made_with
+from distir.sharding.kernel_rule import KernelRule, parse_rule
+from distir.sharding.layout import local_type
+from distir.sharding.local import local_ops
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import (
+    Assignment,
+    Rule,
+    dim_shards,
+    inference_of,
+    layout_for,
+    rule_for,
+    shape_of,
+)
+
+_MESH = "parts"
+
+
+@dataclass(frozen=True)
+class ReferencePart:
+    """
+    What a reference computes on one device: `block` takes that device's operands, `results`
+    are its values in it; `layouts` are those of the whole results, and `forms` are the ops
+    of the reference, each with its form on the device.
+    """
+
+    block: Block
+    results: tuple[SSAValue, ...]
+    layouts: tuple[Layout, ...]
+    forms: tuple[tuple[Operation, tuple[Operation, ...]], ...]
+    split: frozenset[Operation]
+    """The ops of the reference whose work is divided."""
+
+
+def rule_of(kernel: KernelDefOp) -> Rule:
+    """
+    Returns the sharding rule of a kernel for the shapes of its reference. Raises
+    DistIRError.
+    """
+    block = kernel.reference.block
+    return parse_rule(kernel.rule.data).rule(
+        [shape_of(arg.type) for arg in block.args],
+        [shape_of(value.type) for value in kernel.result.values],
+        "" if kernel.flops is None else kernel.flops.data,
+    )
+
+
+def reference_part(
+    block: Block, rule: Rule, parts: Mapping[int, int], *, last: bool = False
+) -> ReferencePart | str:
+    """
+    Returns what a reference computes on the first device, or the `last`, if factors of the
+    rule are split into so many parts; or why that needs communication.
+    """
+    axes = tuple((f"f{factor}", count) for factor, count in parts.items())
+    mesh = Mesh(_MESH, axes, tuple(range(prod(parts.values()))))
+    coordinates = {axis: size - 1 if last else 0 for axis, size in axes}
+    assignment: Assignment = {f: (Shard(f"f{f}", None),) for f in parts}
+    whole, meshes = Layout(_MESH), {_MESH: mesh}
+    layouts: dict[SSAValue, Layout] = {}
+    arguments: list[TensorType] = []
+    for arg, dims in zip(block.args, rule.operands, strict=True):
+        assert isinstance(arg.type, TensorType)
+        layouts[arg] = layout_for(dims, rule, assignment, mesh)
+        arguments.append(with_layout(arg.type, layouts[arg]))
+    distributed = Block(arg_types=arguments)
+    local = Block(arg_types=[local_type(type_, meshes) for type_ in arguments])
+    values = dict[SSAValue, SSAValue](zip(block.args, distributed.args, strict=True))
+    local_values = dict[SSAValue, SSAValue](zip(block.args, local.args, strict=True))
+    forms: list[tuple[Operation, tuple[Operation, ...]]] = []
+    divided: set[Operation] = set()
+    for op in block.ops:
+        if op is block.last_op:
+            break
+        given = [layouts[value] for value in op.operands]
+        inferred = inference_of(rule_for(op), given, mesh)
+        if isinstance(inferred, str):
+            return f"{describe(op)}: {inferred}"
+        if any(inferred.assignment.values()):
+            divided.add(op)
+        found = inferred.results if inferred.results else (whole,) * len(op.results)
+        types = [
+            with_layout(r.type, layout) if isinstance(r.type, TensorType) else r.type
+            for r, layout in zip(op.results, found, strict=True)
+        ]
+        new = made_with(op, [values[v] for v in op.operands], types)
+        distributed.add_op(new)
+        mine = local_ops(
+            new, [local_values[v] for v in op.operands], meshes, coordinates
+        )
+        local.add_ops(mine)
+        forms.append((op, tuple(mine)))
+        for old, each, part, layout in zip(
+            op.results, new.results, mine[-1].results, found, strict=True
+        ):
+            values[old], local_values[old], layouts[old] = each, part, layout
+    end = block.last_op
+    assert end is not None
+    return ReferencePart(
+        local,
+        tuple(local_values[v] for v in end.operands),
+        tuple(layouts[v] for v in end.operands),
+        tuple(forms),
+        frozenset(divided),
+    )
+
+
+def split_problem(block: Block, rule: Rule, factor: int) -> str | None:
+    """
+    Says why a reference cannot work on parts of a factor as a rule says, however many and
+    of whichever elements; None if it can. The fewest parts are tried, and parts of one
+    element.
+    """
+    size = rule.factors[factor].size
+    counts = dict.fromkeys((smallest_divisor(size), size))
+    problems = (_problem(block, rule, factor, n) for n in counts if n > 1)
+    return next((found for found in problems if found is not None), None)
+
+
+def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
+    """Says why a reference cannot work on so many parts of a factor; None if it can."""
+    parts = {factor: count}
+    first, last = (reference_part(block, rule, parts, last=at) for at in (False, True))
+    if isinstance(first, str) or isinstance(last, str):
+        return first if isinstance(first, str) else str(last)
+    for (op, mine), (_, other) in zip(first.forms, last.forms, strict=True):
+        helpers = [form for form in mine if form is not mine[-1]]
+        if mine[-1].name != op.name or any(h.name != "onnx.Constant" for h in helpers):
+            return (
+                f"{describe(op)} on a part is not the same op "
+                f"({', '.join(form.name for form in mine)})"
+            )
+        if list(map(_content, mine)) != list(map(_content, other)):
+            return f"{describe(op)} needs to know which part it works on"
+    mesh = Mesh(_MESH, ((f"f{factor}", parts[factor]),), tuple(range(parts[factor])))
+    assignment: Assignment = {factor: (Shard(f"f{factor}", None),)}
+    reduced = rule.factors[factor].kind == "reduction"
+    for i, (dims, layout) in enumerate(zip(rule.results, first.layouts, strict=True)):
+        over = reduced or i in rule.partial_results.get(factor, ())
+        partial = [(f"f{factor}", rule.factors[factor].monoid)] if over else []
+        expected = layout_for(dims, rule, assignment, mesh, partial)
+        if layout != expected:
+            return (
+                f"result {i} has layout {_plain(layout)} then, but the rule says "
+                f"{_plain(expected)}"
+            )
+    if not any(dim_shards(d, rule, assignment, mesh) for o in rule.operands for d in o):
+        return "no operand is split with it"
+    return None
+
+
+def check_rule(kernel: KernelDefOp) -> None:
+    """
+    Proves the rule of a kernel: every factor that it lets split can be. Otherwise raises
+    DistIRError, which says what to keep.
+    """
+    what = f"kernel @{kernel.symbol}"
+    try:
+        rule = rule_of(kernel)
+    except DistIRError as error:
+        raise DistIRError(f"{what}: {error}") from error
+    named = parse_rule(kernel.rule.data)
+    for factor, name in enumerate(named.names):
+        if name in named.kept:
+            continue
+        problem = split_problem(kernel.reference.block, rule, factor)
+        if problem is not None:
+            raise DistIRError(
+                f"{what}: its rule lets {name!r} be split, but the reference cannot work on "
+                f"parts of it without communication: {problem}; keep {name!r} whole "
+                f"(`keep={' '.join(sorted(named.kept | {name}))!r}`)"
+            )
+
+
+def proved(block: Block, rule: KernelRule) -> KernelRule:
+    """Returns the rule with factors that the reference cannot be split along kept whole."""
+    shapes = [shape_of(arg.type) for arg in block.args]
+    end = block.last_op
+    assert end is not None
+    plain = rule.rule(shapes, [shape_of(value.type) for value in end.operands])
+    wrong = [
+        name
+        for factor, name in enumerate(rule.names)
+        if name not in rule.kept and split_problem(block, plain, factor) is not None
+    ]
+    return rule.keeping(wrong)
+
+
+def flops_of(block: Block, rule: KernelRule) -> str:
+    """
+    Returns the floating-point operations of a reference, as a sum of products of the
+    factors that the rule lets split; empty for one that is bound by memory.
+    """
+    shapes = [shape_of(arg.type) for arg in block.args]
+    end = block.last_op
+    assert end is not None
+    results = [shape_of(value.type) for value in end.operands]
+    plain, sizes = rule.rule(shapes, results), rule.sizes(shapes, results)
+    divided: dict[Operation, list[str]] = {}
+    for factor, name in enumerate(rule.names):
+        if name not in rule.kept and sizes[name] > 1:
+            parts = {factor: smallest_divisor(sizes[name])}
+            found = reference_part(block, plain, parts)
+            assert not isinstance(found, str), found
+            for op in found.split:
+                divided.setdefault(op, []).append(name)
+    terms: dict[tuple[str, ...], int] = {}
+    for op in block.ops:
+        flops = rule_for(op).flops
+        if flops:
+            names = tuple(divided.get(op, ()))
+            own = flops // prod(sizes[name] for name in names)
+            terms[names] = terms.get(names, 0) + own
+    return " + ".join("*".join([str(n), *names]) for names, n in terms.items())
+
+
+def smallest_divisor(size: int) -> int:
+    """The fewest parts, more than one, that so many elements can be split into evenly."""
+    return next((n for n in range(2, isqrt(size) + 1) if size % n == 0), size)
+
+
+def _content(op: Operation) -> tuple[object, ...]:
+    return op.name, tuple(op.properties.items()), tuple(op.result_types)
+
+
+def _plain(layout: Layout) -> str:
+    return str(layout).replace(f"@{_MESH}, ", "").replace(f"@{_MESH}", "")
+
+
+def parts_of(kernel: KernelDefOp, shapes: Sequence[Sequence[int]]) -> dict[int, int]:
+    """
+    Returns into how many parts each factor of a kernel is split if its operands have these
+    shapes. Raises DistIRError for shapes that are not parts of its own.
+    """
+    named = parse_rule(kernel.rule.data)
+    block = kernel.reference.block
+    results = [shape_of(value.type) for value in kernel.result.values]
+    whole = named.sizes([shape_of(arg.type) for arg in block.args], results)
+    local = KernelRule(named.operands, (), named.kept).sizes(shapes, [])
+    found: dict[int, int] = {}
+    for factor, name in enumerate(named.names):
+        if whole[name] % local[name] or (name in named.kept) > (
+            whole[name] == local[name]
+        ):
+            raise DistIRError(
+                f"kernel @{kernel.symbol}: a part with {name} = {local[name]} is none of "
+                f"its reference, which has {name} = {whole[name]}"
+            )
+        if whole[name] != local[name]:
+            found[factor] = whole[name] // local[name]
+    return found

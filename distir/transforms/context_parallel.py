@@ -1,0 +1,152 @@
+"""Attention whose queries can be split: positions beside them, keys and values in parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType, i64
+from xdsl.ir import Operation, SSAValue
+from xdsl.pattern_rewriter import (
+    PatternRewriter,
+    PatternRewriteWalker,
+    RewritePattern,
+)
+from xdsl.rewriter import InsertPoint
+
+from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_values import constant_attr
+from distir.dialects.train_ops.attention import (
+    AttentionGradOp,
+    AttentionOp,
+    FusedAttentionOp,
+)
+from distir.dialects.train_ops.causal_attention import (
+    PlacedAttentionGradOp,
+    PlacedAttentionOp,
+)
+from distir.gradients.rules.attention import kept_attention
+from distir.program import describe
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import shape_of
+
+
+@dataclass
+class TakeTrainedForm(RewritePattern):
+    """Attention of a forward program becomes the op of `train` that computes the same."""
+
+    left: list[str] = field(default_factory=list[str])
+    """Causal attention that has no such form, in words for users."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
+        if op.name != "onnx.Attention" or not isinstance(op, OnnxOp):
+            return
+        kept = kept_attention(op)
+        if kept is not None:
+            kept.attributes.update(op.attributes)
+            unused = len(op.results) - 1
+            rewriter.replace(op, kept, [kept.results[0], *[None] * unused])
+        elif op.attribute("is_causal"):
+            self.left.append(describe(op))
+
+
+class PlaceAttention(RewritePattern):
+    """Causal attention is told the positions of its queries and keys, 0, 1, 2, ..."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
+        if not isinstance(op, AttentionOp | AttentionGradOp) or op.is_causal is None:
+            return
+        new_ops = _positions(op.sizes.queries, op)
+        queries = keys = new_ops[-1]
+        if op.sizes.keys != op.sizes.queries:
+            new_ops += _positions(op.sizes.keys, op)
+            keys = new_ops[-1]
+        kind = (
+            PlacedAttentionOp if isinstance(op, AttentionOp) else PlacedAttentionGradOp
+        )
+        given = len(op.operands) - (3 if op.mask is None else 4)
+        placed = kind.create(
+            operands=[
+                *op.operands[:given],
+                queries.results[0],
+                keys.results[0],
+                *op.operands[given:],
+            ],
+            result_types=[r.type for r in op.results],
+            properties={n: p for n, p in op.properties.items() if n != "is_causal"},
+            attributes=op.attributes,
+        )
+        rewriter.replace(op, [*new_ops, placed])
+
+
+def _positions(count: int, op: Operation) -> list[Operation]:
+    """The ops that count from 0, for an op; the last one gives the numbers."""
+    scope = {n: a for n, a in op.attributes.items() if n == SCOPE}
+    number, numbers = TensorType(i64, []), TensorType(i64, [count])
+    bounds = [
+        operator("Constant").build_op(
+            [], [number], {"value": constant_attr(np.array(bound))}, scope
+        )
+        for bound in (0, count, 1)
+    ]
+    return [*bounds, operator("Range").build_op(bounds, [numbers], None, scope)]
+
+
+@dataclass
+class SplitKeys(RewritePattern):
+    """
+    Asks for the queries, keys and values of attention over a sequence of `length`, and their
+    gradients, to be split along it as `shard` says: only a device that computes with all
+    keys and values gathers them, and nobody keeps them.
+    """
+
+    mesh: Mesh
+    length: int
+    shard: Shard
+    found: int = 0
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
+        if not isinstance(op, FusedAttentionOp):
+            return
+        if (op.sizes.queries, op.sizes.keys) != (self.length, self.length):
+            return
+        self.found += 1
+        dim = 1 if op.is_packed else 2
+        for value in dict.fromkeys((op.q, op.k, op.v)):
+            constrain = self._split(value, dim, op)
+            rewriter.insert(constrain, InsertPoint.before(op))
+            for i, operand in enumerate(op.operands):
+                if operand is value:
+                    op.operands[i] = constrain.result
+        if isinstance(op, AttentionGradOp | PlacedAttentionGradOp):
+            for value in (op.dk, op.dv):
+                constrain = self._split(value, dim, op)
+                rewriter.insert(constrain, InsertPoint.after(op))
+                value.replace_uses_with_if(
+                    constrain.result, lambda use, c=constrain: use.operation is not c
+                )
+
+    def _split(self, value: SSAValue, dim: int, op: Operation) -> ConstrainOp:
+        """The request for a value that an op takes or gives."""
+        rank = len(shape_of(value.type))
+        layout = Layout(self.mesh.name).with_dim(dim, [self.shard], rank)
+        constrain = ConstrainOp(value, layout, [self.shard.axis])
+        if SCOPE in op.attributes:
+            constrain.attributes[SCOPE] = op.attributes[SCOPE]
+        return constrain
+
+
+def split_attention(
+    module: ModuleOp, mesh: Mesh, length: int, shard: Shard
+) -> tuple[int, list[str]]:
+    """
+    Lets the queries of all attention over sequences of `length` be split as `shard` says, and
+    asks for keys and values in the same parts. Gives how many there are, and the causal
+    attention that has no form which can be split, in words for users.
+    """
+    trained, split = TakeTrainedForm(), SplitKeys(mesh, length, shard)
+    for pattern in (trained, PlaceAttention(), split):
+        walker = PatternRewriteWalker(pattern, apply_recursively=False)
+        walker.rewrite_module(module)
+    return split.found, trained.left

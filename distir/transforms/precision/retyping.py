@@ -1,0 +1,275 @@
+"""Carries the element types of floats through a sequential program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    ModuleOp,
+    TensorType,
+    f32,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.constants import direct_constant
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype, onnx_element_type, tensor_type
+from distir.dialects.train_ops.checks import FLOATS
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder
+from distir.program import (
+    argument_roles,
+    describe,
+    entry_function,
+    return_op,
+    updated_arguments,
+)
+
+Float = Float16Type | BFloat16Type | Float32Type | Float64Type
+
+Wanted = Callable[[OnnxOp], Float | None]
+"""The type that an op is to compute in; None: that of its operands."""
+
+_TOGETHER = frozenset(("onnx.Attention", "onnx.Pow"))
+"""Operators whose operands may differ in type by the standard, but not in PyTorch."""
+
+
+def float_of(value: SSAValue) -> Float | None:
+    """The element type of a tensor of floats; None for other values."""
+    type_ = value.type
+    if isinstance(type_, TensorType) and isinstance(type_.element_type, FLOATS):
+        return type_.element_type
+    return None
+
+
+def widest(types: Sequence[Float]) -> Float:
+    """The type that values of these types are promoted to, as PyTorch does it."""
+    distinct = set(types)
+    if distinct == {Float16Type(), BFloat16Type()}:
+        return f32
+    return max(distinct, key=lambda t: t.bitwidth)
+
+
+class Retyping:
+    """
+    One walk through the entry function of a sequential program.
+
+    An op computes in the type that `wanted` says, or else in the widest of its operands,
+    which are cast to it; what its standard does not take in that type stays in the type
+    that it had. Values that follow from constants and integers alone keep their type and are cast where
+    they meet others; with `promoting` those that are no scalars count as operands do.
+    """
+
+    def __init__(self, module: ModuleOp, *, promoting: bool):
+        self.function: FuncOp = entry_function(module)
+        self.block = self.function.body.block
+        self._promoting = promoting
+        roles = argument_roles(self.function)
+        pairs = zip(self.block.args, roles, strict=True)
+        self._flowing: set[SSAValue] = {
+            a for a, role in pairs if role in ("parameter", "input")
+        }
+        self._far: dict[SSAValue, float] = {}
+        self._original: dict[SSAValue, Float] = {}
+        self._casts: dict[tuple[SSAValue, Attribute], SSAValue] = {}
+        self._last: Operation | None = None
+        for op in self.block.ops:
+            if isinstance(op, CallOp):
+                raise DistIRError(
+                    f"{describe(op)} is in a program whose types of floats are to change, "
+                    f"which is possible before repeated layers become functions; run "
+                    f"inline-calls first"
+                )
+
+    def run(self, wanted: Wanted) -> None:
+        """Gives every op its operands and results in the types that follow."""
+        for op in list(self.block.ops):
+            if isinstance(op, ReturnOp):
+                continue
+            if any(operand in self._flowing for operand in op.operands):
+                self._flowing.update(op.results)
+                if isinstance(op, OnnxOp) and op.name != "onnx.Cast":
+                    self._retype(op, wanted(op))
+                elif not isinstance(op, OnnxOp):
+                    self._as_before(op)
+            else:
+                self._note_far(op)
+        self._keep_updates()
+        self.function.update_function_type()
+
+    def cast(self, value: SSAValue, element: Float) -> SSAValue:
+        """The value in that type: cast once, where it is made."""
+        if float_of(value) in (None, element):
+            return value
+        key = value, element
+        if key not in self._casts:
+            self._casts[key] = self._new_cast(value, element)
+        return self._casts[key]
+
+    def begin(self, argument: SSAValue, element: Float) -> None:
+        """All that uses an argument takes it in that type."""
+        cast = self.cast(argument, element)
+        argument.replace_all_uses_with(cast)
+        assert isinstance(cast.owner, Operation)
+        cast.owner.operands[0] = argument
+        self._changed(cast, argument)
+
+    def retype(self, value: SSAValue, element: Float) -> None:
+        """Changes the type of a value where it is made."""
+        assert isinstance(value.type, TensorType)
+        type_ = tensor_type(value.type.get_shape(), element)
+        hint = value.name_hint
+        new = Rewriter.replace_value_with_new_type(value, type_)
+        new.name_hint = hint
+        self._changed(new, value)
+
+    def _changed(self, new: SSAValue, old: SSAValue) -> None:
+        self._flowing.add(new)
+        element = self._original.get(old, float_of(old))
+        assert element is not None
+        self._original[new] = element
+
+    def _new_cast(self, value: SSAValue, element: Float) -> SSAValue:
+        build = GradientBuilder(self._behind(value), _scope(value))
+        largest = float(_info(element).max)
+        array = direct_constant(value)
+        if array is not None:
+            return build.constant(_bounded(array, largest).astype(numpy_dtype(element)))
+        source = value
+        if self._far.get(value, 0.0) > largest:
+            # What masks add would become infinite, and rows that hide all would be NaN.
+            low, high = (build.scalar(sign * largest, value) for sign in (-1, 1))
+            source = build.onnx("Clip", value, low, high)
+        return build.onnx("Cast", source, to=onnx_element_type(element))
+
+    def _behind(self, value: SSAValue) -> Callable[[Operation], None]:
+        """What adds ops behind that which makes a value; arguments are cast first of all."""
+        if isinstance(value, BlockArgument):
+
+            def at_start(op: Operation) -> None:
+                point = InsertPoint.at_start(self.block)
+                if self._last is not None:
+                    point = InsertPoint.after(self._last)
+                Rewriter.insert_op(op, point)
+                self._last = op
+
+            return at_start
+        last: list[Operation] = [value.owner]  # pyright: ignore[reportAssignmentType]
+
+        def behind(op: Operation) -> None:
+            Rewriter.insert_op(op, InsertPoint.after(last[0]))
+            last[0] = op
+
+        return behind
+
+    def _retype(self, op: OnnxOp, wanted: Float | None) -> None:
+        """Casts the operands of an op, those of one type variable alike."""
+        groups: dict[str, list[int]] = {}
+        for index, operand in enumerate(op.operands):
+            variable = _variable(op, op.operand_position(index))
+            if float_of(operand) is not None and variable is not None:
+                groups.setdefault(variable, []).append(index)
+        if op.name in _TOGETHER:
+            result = next(iter(groups), "")
+            everything = [i for members in groups.values() for i in members]
+            groups = {result: everything}
+        made: dict[str, Float] = {}
+        for variable, members in groups.items():
+            target = wanted or self._common(op, members)
+            if target is None:
+                continue
+            if not all(_takes(op, op.operand_position(i), target) for i in members):
+                target = f32
+            made[variable] = target
+            for index in members:
+                op.operands[index] = self.cast(op.operands[index], target)
+        formals = op.SCHEMA.outputs
+        for index, result in enumerate(list(op.results)):
+            formal = formals[min(index, len(formals) - 1)]
+            target = made.get(formal.type_str)
+            if target is not None and float_of(result) not in (None, target):
+                self.retype(result, target)
+
+    def _common(self, op: OnnxOp, members: Sequence[int]) -> Float | None:
+        """The type that operands have in common; None where constants alone meet."""
+        values = [op.operands[index] for index in members]
+        counted = [v for v in values if v in self._flowing]
+        if counted and self._promoting:
+            counted += [v for v in values if v not in self._flowing and _is_large(v)]
+        types = [t for v in counted if (t := float_of(v)) is not None]
+        return widest(types) if types else None
+
+    def _as_before(self, op: Operation) -> None:
+        """Gives an op that no standard describes what it took before."""
+        for index, operand in enumerate(op.operands):
+            if operand in self._original:
+                op.operands[index] = self.cast(operand, self._original[operand])
+
+    def _note_far(self, op: Operation) -> None:
+        """Notes how far from zero the constants are that a value follows from."""
+        found = [self._far[v] for v in op.operands if v in self._far]
+        for result in op.results:
+            array = direct_constant(result)
+            if array is not None and float_of(result) is not None and array.size:
+                with np.errstate(invalid="ignore"):
+                    finite = np.abs(array[np.isfinite(array)].astype(np.float64))
+                found.append(float(finite.max(initial=0.0)))
+            if found and float_of(result) is not None:
+                self._far[result] = max(found)
+
+    def _keep_updates(self) -> None:
+        """Casts results that replace an argument in the next step to its type."""
+        returned = return_op(self.function)
+        for result, argument in updated_arguments(self.function).items():
+            element = float_of(self.block.args[argument])
+            if element is not None:
+                returned.operands[result] = self.cast(
+                    returned.operands[result], element
+                )
+
+
+def _scope(value: SSAValue) -> Attribute | None:
+    return (
+        value.owner.attributes.get(SCOPE)
+        if isinstance(value.owner, Operation)
+        else None
+    )
+
+
+def _info(element: Float) -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.finfo(numpy_dtype(element))
+
+
+def _bounded(array: np.ndarray[Any, Any], largest: float) -> np.ndarray[Any, Any]:
+    """Finite values that a type does not have as the nearest that it has."""
+    return np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
+
+
+def _variable(op: OnnxOp, position: int) -> str | None:
+    """The type variable of an input in an operator's schema; None if its type is given."""
+    formals = op.SCHEMA.inputs
+    formal = formals[min(position, len(formals) - 1)]
+    return None if "(" in formal.type_str else formal.type_str
+
+
+def _takes(op: OnnxOp, position: int, element: Float) -> bool:
+    """Whether an operator's standard lets an input have elements of a type."""
+    formals = op.SCHEMA.inputs
+    name = {"f16": "float16", "bf16": "bfloat16", "f32": "float", "f64": "double"}
+    wanted = f"tensor({name[str(element)]})"
+    return wanted in formals[min(position, len(formals) - 1)].types
+
+
+def _is_large(value: SSAValue) -> bool:
+    return isinstance(value.type, TensorType) and bool(value.type.get_shape())

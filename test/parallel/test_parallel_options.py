@@ -1,0 +1,90 @@
+"""Modules in other types of floats, by schedules, and after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.parallel_options import (
+    adapters_run,
+    narrow_run,
+    overflowing_run,
+    restarted,
+    schedule_refusals,
+    scheduled_run,
+    split_and_merged,
+)
+from support.ranks import run_ranks
+
+
+@pytest.mark.parametrize("options", [dict(d=2, t=2), dict(d=2, zero=3)], ids=str)
+def test_computing_in_bf16(options: dict[str, Any]) -> None:
+    """
+    bf16 rounds to 2^-8. What several layers add to that is relative to a loss of log 32,
+    which sums of 64 words average: a quarter of a rounding is left.
+    """
+    count = options["d"] * options.get("t", 1)
+    for rank in run_ranks(count, narrow_run, {"dtype": "bf16", **options}):
+        assert rank["found"] == pytest.approx(rank["expected"], rel=2**-10)
+        assert rank["found"] != pytest.approx(rank["expected"], rel=1e-7)
+        assert rank["dtypes"] == {"torch.float32"}
+        assert rank["output"] == "torch.bfloat16"
+
+
+@pytest.mark.parametrize("options", [dict(d=2), dict(p=2, d=2, k=2)], ids=str)
+def test_a_step_that_overflows_in_f16_is_computed_again(
+    options: dict[str, Any],
+) -> None:
+    scales: dict[str, int] = {}
+    for rank in run_ranks(2 * options.get("p", 1), overflowing_run, options):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-2)
+        scales |= rank["scale"]
+    assert scales["distir.optimizer.loss_scale"] < 0
+    assert scales["distir.optimizer.loss_scale_steps"] == 3
+
+
+@pytest.mark.parametrize("options", [dict(d=2, t=2), dict(d=2, zero=2)], ids=str)
+def test_merged_parameters_keep_their_names(options: dict[str, Any]) -> None:
+    count = options["d"] * options.get("t", 1)
+    given = {"schedule": split_and_merged, **options}
+    for rank in run_ranks(count, scheduled_run, given):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+        assert set(rank["names"]) == set(rank["all names"])
+        assert rank["parameters"] < 1e-5
+        assert rank["output"] < 1e-5
+        if options.get("t"):
+            assert rank["shapes"]["block.query.weight"] == (4, 8)
+            assert rank["shapes"]["block.output.weight"] == (4, 4)
+
+
+def test_what_cannot_be_asked_for_is_said(tmp_path: Path) -> None:
+    (told,) = run_ranks(1, schedule_refusals, tmp_path)
+    name, nowhere, wrong, module, dtype, kind = told
+    assert "there is no schedule '1f1bb'; choose one of" in name
+    assert "nowhere.py: No such file" in nowhere
+    assert "wrong.py, line 2" in wrong
+    assert "'nowhere'" in module and "parallel_options.py, line" in module
+    assert "there is no dtype 'f8'; choose one of bf16, f16, f32" in dtype
+    assert "torch.int64" in kind
+
+
+def test_dropout_goes_on_where_a_checkpoint_was(tmp_path: Path) -> None:
+    for rank in run_ranks(2, restarted, dict(d=2), tmp_path / "checkpoint"):
+        assert rank["read"] == pytest.approx(rank["went on"], rel=1e-6)
+        assert rank["without counter"] != pytest.approx(rank["went on"], rel=1e-3)
+        assert rank["counters read"] == [4.0]
+
+
+@pytest.mark.parametrize("options", [dict(d=2, t=2), dict(d=2, zero=3)], ids=str)
+def test_adapters_alone_are_trained(options: dict[str, Any]) -> None:
+    for rank in run_ranks(options["d"] * options.get("t", 1), adapters_run, options):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-4)
+        assert rank["trained"] == rank["graded"] and len(rank["trained"]) == 8
+        assert rank["frozen"] <= rank["same"] and len(rank["frozen"]) > 10
+        assert not rank["trained"] & rank["same"]
+        assert rank["tied"]
+        assert rank["parameters"] < 1e-5

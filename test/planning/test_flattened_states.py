@@ -1,0 +1,63 @@
+"""
+ZeRO over a number of devices that divides no dimension of some parameters: what is stored
+for these is flat, with zeros behind it, and split all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from support.pipelines import arguments_of, distributed
+from support.thoroughness import sampled
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.flattening import flattened_of
+from distir.frontends.builders import build_gpt
+from distir.interpreters.reference import run_program
+from distir.passes.differentiate import DifferentiatePass
+from distir.program import argument_attributes, entry_function, result_names
+
+OPTIONS: list[dict[str, Any]] = [
+    {"d": 3},
+    {"d": 3, "t": 2},
+    {"d": 3, "t": 2, "k": 2, "sequence_parallel": True},
+    {"d": 3, "p": 2, "k": 2},
+    {"d": 3, "checkpoint": "full", "overlap": True},
+    {"d": 5},
+]
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"clip": 0.1},
+    {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.1, "clip": 0.1},
+]
+
+
+@functools.cache
+def step(batch: int, dtype: str = "f32", **options: Any) -> ModuleOp:
+    """The training step of a GPT, of whose sizes 3 divides some and 5 none."""
+    module = build_gpt(2, 16, 4, 32, batch, 8, dtype)
+    DifferentiatePass(**options).apply(Context(), module)
+    return module
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["adamw", "sgd"])
+@pytest.mark.parametrize(
+    ("options", "zero"),
+    sampled([(options, zero) for options in OPTIONS for zero in (1, 2, 3)], 2),
+)
+def test_results_stay(
+    options: dict[str, int], zero: int, optimizer: dict[str, Any]
+) -> None:
+    batch = 2 * options["d"] * options.get("k", 1)
+    sequential = step(batch, **optimizer)
+    arguments = arguments_of(sequential)
+    expected = run_program(sequential, arguments)
+    module = distributed(sequential, **options, zero=zero)
+    assert any(map(flattened_of, argument_attributes(entry_function(module))))
+    found = run_program(module, arguments)
+    names = result_names(entry_function(sequential))
+    for name, value, other in zip(names, expected, found, strict=True):
+        np.testing.assert_allclose(other, value, 2e-4, 2e-5, err_msg=name)

@@ -1,0 +1,287 @@
+"""Training scripts on several ranks: other types of floats, schedules, restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
+
+from distir.errors import DistIRError
+from distir.parallel.parallel_module import ParallelModule
+from distir.parallel.parallelize import parallelize
+from distir.scheduling import Columns, Rows, Schedule
+from support.parallel_scripts import (
+    Options,
+    batch,
+    own_part,
+    tiny_gpt,
+    tiny_llama,
+    train,
+    train_parallel,
+    train_plainly,
+    whole,
+    worst_difference,
+)
+
+
+def narrow_run(options: Options) -> dict[str, Any]:
+    """Trains GPT-2 in 16 bits, and plainly in f32."""
+    words, _ = batch(0)
+    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    found = train_parallel(parallel, range(3))
+    dtypes = {p.dtype for p in parallel.parameters()}
+    parallel(*(own_part(parallel, part) for part in batch(0))).backward()
+    dtypes |= {p.grad.dtype for p in parallel.parameters() if p.grad is not None}
+    parallel.eval()
+    with torch.no_grad():
+        output = parallel(own_part(parallel, words)).logits
+    return {
+        "found": [loss for loss, _ in found],
+        "expected": [loss for loss, _ in train_plainly(tiny_gpt(), range(3))],
+        "dtypes": {str(dtype) for dtype in dtypes},
+        "output": str(output.dtype),
+    }
+
+
+Losses = list[tuple[float, float]]
+
+
+def both(
+    parallel: ParallelModule, plain: nn.Module, x: torch.Tensor, y: torch.Tensor
+) -> tuple[Losses, Losses]:
+    """Three steps on one batch, with the mean squared error, in parallel and plainly."""
+    parallel.train()
+    plain.train()
+    own, labels = own_part(parallel, x), own_part(parallel, y)
+    parameters = list(plain.parameters())
+    found = train(
+        parallel,
+        lambda _: parallel(own, labels),
+        parallel.clip_grad_norm_,
+        range(3),
+    )
+    expected = train(
+        plain,
+        lambda _: F.mse_loss(plain(x), y),
+        lambda norm: nn.utils.clip_grad_norm_(parameters, norm),
+        range(3),
+    )
+    return found, expected
+
+
+class Steep(nn.Module):
+    """A layer whose gradients overflow in f16 if the loss is scaled by much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A number for each row."""
+        return self.head(torch.relu(self.layer(x)))
+
+
+def overflowing_run(options: Options) -> dict[str, Any]:
+    """Trains `Steep` in f16 and plainly."""
+    x = 30 * torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    y = x.sum(1, keepdim=True)
+    parallel = parallelize(Steep(), (x,), loss="mse", dtype=torch.float16, **options)
+    plain = Steep().train()
+    found, expected = both(parallel, plain, x, y)
+    state = parallel.state_dict()
+    return {
+        "found": found,
+        "expected": expected,
+        "scale": {n: int(v) for n, v in state.items() if "loss_scale" in n},
+    }
+
+
+class Block(nn.Module):
+    """Three projections that read the same value, and one that reads them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.output = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Four numbers for each row."""
+        mixed = torch.tanh(self.query(x)) * torch.relu(self.key(x)) + self.value(x)
+        return self.output(mixed)
+
+
+class Towers(nn.Module):
+    """One block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Four numbers for each row."""
+        return self.block(x)
+
+
+def split_and_merged(s: Schedule) -> None:
+    """The projections become one layer, whose columns are split."""
+    s["block"].merge("query", "key", "value", name="qkv")
+    s["block.qkv"].split(Columns("t"))
+    s["block.output"].split(Rows("t"))
+
+
+def scheduled_run(options: Options) -> dict[str, Any]:
+    """Trains `Towers` by a schedule and plainly."""
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+    parallel = parallelize(Towers(), (x,), loss="mse", **options).train()
+    plain = Towers().train()
+    found, expected = both(parallel, plain, x, y)
+    parallel.eval()
+    with torch.no_grad():
+        output = parallel(own_part(parallel, x)) - own_part(parallel, plain(x))
+    return {
+        "found": found,
+        "expected": expected,
+        "names": [name for name, _ in parallel.named_parameters()],
+        "all names": [name for name, _ in plain.named_parameters()],
+        "parameters": worst_difference(parallel, plain),
+        "output": output.abs().max().item(),
+        "shapes": {
+            name: tuple(value.to_local().shape)
+            for name, value in parallel.state_dict().items()
+            if isinstance(value, DTensor)
+        },
+    }
+
+
+def of_no_module(s: Schedule) -> None:
+    """Speaks of a module that no model has."""
+    s["nowhere"].split(Columns("t"))
+
+
+def schedule_refusals(folder: Path) -> list[str]:
+    """What users are told of schedules and types that cannot be."""
+    x = torch.randn(8, 8)
+    (folder / "wrong.py").write_text("def schedule(s):\n    s['nowhere'].split(1)\n")
+    found: list[str] = []
+    given: list[Options] = [
+        dict(schedule="1f1bb"),
+        dict(schedule=folder / "nowhere.py"),
+        dict(schedule=folder / "wrong.py"),
+        dict(schedule=of_no_module),
+        dict(dtype="f8"),
+        dict(dtype=torch.int64),
+    ]
+    for options in given:
+        try:
+            parallelize(Towers(), (x,), loss="mse", **options)
+            found.append("nothing")
+        except DistIRError as error:
+            found.append(str(error))
+    return found
+
+
+def restarted(options: Options, folder: Path) -> dict[str, list[float]]:
+    """
+    Losses of two steps of GPT-2 with dropout behind a checkpoint: in the run that wrote it,
+    in one that read it, and in one that read all but the counter of steps.
+    """
+    words, _ = batch(0)
+
+    def made() -> tuple[Any, torch.optim.Optimizer]:
+        module = tiny_gpt(0.5)
+        parallel = parallelize(module, (words,), loss="cross_entropy", **options)
+        return parallel, torch.optim.AdamW(parallel.train().parameters(), lr=1e-2)
+
+    def steps(parallel: Any, optimizer: torch.optim.Optimizer, r: range) -> list[float]:
+        found: list[float] = []
+        for _ in r:  # on one batch, so that masks alone differ
+            loss = parallel(*(own_part(parallel, part) for part in batch(0)))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+        return found
+
+    first, optimizer = made()
+    steps(first, optimizer, range(2))
+    model, states = get_state_dict(first, optimizer)
+    state_dict_saver.save({"model": model, "optimizer": states}, checkpoint_id=folder)
+    found = {"went on": steps(first, optimizer, range(2))}
+    for name in ("read", "without counter"):
+        again, optimizer = made()
+        model, states = get_state_dict(again, optimizer)
+        state_dict_loader.load(
+            {"model": model, "optimizer": states}, checkpoint_id=folder
+        )
+        set_state_dict(
+            again, optimizer, model_state_dict=model, optim_state_dict=states
+        )
+        counters = [n for n, _ in again.named_buffers() if n.startswith("distir.")]
+        if name != "read":
+            for counter in counters:
+                again.get_buffer(counter).zero_()
+        found[name] = steps(again, optimizer, range(2))
+        found[f"counters {name}"] = [
+            float(whole(again.get_buffer(c))) for c in counters
+        ]
+    return found
+
+
+class Adapted(nn.Module):
+    """A layer that is frozen, and a product of two narrow matrices added to it (LoRA)."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(2, layer.in_features) / 4)
+        self.up = nn.Parameter(torch.randn(layer.out_features, 2) / 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of both."""
+        return self.layer(x) + F.linear(F.linear(x, self.down), self.up)
+
+
+def adapted_llama() -> nn.Module:
+    """LLaMA with a tied head and adapters on its queries and values, which alone are trained."""
+    torch.manual_seed(0)
+    model: Any = tiny_llama()
+    model.lm_head.weight = model.model.embed_tokens.weight
+    model.requires_grad_(False)
+    for layer in model.model.layers:
+        for name in ("q_proj", "v_proj"):
+            own = getattr(layer.self_attn, name)
+            setattr(layer.self_attn, name, Adapted(own))
+    return model
+
+
+def adapters_run(options: Options) -> dict[str, Any]:
+    """Trains the adapters alone, in parallel and plainly."""
+    words, _ = batch(0)
+    plain = adapted_llama()
+    before = {n: v.clone() for n, v in plain.state_dict().items()}
+    parallel = parallelize(adapted_llama(), (words,), loss="cross_entropy", **options)
+    parameters = dict(parallel.named_parameters(remove_duplicate=False))
+    head = parameters.get("lm_head.weight")
+    found = train_parallel(parallel, range(3))
+    expected = train_plainly(plain, range(3))
+    state = parallel.state_dict()
+    return {
+        "found": found,
+        "expected": expected,
+        "trained": {n for n, p in parallel.named_parameters() if p.requires_grad},
+        "graded": {n for n, v in plain.named_parameters() if v.requires_grad},
+        "same": {n for n, v in state.items() if torch.equal(whole(v), before[n])},
+        "frozen": {n for n in state if "down" not in n and "up" not in n.split(".")},
+        "tied": head is parameters.get("model.embed_tokens.weight"),
+        "parameters": worst_difference(parallel, plain),
+    }

@@ -1,0 +1,157 @@
+"""Sequences that are split through attention: the same results as on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.llama_programs import llama_step
+from support.programs import parse
+from support.training_programs import distributed, training_gpt
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
+from distir.dialects.train_ops.causal_attention import CausalAttentionOp
+from distir.frontends.builders import build_gpt
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import Simulation, simulate
+from distir.passes.differentiate import DifferentiatePass
+from distir.planning.annotations import read_notes
+
+
+def assert_same(module: ModuleOp, **options: Any) -> ModuleOp:
+    """That a distribution computes what the program does; gives it."""
+    other = distributed(module, **options)
+    arguments = random_arguments(module, 3)
+    expected, actual = run_program(module, arguments), run_program(other, arguments)
+    for a, b in zip(expected, actual, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+    return other
+
+
+def attention_step(
+    attributes: str, heads: int, groups: int, length: int = 16
+) -> ModuleOp:
+    """A step of one attention layer over 2 sequences, with heads of 4."""
+    x, y = f"tensor<2x{length}x8xf32>", f"tensor<2x{length}x{heads * 4}xf32>"
+    w, kv = f"tensor<8x{heads * 4}xf32>", f"tensor<8x{groups * 4}xf32>"
+    few = f"tensor<2x{length}x{groups * 4}xf32>"
+    module = parse(f"""
+      func.func @main(
+        %x: {x} {{dist.role = "input", dist.name = "x"}},
+        %wq: {w} {{dist.role = "parameter", dist.name = "wq"}},
+        %wk: {kv} {{dist.role = "parameter", dist.name = "wk"}},
+        %wv: {kv} {{dist.role = "parameter", dist.name = "wv"}}
+      ) -> {y} {{
+        %q = onnx.MatMul(%x, %wq) : ({x}, {w}) -> {y}
+        %k = onnx.MatMul(%x, %wk) : ({x}, {kv}) -> {few}
+        %v = onnx.MatMul(%x, %wv) : ({x}, {kv}) -> {few}
+        %y = onnx.Attention(%q, %k, %v) {{{attributes}
+            q_num_heads = {heads} : i64, kv_num_heads = {groups} : i64}}
+            : ({y}, {few}, {few}) -> {y}
+        func.return %y : {y}
+      }}""")
+    step = DifferentiatePass(loss="mse", optimizer="sgd", learning_rate=1.0)
+    step.apply(Context(), module)
+    return module
+
+
+CAUSAL = "is_causal = 1 : i64,"
+
+
+def permutes(module: ModuleOp) -> list[PermuteOp]:
+    return [op for op in module.walk() if isinstance(op, PermuteOp)]
+
+
+@pytest.mark.parametrize("order", ["contiguous", "cyclic"])
+@pytest.mark.parametrize("attributes", ["", CAUSAL, f"{CAUSAL} softcap = 2.0 : f32,"])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_attention(attributes: str, groups: int, order: str) -> None:
+    module = attention_step(attributes, heads=4, groups=groups)
+    other = assert_same(module, c=4, context_order=order)
+    # Keys and values of the forward and of the backward, and their gradients.
+    assert sum(isinstance(op, AllGatherOp) for op in other.walk()) >= 4
+    assert sum(isinstance(op, ReduceScatterOp) for op in other.walk()) == 2
+    ring = assert_same(module, c=4, context="ring", context_order=order)
+    # Three times keys and values each way, and four times their gradients.
+    assert len(permutes(ring)) == 2 * 3 + 2 * 3 + 2 * 4
+    assert not any(isinstance(op, ReduceScatterOp) for op in ring.walk())
+
+
+def test_a_ring_of_sequences_of_an_odd_length() -> None:
+    """With 5 tokens a device, the cyclic order deals out one at a time."""
+    module = attention_step(CAUSAL, heads=2, groups=1, length=15)
+    for order in ("contiguous", "cyclic"):
+        assert_same(module, c=3, context="ring", context_order=order)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"c": 2},
+        {"c": 4, "context_order": "cyclic"},
+        {"d": 2, "c": 2, "t": 2, "zero": 3},
+        {"c": 2, "t": 2, "sequence_parallel": True},
+        {"c": 2, "p": 2, "k": 2},
+        {"c": 4, "context": "ring", "context_order": "cyclic", "overlap": True},
+        {"d": 2, "c": 2, "p": 2, "k": 2, "context": "ring", "zero": 1},
+        {"d": 2, "c": 2, "p": 2, "k": 2, "zero": 1, "checkpoint": "full"},
+    ],
+    ids=str,
+)
+def test_training(options: dict[str, Any]) -> None:
+    assert_same(training_gpt(), **options)
+
+
+def test_rotary_positions() -> None:
+    """Grouped queries, rotary tables and norms of LLaMA."""
+    text = str(llama_step(1, 2, 16, width=32, heads=4, groups=2, hidden=48, vocab=64))
+    module = parse(text.replace("bf16", "f32").replace("to = 16 :", "to = 1 :"))
+    for order in ("contiguous", "cyclic"):
+        other = assert_same(module, c=4, context_order=order)
+        assert any(isinstance(op, CausalAttentionOp) for op in other.walk())
+        assert not read_notes(other)
+
+
+def test_memory_and_work_fall() -> None:
+    """
+    What a long sequence keeps falls by c; parameters stay, and without a ring a device has
+    all keys and values while it computes attention.
+    """
+
+    def simulated(c: int, **options: Any) -> Simulation:
+        module = build_gpt(1, 64, 4, 64, batch=1, seq=4096)
+        DifferentiatePass(optimizer="sgd").apply(Context(), module)
+        return simulate(distributed(module, c=c, **options))
+
+    one, four = simulated(1), simulated(4)
+    assert max(four.peak_memory_bytes) < one.peak_memory_bytes[0] * 0.35
+    assert max(four.flops) * 4 == one.flops[0]
+    ring = simulated(4, context="ring")
+    # The table of positions and its gradient stay whole.
+    kept = 2 * 4096 * 64 * 4
+    assert max(ring.peak_memory_bytes) - kept < (one.peak_memory_bytes[0] - kept) / 4
+    assert max(ring.flops) == max(four.flops)
+
+
+def test_nothing_changes_without() -> None:
+    module = training_gpt()
+    assert str(distributed(module, d=2, t=2, c=1)) == str(distributed(module, d=2, t=2))
+
+
+def test_a_window_is_left_whole() -> None:
+    x = "tensor<2x8x4xf32>"
+    heads = "q_num_heads = 2 : i64, kv_num_heads = 2 : i64, is_causal = 1 : i64"
+    module = parse(f"""
+      func.func @main(%x: {x} {{dist.role = "input", dist.name = "x"}}) -> {x} {{
+        %a = onnx.Attention(%x, %x, %x) {{{heads}}} : ({x}, {x}, {x}) -> {x}
+        %b = onnx.Attention(%a, %a, %a) {{{heads}, left_window_size = 2 : i64}}
+            : ({x}, {x}, {x}) -> {x}
+        func.return %b : {x}
+      }}""")
+    other = assert_same(module, c=2)
+    (note,) = read_notes(other)
+    assert "is computed whole on every device of axis 'c'" in note
