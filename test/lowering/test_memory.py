@@ -37,12 +37,22 @@ PLANS: dict[str, dict[str, Any]] = {
     "p2": {"p": 2, "k": 4},
     "p2-d2-zero1": {"p": 2, "k": 4, "d": 2, "zero": 1},
 }
-MET = ("gpt", "gpt_parameters", "mlp", "llama", "bert")
-OPEN = {"moe": 0.08, "resnet": 0.08}
+FURTHER = {
+    *(
+        (family, plan)
+        for family in ("moe", "resnet")
+        for plan in ("one", "d2", "checkpoint")
+    ),
+    *((family, "zero3-overlap") for family in ("mlp", "gpt_parameters")),
+    ("mlp", "t2"),
+}
 """
-Families that are not within that yet, and how far they are: einsums copy their operands, and
-callers hold the images that they pass on until the callee returns.
+What is not within that yet: einsums copy their operands, callers hold what they pass on until
+the callee returns, and parameters that are gathered early are there twice for a moment.
 """
+
+FURTHEST = 0.08
+"""How far these are."""
 
 NOT_COUNTED = {
     ("mlp", "sequence"),
@@ -55,11 +65,8 @@ NOT_COUNTED = {
 CASES = [
     (family, plan)
     for plan in PLANS
-    for family in MET
-    if (family, plan) not in NOT_COUNTED
-]
-OPEN_CASES = [
-    (family, plan) for family in OPEN for plan in ("one", "d2", "zero3", "checkpoint")
+    for family in ("gpt", "gpt_parameters", "mlp", "llama", "bert")
+    if (family, plan) not in FURTHER | NOT_COUNTED
 ]
 
 
@@ -90,11 +97,11 @@ def test_packages(family: str, plan: str, tmp_path: Path, spawner: Spawner) -> N
     assert_as_simulated(family, plan, MOST, tmp_path, spawner)
 
 
-@pytest.mark.parametrize(("family", "plan"), sampled(OPEN_CASES, 4))
+@pytest.mark.parametrize(("family", "plan"), sampled(sorted(FURTHER), 4))
 def test_what_is_further(
     family: str, plan: str, tmp_path: Path, spawner: Spawner
 ) -> None:
-    assert_as_simulated(family, plan, OPEN[family], tmp_path, spawner)
+    assert_as_simulated(family, plan, FURTHEST, tmp_path, spawner)
 
 
 def test_what_is_held(tmp_path: Path, spawner: Spawner) -> None:
