@@ -94,7 +94,7 @@ def log(line: str) -> None:
 def tests(place: Place) -> str:
     """Runs the tests that are marked `gpu`."""
     environment = {**os.environ, "DISTIR_GPU_DEVICE": "cpu" if place.dry else "cuda"}
-    command = [sys.executable, "-m", "pytest", "-q", "-rsf", "-m", "gpu", "test"]
+    command = [sys.executable, "-m", "pytest", "-rsf", "-m", "gpu", "test"]
     if place.dry:
         command[-1] = "test/lowering/test_gpu.py"
     done = subprocess.run(
@@ -104,7 +104,9 @@ def tests(place: Place) -> str:
     if done.returncode:
         log(done.stdout[-4000:])
     said = [line for line in lines if re.match(r"(SKIPPED|FAILED|ERROR)", line)]
-    summary = lines[-1].strip("= ") if lines else done.stderr[-500:]
+    counts = [line.strip("= ") for line in lines if re.search(r"\d+ \w+ in ", line)]
+    how = "nothing failed" if done.returncode == 0 else "there are failures"
+    summary = f"{how}{': ' if counts else ''}{counts[-1] if counts else ''}"
     listed = "".join(f"\n- {line}" for line in said)
     return f"`pytest -m gpu`: {summary}.\n{listed}"
 
