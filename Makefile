@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all fuzz bench lint format install clean
+.PHONY: demo test test-all fuzz bench gpu lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -27,6 +27,9 @@ fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,fil
 
 bench: install ## Measures, and writes docs/benchmarks.md; DATA= names the folder of published measurements.
 	$(BIN)/python bench/report.py $(if $(DATA),--data "$(DATA)")
+
+gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.md. DRY=1 tries it on the CPU.
+	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

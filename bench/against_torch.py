@@ -45,13 +45,19 @@ from distir.weights import save_weights
 
 @dataclass(frozen=True)
 class Row:
-    """A way to run a model: `batches` are the batches of one process that a step takes."""
+    """
+    A way to run a model: `batches` are the batches of one process that a step takes,
+    `beside` is the row whose side by hand it is compared with, if not its own. The package may
+    be `compiled`.
+    """
 
     rival: str
     options: DistributionOptions = field(default_factory=DistributionOptions)
     batches: int = 1
     needs: str = "build"
     goal: float = 1.0
+    compiled: bool = False
+    beside: str = ""
 
     @property
     def processes(self) -> int:
@@ -61,7 +67,12 @@ class Row:
 ROWS = {
     "forward": Row("eager", goal=0.97),
     "step": Row("eager, fused AdamW"),
+    "step --compile": Row("eager, fused AdamW", compiled=True, beside="step"),
     "-d 2": Row("DDP", DistributionOptions(d=2), 2),
+    "step, both compiled": Row("torch.compile, fused AdamW", compiled=True),
+    "-d 2 --compile": Row(
+        "DDP", DistributionOptions(d=2), 2, compiled=True, beside="-d 2"
+    ),
     "-d 2 --overlap": Row("DDP", DistributionOptions(d=2, overlap=True), 2),
     "-d 2 --zero 3 --overlap": Row(
         "FSDP2", DistributionOptions(d=2, zero=3, overlap=True), 2
@@ -117,7 +128,7 @@ def write(found: ImportedModel, row: Row, folder: Path, buckets: bool) -> None:
     if row.processes > 1:
         replace_cluster(module, load_cluster("cpu", row.processes))
         distribute(module, replace(options, buckets=buckets and options.d > 1))
-    write_package(module, folder)
+    write_package(module, folder, compiled=row.compiled)
     save_weights(folder / "weights.safetensors", found.weights)
 
 
@@ -127,7 +138,7 @@ def ratio(times: dict[str, Any], which: int) -> float:
     return median(mine[which] / theirs[which] for mine, theirs in pairs)
 
 
-def run(
+def compare(
     model: str, name: str, arguments: argparse.Namespace, sequential: ImportedModel
 ) -> Outcome:
     """Writes, runs and times a row. Raises DistIRError if the two sides disagree."""
@@ -141,7 +152,7 @@ def run(
             write(sequential, row, kept, arguments.buckets)
         job = {
             "model": model,
-            "row": name,
+            "row": row.beside or name,
             "folder": str(package),
             "processes": row.processes,
             "batches": row.batches,
@@ -156,7 +167,7 @@ def run(
                 ["--job", str(folder / "job.json")],
                 row.processes,
                 folder,
-                backend="gloo",
+                backend=arguments.backend,
                 timeout_s=600.0,
                 progress=None,
                 spawner=spawner,
@@ -220,6 +231,9 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=list(ROWS), help="a row; may be repeated"
     )
+    parser.add_argument(
+        "--backend", choices=("gloo", "nccl"), default="gloo", help="cores or GPUs"
+    )
     parser.add_argument("--samples", type=int, default=11, help="steps of each side")
     parser.add_argument(
         "--no-buckets",
@@ -241,7 +255,7 @@ def main() -> None:
             if key not in known:
                 known[key] = imported(benched, name, row.batches)
             try:
-                outcomes.append(run(model, name, arguments, known[key]))
+                outcomes.append(compare(model, name, arguments, known[key]))
             except DistIRError as error:
                 raise SystemExit(f"error: {model}, {name}: {error}") from error
             now = outcomes[-1]

@@ -37,13 +37,15 @@ much.
 """
 
 
-def generated(folder: Path, benched: Benched, processes: int, rank: int) -> Step:
+def generated(
+    folder: Path, benched: Benched, processes: int, rank: int, device: torch.device
+) -> Step:
     """
     Returns a step of the package, starting from the model's weights; updates stay in this
     process.
     """
     program, runtime, _ = load_package(str(folder), "generated")
-    meshes = {n: runtime.ProcessMesh(s, "cpu") for n, s in program.MESHES.items()}
+    meshes = {n: runtime.ProcessMesh(s, device.type) for n, s in program.MESHES.items()}
     own = program.RANKS[rank]
     body = own.program(meshes, own.numbers)
     given, labels = benched.inputs_and_labels(processes)
@@ -61,7 +63,7 @@ def generated(folder: Path, benched: Benched, processes: int, rank: int) -> Step
         else:
             batch = {"input": given, "label": labels}.get(spec.role)
             source = sources if batch is None else [{spec.name: batch}]
-            value = runtime.argument(spec, mesh, rank, source).clone()
+            value = runtime.argument(spec, mesh, rank, source).to(device, copy=True)
         places[spec.name] = len(held)
         held.append(value)
 
@@ -98,6 +100,7 @@ def timed(step: Step, ranks: Ranks) -> tuple[float, float, torch.Tensor | None]:
     ranks.start()
     start, cpu = time.perf_counter(), time.process_time()
     value = step()
+    ranks.synchronise()
     spent = time.perf_counter() - start
     worked = torch.tensor([time.process_time() - cpu], dtype=torch.float64)
     if ranks.size > 1:
@@ -112,14 +115,14 @@ def calls_of(step: Step) -> dict[str, int]:
     return calls.counts
 
 
-def measured(job: dict[str, Any], rank: int) -> dict[str, Any]:
+def measured(job: dict[str, Any], rank: int, device: torch.device) -> dict[str, Any]:
     """Returns the times of the two sides, step after step, and the calls that they make."""
     benched, processes = MODELS[job["model"]], job["processes"]
-    ranks = Ranks(rank, processes, torch.device("cpu"))
+    ranks = Ranks(rank, processes, device)
     # By the row: the data-parallel ones have a batch for each process.
     batches = job["batches"]
     sides = {
-        "generated": generated(Path(job["folder"]), benched, batches, rank),
+        "generated": generated(Path(job["folder"]), benched, batches, rank, device),
         "by hand": BY_HAND[job["row"]](benched),
     }
     found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
@@ -151,14 +154,18 @@ def main() -> None:
     options = parser.parse_args()
     job = json.loads(Path(options.job).read_text(encoding="utf-8"))
     torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
+    rank, device = int(os.environ["RANK"]), torch.device("cpu")
+    if options.backend == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        torch.set_default_device(device)
     dist.init_process_group(
         options.backend,
         init_method=options.init_method,
         rank=rank,
         world_size=job["processes"],
     )
-    outcome = measured(job, rank)
+    outcome = measured(job, rank, device)
     if rank == 0:
         Path(job["output"]).write_text(json.dumps(outcome), encoding="utf-8")
     dist.barrier()

@@ -81,6 +81,13 @@ def training(benched: Benched) -> Step:
     return _training(benched.module(), *benched.inputs_and_labels(1))[0]
 
 
+def compiled(benched: Benched) -> Step:
+    """A training step on one process, with the module through `torch.compile`."""
+    given, labels = benched.inputs_and_labels(1)
+    module: Any = torch.compile(benched.module(), dynamic=False)
+    return _training(module, given, labels)[0]
+
+
 def data_parallel(benched: Benched) -> Step:
     """Returns a step with DistributedDataParallel."""
     from torch.nn.parallel import DistributedDataParallel
@@ -112,7 +119,7 @@ def tensor_parallel(benched: Benched) -> Step:
     assert benched.split is not None
     given, labels = benched.inputs_and_labels(1)
     module = benched.module()
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh(torch.get_default_device().type, (2,))
     parallelize_module(module, mesh, benched.split(module))
     return _training(module, given, labels)[0]
 
@@ -129,7 +136,7 @@ def pipelined(benched: Benched) -> Step:
     whole, rank = benched.module(), dist.get_rank()
     tied = benched.tied(whole)
     module = benched.cut(whole, rank)
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+    stage = PipelineStage(module, rank, 2, torch.get_default_device())
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
     optimizers = adamw(list(module.parameters()))
 
@@ -152,6 +159,7 @@ def pipelined(benched: Benched) -> Step:
 BY_HAND: dict[str, Callable[[Benched], Step]] = {
     "forward": forward,
     "step": training,
+    "step, both compiled": compiled,
     "-d 2": data_parallel,
     "-d 2 --overlap": data_parallel,
     "-d 2 --zero 3 --overlap": fully_sharded,

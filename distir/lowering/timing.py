@@ -70,9 +70,14 @@ Timing = list[list[float]]
 
 @dataclass(frozen=True)
 class Timings:
-    """The timings of packages, with the name of the device and its memory in bytes."""
+    """
+    The timings of packages, with the name of the device and its memory in bytes. `peaks` are
+    the bytes that each package is given at most, on the process with the most; 0 where none
+    are counted, on the CPU.
+    """
 
     times: list[Timing]
+    peaks: list[int]
     device: str
     memory: int
 
@@ -135,4 +140,4 @@ def time_packages(
         except (OSError, ValueError) as error:
             raise DistIRError(f"the timing left no result: {error}") from error
         device = found["device"]
-        return Timings(found["times"], device["name"], device["memory"])
+        return Timings(found["times"], found["peaks"], device["name"], device["memory"])

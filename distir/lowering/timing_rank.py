@@ -152,6 +152,24 @@ class Ranks:
         return found.tolist()
 
 
+def peak_memory(body: TimedBody, ranks: Ranks) -> int:
+    """
+    The bytes that PyTorch's allocator gives out at most for the arguments of a program and a
+    call of it, on the rank where that is most; 0 on the CPU, where none counts them.
+    """
+    if ranks.device.type != "cuda":
+        return 0
+    ranks.synchronise()
+    before = torch.cuda.memory_allocated(ranks.device)
+    torch.cuda.reset_peak_memory_stats(ranks.device)
+    (arguments, *_) = body.arguments()
+    body.body.main(*arguments)
+    body.collectives.finish_sends()
+    ranks.synchronise()
+    own = torch.cuda.max_memory_allocated(ranks.device) - before
+    return round(ranks.largest([float(own)])[0])
+
+
 def timed_calls(body: TimedBody, sets: list[list[Argument]], ranks: Ranks) -> float:
     """Returns the seconds per call, for `body.calls` calls in a row."""
     main, finish = body.body.main, body.collectives.finish_sends
@@ -259,6 +277,7 @@ def main() -> None:
     with torch.inference_mode():
         for body in bodies:
             body.connect(known)
+        peaks = [peak_memory(body, ranks) for body in bodies]
         for round_ in range(job["settings"]["rounds"]):
             if job["settings"]["in_turn"]:
                 times = time_in_turn(bodies, ranks, job["settings"])
@@ -271,7 +290,8 @@ def main() -> None:
                 every.append(own)
             runtime.report(f"round {round_ + 1} of {job['settings']['rounds']} done")
     if rank == 0:
-        output = {"times": found, "device": described(device, job["ranks"])}
+        about = described(device, job["ranks"])
+        output = {"times": found, "peaks": peaks, "device": about}
         Path(options.output).write_text(json.dumps(output), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()

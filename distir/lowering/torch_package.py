@@ -68,8 +68,8 @@ def write_package(
     helpers: Sequence[str] = (),
     *,
     evaluation: bool = False,
-    kernels: Sequence[Path] = (),
     compiled: bool = False,
+    kernels: Sequence[Path] = (),
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
@@ -80,10 +80,10 @@ def write_package(
     `manifest.json`, which names the arguments, the results and the weights file. `helpers`
     are further modules that the caller needs. A training step takes its learning rate and
     weight decay as arguments (`add-step-settings`); with `evaluation` the package also
-    holds its forward program, in files of its own. `kernels` are files of users' kernels,
-    which the package may contain copies of (`kernel_files`). If it is `compiled`, methods
-    that call no others go through `torch.compile`. Raises DistIRError for programs that
-    have no torch lowering; nothing is written then.
+    holds its forward program, in files of its own. If it is `compiled`, `torch.compile` makes
+    kernels of its methods, except those that call others. `kernels` are files of users'
+    kernels, which the package may contain copies of (`kernel_files`). Raises DistIRError for
+    programs that have no torch lowering; nothing is written then.
     """
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))

@@ -67,6 +67,7 @@ def to_numpy(value: Any) -> Any:
         return [to_numpy(v) for v in value]
     if value is None or not isinstance(value, torch.Tensor):
         return value
+    value = value.cpu()
     if value.dtype in _BACK:
         carrier, dtype = _BACK[value.dtype]
         flat = value.contiguous().reshape(-1).view(_CARRIERS[carrier])
@@ -97,17 +98,24 @@ def _executed(name: str, text: str, **given: Any) -> types.ModuleType:
     return module
 
 
-def run_here(module: ModuleOp, values: Sequence[Any]) -> list[Any]:
-    """Runs a program of one process in this process."""
+def run_here(module: ModuleOp, values: Sequence[Any], device: str = "cpu") -> list[Any]:
+    """Runs a program of one process in this process, on a device."""
     program = load_program(program_source(module))
     (rank,) = program.RANKS
-    body = rank.program({}, rank.numbers)
-    with torch.inference_mode():
-        results = body.main(*(to_torch(v) for v in values))
+    with torch.inference_mode(), torch.device(device):
+        body = rank.program({}, rank.numbers)
+        results = body.main(*(_on(to_torch(v), device) for v in values))
     if not isinstance(results, tuple):
         results = (results,)
     types = entry_function(module).function_type.outputs
     return [_narrowed(to_numpy(r), t) for r, t in zip(results, types, strict=True)]
+
+
+def _on(value: Any, device: str) -> Any:
+    """A tensor, or a list of tensors, on a device."""
+    if isinstance(value, list):
+        return [_on(v, device) for v in value]
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _narrowed(value: Any, type_: Attribute) -> Any:

@@ -102,7 +102,7 @@ _BUILDERS: dict[str, Callable[[], ModuleOp]] = {
     "gpt_parameters": lambda: build_gpt(
         layers=4, d_model=256, heads=8, vocab=512, batch=8, seq=16
     ),
-    "mlp": lambda: build_mlp(layers=6, d_model=128, batch=128),
+    "mlp": lambda: build_mlp(layers=6, d_model=256, batch=128),
     "moe": lambda: build_moe(
         layers=4, d_model=64, heads=4, experts=4, vocab=256, batch=8, seq=32
     ),
@@ -110,7 +110,6 @@ _BUILDERS: dict[str, Callable[[], ModuleOp]] = {
     "bert": _bert,
     "resnet": _resnet,
 }
-FAMILIES = tuple(_BUILDERS)
 
 
 @functools.cache

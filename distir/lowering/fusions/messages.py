@@ -122,7 +122,7 @@ def _listed(call: Call, values: Sequence[SSAValue]) -> str:
 
 
 def fuse_messages(module: ModuleOp) -> None:
-    """Makes one op of all collectives in one message, in every function."""
+    """Makes one op of the collectives of each message, in every function."""
     entry, memory = entry_function(module), SharedMemory.of(module)
     for op in list(entry.body.block.ops):
         if isinstance(op, AllGatherOp) and not op.is_joined and not op.is_asynchronous:

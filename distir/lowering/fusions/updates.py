@@ -40,12 +40,9 @@ OVERWRITTEN, REUSED, KEPT = "overwritten", "reused", "kept"
 class UpdatesOp(IRDLOperation):
     """
     Several updates that differ in their tensors alone, by one call of the helper `function`
-    with these `settings` (Python text). Operands are `lists` lists of equally many tensors,
-    one list behind the other: parameters, gradients, then the optimizer's states; at last the
-    number of steps, where updates need it, and the settings that are operands, which `given`
-    names. Results are the lists of new parameters and states. `in_place` says of each of these
-    what becomes of the operands that it replaces: `overwritten` are arguments of the program,
-    `reused` is memory that nobody else needs, and `kept` is what must stay as it is.
+    with these `settings` (Python text). `in_place` says of each list of results what becomes of
+    the operands that it replaces: `overwritten` are arguments of the program, `reused` is
+    memory that nobody else needs, and `kept` is what must stay as it is.
 
     Operands are `lists` lists of equally many tensors, one list behind the other:
     parameters, gradients, then the optimizer's states; then the number of steps, if updates

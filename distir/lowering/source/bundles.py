@@ -1,5 +1,6 @@
 """
-Values that always travel together become one: a list that a function returns or takes.
+Bundles values that always travel together into one: a list that a function returns or
+takes.
 
 Everything that a layer's forward saves for its backward is a result and an argument of its
 own. If the same calls take all of them, they are packed once, in the function that computes
@@ -51,7 +52,7 @@ BUNDLE = "saved"
 
 @irdl_op_definition
 class PackOp(IRDLOperation):
-    """One value for several, in memory only: a list of Python."""
+    """Packs several values into one, a Python list. The op exists in memory only."""
 
     name = "torch.pack"
 
@@ -71,8 +72,8 @@ def _tuple(values: Sequence[SSAValue]) -> TupleType:
 @irdl_op_definition
 class UnpackOp(IRDLOperation):
     """
-    The values that a `torch.pack` made one of. It `releases` the bundle if nobody looks into
-    that any more: the list becomes empty.
+    Unpacks the values of a `torch.pack`. It `releases` the bundle if nobody looks into that
+    any more: the list becomes empty.
     """
 
     name = "torch.unpack"

@@ -28,8 +28,8 @@ from distir.transforms.repeats.naming import VARYING
 
 def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
     """
-    Returns the results that are written over arguments, with the index of the argument that each
-    overwrites.
+    Returns the results that are written over arguments, with the index of the argument that
+    each overwrites.
     """
     return {
         result: operand.index

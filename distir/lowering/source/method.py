@@ -85,7 +85,7 @@ class Method:
     def _frees(self, argument: BlockArgument) -> bool:
         """
         Whether an argument is deleted behind its last use: a tensor that a caller may have
-        given away. Who calls the program keeps what it gives.
+        given away. The caller of the program keeps what it gives.
         """
         return (
             self.function is not self.writer.program.entry

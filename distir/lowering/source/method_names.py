@@ -28,7 +28,7 @@ class MethodNames:
     The `ValueNames` of a method's ops, in a class whose names are `writer`.
 
     - `plan`: the method's statements;
-    - `variables`: the local variables, arguments that die among them, that hold one value each;
+    - `variables`: the local variables that hold one value each, with arguments that are deleted;
     - `expressions`: what stands for a value, such as a variable or a member;
     - `popped`: lists whose elements are removed one by one, until they are empty.
     """
@@ -83,6 +83,5 @@ class MethodNames:
         return value if held is None else held[0]
 
     def plural(self, value: SSAValue) -> str:
-        """Returns what to call a list of such values."""
         hint = sanitized(self.writer.hint(value)) or "value"
         return hint if hint.endswith(("s", "ed")) else f"{hint}s"

@@ -5,6 +5,8 @@ If a tensor dimension is split over a group in runs of `run` elements, element i
 member (i // run) % size; `run=None` is the contiguous split.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
@@ -89,8 +91,8 @@ def keep_shard(x, group, dim, run=None):
 
 class Arriving:
     """
-    A tensor on its way: `handles` are of the operations that bring it, `finish` makes it of
-    what they bring; `read` is what they read meanwhile.
+    A tensor in flight: `handles` are those of the operations that bring it, `finish` makes
+    the tensor of what they bring; `read` is what they read meanwhile.
     """
 
     def __init__(self, handles, finish, read=None):
@@ -99,7 +101,7 @@ class Arriving:
         self.read = read
 
     def wait(self):
-        """The tensor, when it is there; it is given once, and not held here any more."""
+        """Waits for the tensor and returns it, once: it is not held here any more."""
         for handle in self.handles:
             handle.wait()
         finish = self.finish
@@ -202,11 +204,10 @@ def start_permute(x, group, shift=1):
         dist.P2POp(dist.isend, packed, target),
         dist.P2POp(dist.irecv, received, source),
     ]
-    dtype, shape = x.dtype, x.shape
     # What is sent stays in memory until it is with its receiver.
     return Arriving(
         dist.batch_isend_irecv(transfers),
-        lambda: _unpacked(received, dtype, shape),
+        partial(_unpacked, received, x.dtype, x.shape),
         packed,
     )
 

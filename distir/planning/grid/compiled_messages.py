@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Block
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.dist import JOINED
+from distir.dialects.dist import JOINED, layout_of
 from distir.interpreters.simulator.engine.compiled import NOWHERE, CompiledOp
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
@@ -47,7 +47,10 @@ class Messages:
         return [step for group in order for step in group]
 
     def _one_message(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
-        """These steps with what each occupies in one message: their types decide."""
+        """
+        Returns these steps with what each occupies when all travel in one message; that
+        depends on their types.
+        """
         block = Block(arg_types=[step.op.operands[0].type for step in steps])
         for step, source in zip(steps, block.args, strict=True):
             # Several steps may be of the same op.
@@ -65,13 +68,15 @@ class Messages:
             own = transfers_of(op, self.device_map)
             assert own is not None and isinstance(op, CollectiveOp)
             size = buffer_bytes(op, self.device_map)
+            layout = layout_of(op.results[0])
+            mesh = layout.mesh if layout is not None else None
             found.append(
                 replace(
                     step,
                     transfers=own,
                     issue=max(t.issue for t in own),
                     positions=step.results[0].positions if size else NOWHERE,
-                    workspace=size,
+                    workspace=self.device_map.allocated(size, mesh) if size else 0,
                 )
             )
         return found

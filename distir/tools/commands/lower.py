@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the package of a training step evaluate too (main.py --eval-every)",
     )
-    add_kernels(parser)
     parser.add_argument(
         "--compile",
         action="store_true",
@@ -41,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count the memory that the package's processes hold at most, without needing "
         "it, beside what `distir simulate` says",
     )
+    add_kernels(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.output,
             weights,
             evaluation=arguments.evaluation,
-            kernels=arguments.kernels,
             compiled=arguments.compile,
+            kernels=arguments.kernels,
         )
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(

@@ -67,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop the ranks after that long, in a training after that long without a "
         "new step (default 600)",
     )
-    add_kernels(parser)
     parser.add_argument(
         "--compile",
         action="store_true",
         help="let PyTorch's compiler (torch.compile) make kernels of the layers, which "
         "takes a while in the first step",
     )
+    add_kernels(parser)
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",
@@ -306,8 +306,8 @@ def executed(
                 folder,
                 file,
                 evaluation=evaluates,
-                kernels=arguments.kernels,
                 compiled=arguments.compile,
+                kernels=arguments.kernels,
             )
         with progress("running"):
             return run_package(

@@ -264,13 +264,15 @@ class Compiler:
         if transfers is not None:
             is_collective = isinstance(op, collective.CollectiveOp)
             size = buffer_bytes(op, self.device_map) if is_collective else 0
+            layout = layout_of(op.results[0])
+            mesh = layout.mesh if layout is not None else None
             return CompiledOp(
                 op,
                 operands,
                 results[0].positions if size else NOWHERE,
                 defined,
                 transfers=transfers,
-                workspace=size,
+                workspace=self.device_map.allocated(size, mesh) if size else 0,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
                 # An all-reduce works on a copy, its result.

@@ -48,9 +48,12 @@ def _lies_in_order(op: CollectiveOp) -> bool:
     sides = layout_of(op.source), layout_of(op.result)
     dims = [layout.dims for layout in sides if layout is not None]
     part, whole = max(dims, key=_axes), min(dims, key=_axes)
+    if not part:
+        return True
     before = whole[0] if whole else ()
     others = whole[1:] or ((),) * (len(part) - 1)  # no dimensions: nothing is split
-    return part[1:] == others and all(run is None for _, run in part[0][len(before) :])
+    runs = [run for _, run in part[0][len(before) :]]
+    return part[1:] == others and not any(runs)
 
 
 def _axes(dims: Sequence[Sequence[object]]) -> int:

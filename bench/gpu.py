@@ -1,0 +1,275 @@
+"""
+`make gpu`: everything that needs a GPU, on the 1 to 8 of this machine, written to docs/gpu.md.
+
+    python bench/gpu.py [--dry-run] [--only tests ...]
+
+- `tests`: those that are marked `gpu`: kernels and gradients in f32 and bf16, ranks over NCCL;
+- `calibrate`: what `distir calibrate` measures, with the part that its fits leave unexplained;
+- `programs`: time and memory of 30 programs, predicted from that profile and measured;
+- `pytorch`: generated programs beside PyTorch by hand, eager and compiled.
+
+What the machine has too few GPUs for is skipped and named. `--dry-run` takes the same way
+through the code on the CPU, with gloo, and fewer programs; its numbers say nothing about GPUs, and
+the document says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+import torch
+from against_torch import ROWS, Outcome, as_table, compare, imported
+from cpu_programs import MODELS, Case, Model
+from report import table
+from torch_models import MODELS as BENCHED
+
+from distir.errors import DistIRError
+from distir.interpreters.simulator import Simulation, simulate
+from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
+from distir.lowering.memory import count_memory
+from distir.lowering.timing import (
+    TimedPackage,
+    TimingSettings,
+    time_packages,
+    timing_spawner,
+    typical,
+)
+from distir.lowering.torch_package import write_package
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "gpu.md"
+TIMING = TimingSettings(rounds=1, warm_up=2, samples=5)
+PROGRAMS = 30
+LARGER = (
+    Model(8, 2048, 512),
+    Model(4, 4096, 1024),
+    Model(4, 1024, 8, heads=16, vocab=16384, seq=512),
+    Model(8, 1024, 16, heads=16, vocab=32768, seq=256),
+    Model(4, 2048, 8, heads=16, vocab=32768, seq=512),
+)
+"""Models that a GPU has something to do with."""
+WAYS = ("d=2", "d=2 zero=1", "d=2 zero=3", "d=2 checkpoint", "t=2", "p=2 k=4")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it all runs: on `devices` GPUs, or on cores in a dry run."""
+
+    dry: bool
+    devices: int
+
+    @property
+    def backend(self) -> str:
+        return "gloo" if self.dry else "nccl"
+
+    @property
+    def name(self) -> str:
+        if self.dry:
+            return "a dry run on the CPU"
+        return f"{self.devices} x {torch.cuda.get_device_name(0)}"
+
+    @cached_property
+    def machine(self) -> MeasuredMachine:
+        """This machine as `distir calibrate` measures it."""
+        rounds = 1 if self.dry else 3
+        settings = Settings(self.backend, min(2, self.devices), "f32", rounds)
+        return calibrate(settings, log)
+
+
+def log(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def tests(place: Place) -> str:
+    """Runs the tests that are marked `gpu`."""
+    environment = {**os.environ, "DISTIR_GPU_DEVICE": "cpu" if place.dry else "cuda"}
+    command = [sys.executable, "-m", "pytest", "-rsf", "-m", "gpu", "test"]
+    if place.dry:
+        command[-1] = "test/lowering/test_gpu.py"
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode:
+        log(done.stdout[-4000:])
+    said = [line for line in lines if re.match(r"(SKIPPED|FAILED|ERROR)", line)]
+    counts = [line.strip("= ") for line in lines if re.search(r"\d+ \w+ in ", line)]
+    how = "nothing failed" if done.returncode == 0 else "there are failures"
+    summary = f"{how}{': ' if counts else ''}{counts[-1] if counts else ''}"
+    listed = "".join(f"\n- {line}" for line in said)
+    return f"`pytest -m gpu`: {summary}.\n{listed}"
+
+
+def calibration(place: Place) -> str:
+    """What was measured of the machine."""
+    machine = place.machine
+    residuals = sorted(machine.residuals, key=lambda r: -r.mean)
+    rows = [
+        [r.name, str(r.samples), f"{r.mean:.1%}", f"{r.largest:.1%}"] for r in residuals
+    ]
+    peaks = ", ".join(f"{n}: {x / 1e12:.3g}" for n, x in machine.peak_flops.items())
+    return (
+        f"{machine.name}: {peaks} TFLOP/s, {machine.memory_bandwidth / 1e9:.4g} GB/s, "
+        f"{machine.memory / 1e9:.3g} GB.\n\n"
+        + table(["what", "measurements", "mean error", "largest"], rows)
+    )
+
+
+def chosen(place: Place) -> list[Case]:
+    """The programs to predict and to run."""
+    if place.dry:
+        return [Case(MODELS[0], "d=2"), Case(MODELS[4], "t=2"), Case(MODELS[4], "d=2")]
+    ways = WAYS if place.devices > 1 else ()
+    found = [Case(model, way) for model in LARGER for way in ways]
+    return found[:PROGRAMS]
+
+
+def programs(place: Place) -> str:
+    """Predicted and measured time and memory."""
+    if place.devices < 2:
+        return (
+            "Skipped: the programs are for two devices, and this machine has one GPU."
+        )
+    cases, machine = chosen(place), place.machine
+    cluster, profile = machine.cluster(), machine.profile()
+    rows: list[list[str]] = []
+    ratios: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory(prefix="distir-") as name, timing_spawner() as own:
+        simulations: list[Simulation] = []
+        for i, case in enumerate(cases):
+            module = case.distributed(case.model.training_step(), cluster)
+            simulations.append(simulate(module, profiles=[profile]))
+            write_package(module, Path(name) / str(i))
+        packages = [
+            TimedPackage(Path(name) / str(i), below=case.model.vocab or 2)
+            for i, case in enumerate(cases)
+        ]
+        timings = time_packages(
+            packages, 2, TIMING, spawner=own, backend=place.backend, progress=log
+        )
+        for i, (case, simulation) in enumerate(zip(cases, simulations, strict=True)):
+            peak = timings.peaks[i]
+            if place.dry:  # nobody counts on the CPU
+                counted = count_memory(packages[i].folder, spawner=own)
+                peak = max(memory.peak for memory in counted)
+            spent, predicted = typical(timings.times[i]), simulation.step_time_s
+            memory = max(simulation.peak_memory_bytes)
+            ratios.append((predicted / spent, memory / peak))
+            rows.append(
+                [
+                    case.model.name,
+                    case.distribution,
+                    f"{predicted * 1e3:.2f}",
+                    f"{spent * 1e3:.2f}",
+                    f"{memory / 1e6:.1f}",
+                    f"{peak / 1e6:.1f}",
+                    f"{memory / peak:.3f}",
+                ]
+            )
+    how = "`count_memory`" if place.dry else "`torch.cuda.max_memory_allocated`"
+    head = ["model", "distribution", "predicted ms", "measured ms"]
+    head += ["predicted MB", "measured MB", "predicted / measured"]
+    return (
+        f"{len(rows)} programs on two devices; memory by {how}. Medians of predicted over "
+        f"measured: time {median(r[0] for r in ratios):.2f}, memory "
+        f"{median(r[1] for r in ratios):.3f}.\n\n{table(head, rows)}"
+    )
+
+
+def beside_pytorch(place: Place) -> str:
+    """Generated programs beside PyTorch by hand."""
+    arguments = argparse.Namespace(
+        samples=3 if place.dry else 21,
+        backend=place.backend,
+        buckets=True,
+        keep=None,
+    )
+    outcomes: list[Outcome] = []
+    skipped: list[str] = []
+    names = ["step"] if place.dry else list(ROWS)
+    for model in ("gpt2",) if place.dry else BENCHED:
+        for name in names:
+            row, benched = ROWS[name], BENCHED[model]
+            if getattr(benched, row.needs) is None:
+                continue
+            if row.processes > place.devices:
+                skipped.append(f"{model} `{name}` needs {row.processes} devices")
+                continue
+            log(f"{model}, {name}")
+            found = imported(benched, name, row.batches)
+            try:
+                outcomes.append(compare(model, name, arguments, found))
+            except DistIRError as error:
+                skipped.append(f"{model} `{name}`: {error}")
+    notes = "".join(f"\n- not compared: {each}" for each in skipped)
+    return f"{as_table(outcomes)}\n{notes}"
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Place], str]]] = {
+    "tests": ("Tests", tests),
+    "calibrate": ("What the machine reaches", calibration),
+    "programs": ("Predicted and measured", programs),
+    "pytorch": ("Beside PyTorch by hand", beside_pytorch),
+}
+
+
+def document(place: Place, names: Sequence[str]) -> str:
+    """The whole text."""
+    parts = ["# GPUs\n", "`make gpu` writes this page (`bench/gpu.py`).\n"]
+    if place.dry:
+        parts.append(
+            "**No GPU has run this yet.** What follows is a dry run of the same code on the "
+            "CPU with gloo, with fewer programs: it shows that the command works, and its "
+            "numbers say nothing about GPUs. Not run on a GPU: kernels and gradients in f32 "
+            "and bf16, NCCL, `distir calibrate --backend nccl`, predicted against measured "
+            "time and memory, Triton's kernels of compiled packages.\n"
+        )
+    else:
+        parts.append(f"Measured on {place.name}, PyTorch {torch.__version__}.\n")
+    left = [name for name in SECTIONS if name not in names]
+    if left:
+        parts.append(f"Left out of this run: {', '.join(left)}.\n")
+    for name in names:
+        title, section = SECTIONS[name]
+        log(title)
+        parts.append(f"## {title}\n\n{section(place).strip()}\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, with gloo")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--print", action="store_true", help="do not write docs/gpu.md")
+    arguments = parser.parse_args()
+    count = torch.cuda.device_count()
+    if not count and not arguments.dry_run:
+        raise SystemExit(
+            "error: this machine has no GPU that PyTorch can use, so that nothing was run; "
+            "`make gpu DRY=1` tries the same on the CPU"
+        )
+    place = Place(arguments.dry_run, 2 if arguments.dry_run else min(count, 8))
+    try:
+        text = document(place, arguments.only or list(SECTIONS))
+    except DistIRError as error:
+        raise SystemExit(f"error: {error}") from error
+    if arguments.print:
+        print(text)
+    else:
+        DOCUMENT.write_text(text, encoding="utf-8")
+        log(f"wrote {DOCUMENT}")
+
+
+if __name__ == "__main__":
+    main()
