@@ -189,6 +189,7 @@ class KindOp(IRDLOperation):
         allocation_block: int | None = None,
         library_memory: int | None = None,
         communicator_memory: int | None = None,
+        host_bandwidth: float | None = None,
     ):
         optional = {
             "allocation_block": allocation_block,
@@ -211,6 +212,11 @@ class KindOp(IRDLOperation):
                     for name, value in optional.items()
                     if value is not None
                 },
+                **(
+                    {}
+                    if host_bandwidth is None
+                    else {"host_bandwidth": FloatAttr(host_bandwidth, 64)}
+                ),
             }
         )
 

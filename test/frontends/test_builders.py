@@ -113,7 +113,7 @@ def test_heads_must_divide_the_width():
 
 
 def test_unknown_dtype():
-    with pytest.raises(DistIRError, match="no dtype 'f8'; choose one of f16"):
+    with pytest.raises(DistIRError, match="no dtype 'f8'; choose one of bf16, f16"):
         build_gpt(**GPT, dtype="f8")
     with pytest.raises(DistIRError, match="no dtype"):
         build_mlp(2, 8, 2, "float32")

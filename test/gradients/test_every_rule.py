@@ -41,8 +41,12 @@ def every_case() -> list[GradientCase]:
     return found
 
 
+ELSEWHERE = {"train.ghost_batch_norm"}
+"""Rules of which a case cannot be: test/passes/test_batch_statistics.py has this one."""
+
+
 def test_every_registered_rule_has_a_case():
-    covered = set(cases_by_rule())
+    covered = set(cases_by_rule()) | ELSEWHERE
     # Another test may have registered rules of a dialect of its own.
     rules = {n for n in registered_rules() if n.startswith(("onnx.", "train."))}
     assert rules and rules <= covered, sorted(rules - covered)

@@ -58,6 +58,7 @@ def cluster(
         memory_bandwidth=bandwidth,
         peak_flops={"default": peak},
         launch_latency=launch,
+        host_bandwidth=1e9,
     )
     links = [
         LinkOp(

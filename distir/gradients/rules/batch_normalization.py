@@ -59,8 +59,13 @@ def ghost_batch_normalization(
 ) -> Gradients:
     """
     The gradients of ghost batch normalisation, from the input, the scale and the
-    statistics.
+    statistics. Raises DistIRError where a loss depends on the statistics.
     """
+    if any(g is not None for g in gradients[1:]):
+        raise DistIRError(
+            f"{describe(op)} has no gradient rule for its statistics; a loss cannot depend "
+            f"on them"
+        )
     dy = gradients[0]
     assert dy is not None
     fused = GhostBatchNormGradOp(

@@ -66,6 +66,8 @@ def _cut(
     leave: the parts, and between them what stays together. None if this is no list of
     factors.
     """
+    if not size:  # nothing to cut
+        return None
     pieces: list[tuple[int, Dim | None]] = [(size, None)]
     for block, (_, parts, run) in splits:
         if parts == 1:
