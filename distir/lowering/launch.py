@@ -207,7 +207,7 @@ class Training:
     - `learning_rate`: how it changes; `settings`: instead of that, the values of all steps
       by name (`learning_rate`, `weight_decay`).
     - `data`: where inputs and labels come from if not from the inputs, `FILE.py:FUNCTION`
-      or `NAME=FILE.npy` for each, with `data_workers` processes that load them;
+      or `NAME=FILE.npy` for each, with absolute paths, and `data_workers` processes that load;
       `eval_data`: the same for an evaluation after every `eval_every` steps (0: none).
     - `log`, `tensorboard`: a file of JSON lines, and a folder, to which losses are written.
     """
@@ -242,7 +242,7 @@ class Training:
             found += ["--settings", str(file)]
         for option, texts in (("--data", self.data), ("--eval-data", self.eval_data)):
             for text in texts:
-                found += [option, _absolute(text)]
+                found += [option, text]
         found += ["--data-workers", str(self.data_workers)]
         found += ["--eval-every", str(self.eval_every)]
         for option, path in (
@@ -257,15 +257,6 @@ class Training:
         if self.resume:
             found += ["--resume", self.resume]
         return found
-
-
-def _absolute(data: str) -> str:
-    """Returns `FILE.py:FUNCTION` or `NAME=FILE` with the absolute path of the file."""
-    name, equals, path = data.partition("=")
-    if equals:
-        return f"{name}={Path(path).resolve()}"
-    path, colon, function = data.rpartition(":")
-    return f"{Path(path).resolve()}:{function}" if colon else data
 
 
 class _Logs:

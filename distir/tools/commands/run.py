@@ -30,10 +30,13 @@ def _resume(text: str) -> str:
 
 
 def _data(text: str) -> str:
+    """Reads where data is from; the path in it becomes absolute, as ranks run elsewhere."""
     file, _, function = text.rpartition(":")
+    if file.endswith(".py") and function:
+        return f"{Path(file).resolve()}:{function}"
     name, equals, path = text.partition("=")
-    if (file.endswith(".py") and function) or (name and equals and path):
-        return text
+    if name and equals and path:
+        return f"{name}={Path(path).resolve()}"
     raise argparse.ArgumentTypeError(
         f"{text!r} is neither FILE.py:FUNCTION nor NAME=FILE.npy"
     )
