@@ -36,6 +36,7 @@ from distir.program import (
     updated_arguments,
 )
 from distir.sharding.rule import shape_of
+from distir.source_forms import source_types
 from distir.weights import save_weights
 
 STEPS = 5 if IS_THOROUGH else 3
@@ -150,10 +151,11 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
     names, roles = argument_names(entry), argument_roles(entry)
     given = {**training_step(name, exporter).weights, **batch(name)}
     values: list[npt.NDArray[Any]] = []
-    for each, role, argument in zip(names, roles, entry.body.block.args, strict=True):
+    types = source_types(entry)[0]
+    for each, role, type_ in zip(names, roles, types, strict=True):
         if role == "state" and each not in given:
             dtype = np.int64 if each == "optimizer.step" else np.float32
-            values.append(np.zeros(shape_of(argument.type), dtype))
+            values.append(np.zeros(shape_of(type_), dtype))
         else:
             values.append(given[each])
     updates = updated_arguments(entry)

@@ -20,9 +20,10 @@ from xdsl.rewriter import Rewriter
 from distir.dialects import collective, dist
 from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of, with_layout
 from distir.errors import DistIRError
+from distir.interpreters.inputs import random_arguments
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from distir.program import functions
+from distir.program import argument_names, functions
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import meshes
 from distir.sharding.verification import verify_distribution
@@ -177,19 +178,35 @@ def change_argument(function: FuncOp, index: int, layout: Layout) -> set[str]:
     return {use.operation.name for use in arg.uses} | {"func.call"}
 
 
+RIGHT_ALL_THE_SAME = {("main", "transformer.wpe.weight", "<@mesh, partial sum {t}>")}
+"""
+Arguments whose layout may be another one. Rows of a split table that a device lacks are
+zeros, so that what is gathered is a partial sum over `t`; what is gathered from parts that
+add up to the table is one as well.
+"""
+
+
 def test_changing_any_one_argument_is_found() -> None:
+    """Where it is not, it is because the program still computes the same."""
     original = distributed_gpt2()
-    tried = 0
+    tried, right = 0, set[tuple[str, str, str]]()
     for name, function in functions(original).items():
+        names = argument_names(function)
         for index, arg in enumerate(function.body.block.args):
             if not list(arg.uses):
                 continue
             for layout in other_layouts(arg, original):
                 module = original.clone()
                 users = change_argument(functions(module)[name], index, layout)
-                refused(module, users)
+                change = (name, names[index], str(layout))
                 tried += 1
-    assert tried > 50
+                if change not in RIGHT_ALL_THE_SAME:
+                    refused(module, users)
+                    continue
+                verify_distribution(module)
+                assert_same_results(original, module, random_arguments(original, 0))
+                right.add(change)
+    assert tried > 50 and right == RIGHT_ALL_THE_SAME
 
 
 def test_a_sequential_tensor_in_a_distributed_program() -> None:

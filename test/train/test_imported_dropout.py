@@ -34,6 +34,7 @@ from distir.program import (
     updated_arguments,
 )
 from distir.sharding.rule import shape_of
+from distir.source_forms import source_types
 from distir.weights import save_weights
 
 Arrays = dict[str, Any]
@@ -83,9 +84,9 @@ def train(module: ModuleOp, given: Arrays, steps: int = STEPS) -> Arrays:
         given[name]
         if name in given
         else np.zeros(
-            shape_of(arg.type), np.int64 if name == "optimizer.step" else np.float32
+            shape_of(type_), np.int64 if name == "optimizer.step" else np.float32
         )
-        for name, arg in zip(names, entry.body.block.args, strict=True)
+        for name, type_ in zip(names, source_types(entry)[0], strict=True)
     ]
     losses: list[Any] = []
     run = program_runner(module)

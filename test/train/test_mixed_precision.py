@@ -36,6 +36,7 @@ from distir.program import (
     updated_arguments,
 )
 from distir.sharding.rule import shape_of
+from distir.source_forms import source_types
 from distir.weights import save_weights
 
 Arrays = dict[str, Any]
@@ -165,12 +166,12 @@ def ours(module: ModuleOp, name: str, dtype: str) -> Trained:
     batch = MODELS[name].batch
     entry = entry_function(module)
     names, values = argument_names(entry), list[Any]()
-    for key, arg in zip(names, entry.body.block.args, strict=True):
-        assert isinstance(arg.type, TensorType)
-        element = numpy_dtype(arg.type.element_type)
+    for key, type_ in zip(names, source_types(entry)[0], strict=True):
+        assert isinstance(type_, TensorType)
+        element = numpy_dtype(type_.element_type)
         given = weights.get(key.removesuffix(".master"), batch.get(key))
         if given is None:
-            given = np.zeros(arg.type.get_shape())
+            given = np.zeros(type_.get_shape())
         values.append(np.asarray(given).astype(element))
     losses: list[float] = []
     run = program_runner(module)
