@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     UnitAttr,
 )
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
 from distir.dialects.constants import constant_of
@@ -77,8 +77,12 @@ def _placed(type_: Attribute, layout: Layout) -> Attribute:
 class Partitioner:
     """
     Rebuilds one function with layouts in its types. If copies are `separate`, each use
-    brings a value to its layout for itself; else the first does for all, and the copy
-    lives until the last of them.
+    brings a value from its own layout to the wanted one for itself; else the first does for
+    all, the copy lives until the last of them, and other layouts may be made from it.
+
+    The search counts uses as separate copies have them: an op that takes a value twice in
+    one layout is one use, while each argument of a call and each result of the function is
+    one by itself, whose layout is chosen by itself.
     """
 
     def __init__(
@@ -92,8 +96,7 @@ class Partitioner:
         self.function = function
         self.known = known
         self.block = Block()
-        # Every layout that a value already exists in, so that it is resharded once: for all
-        # uses, or for those of one op.
+        # Every layout that a value already exists in for later uses.
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
         self.is_entry = is_entry
@@ -129,13 +132,7 @@ class Partitioner:
     def _op(self, op: Operation) -> None:
         wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
         given = _layouts(op, RESULT_LAYOUTS, len(op.results))
-        before = {value: dict(self.versions[value]) for value in op.operands}
-        operands = [
-            self._unread(i, op, wanted) or self._version(value, layout, op)
-            for i, (value, layout) in enumerate(zip(op.operands, wanted, strict=True))
-        ]
-        if self.separate:
-            self.versions.update(before)
+        operands = self._operands(op, wanted)
         if isinstance(op, ConstrainOp):
             # A constant is whole on every device anyway, and no collective should come
             # between it and the ops whose rules ask for its value.
@@ -153,6 +150,20 @@ class Partitioner:
         for old, result, layout in zip(op.results, new.results, given, strict=True):
             result.name_hint = old.name_hint
             self.versions[old] = {layout: result}
+
+    def _operands(self, op: Operation, wanted: Sequence[Layout]) -> list[SSAValue]:
+        """Returns what an op takes, in the layouts that it wants."""
+        is_one_use = not isinstance(op, CallOp | ReturnOp)
+        made: dict[tuple[SSAValue, Layout], SSAValue] = {}
+        operands: list[SSAValue] = []
+        for i, (value, layout) in enumerate(zip(op.operands, wanted, strict=True)):
+            operand = self._unread(i, op, wanted)
+            if operand is None and is_one_use:
+                operand = made.get((value, layout))
+            if operand is None:
+                operand = made[value, layout] = self._version(value, layout, op)
+            operands.append(operand)
+        return operands
 
     def _version(self, value: SSAValue, layout: Layout, user: Operation) -> SSAValue:
         """
@@ -173,7 +184,7 @@ class Partitioner:
             self.block.insert_op_after(reshard, source.owner)
         else:
             self.block.add_op(reshard)
-        if not self._is_gathered_for_each_use(value):
+        if not self.separate and not self._is_gathered_for_each_use(value):
             versions[layout] = reshard.result
         return reshard.result
 

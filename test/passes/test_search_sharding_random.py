@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.dialects.dist import SEPARATE_COPIES
+from distir.dialects.dist import SEPARATE_COPIES, Layout
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import VerifyDistributionPass
@@ -177,6 +177,34 @@ def test_programs_cost_what_was_promised(
     assert_same_results(program, module, arguments)
     assert_same_results(program, other, arguments)
     assert_same_results(program, apart, arguments)
+
+
+def test_results_that_are_one_value_cost_what_was_promised() -> None:
+    """
+    Each result has a layout by itself: separate copies are not made from each other, which
+    would be faster here than what the search counted.
+    """
+    shape = "tensor<4x4x4xf32>"
+    program = parse(f"""
+func.func @main(%x: {shape} {{dist.role = "input"}}) -> ({shape}, {shape}, {shape}) {{
+  %y = onnx.Relu(%x) : ({shape}) -> {shape}
+  func.return %y, %x, %x : {shape}, {shape}, {shape}
+}}
+""")
+    axes = (("d", 2),)
+    builder, body = built(*placed(program, axes, slow=False))
+    problem = builder.graph.problem()
+    apart: list[tuple[Layout, ...]] = []
+    for seed in range(10):
+        choice = some_choice(problem, seed)
+        nodes = zip(builder.graph.nodes, choice, strict=True)
+        chosen = {node: node.strategies[a].results for node, a in nodes}
+        nodes_of = (body.arguments[0], body.sinks[1], body.sinks[2])
+        apart.append(tuple(chosen[node][0] for node in nodes_of))
+        _, seconds = realised(program, axes, False, choice, separate=True)
+        assert seconds == pytest.approx(problem.cost(choice))
+    assert any(len(set(layouts)) == 3 for layouts in apart)
+    assert any(x != y == z for x, y, z in apart)
 
 
 def optimum(program: ModuleOp, axes: Axes) -> tuple[float, int]:
