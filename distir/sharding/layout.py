@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -214,6 +215,42 @@ def shard_indices(
         blocks = indices.reshape(len(indices) // max(n * run, 1), n, run)
         indices = blocks[:, coordinates[shard.axis], :].reshape(-1)
     return indices
+
+
+def places_the_same(
+    shape: Sequence[int], one: Layout, other: Layout, mesh: Mesh
+) -> bool:
+    """
+    Whether every device holds the same elements under two legal layouts of a tensor of that
+    shape, which may name the axes of a dimension in different orders: on 64 elements over
+    axes d and t of size 2, `{t, d}` and `{d:16, t}` do.
+    """
+    if one.mesh != other.mesh or one.partial != other.partial:
+        return False
+    rank = len(shape)
+    return all(
+        a == b or _same_indices(size, a, b, mesh)
+        for size, a, b in zip(
+            shape, one.full_dims(rank), other.full_dims(rank), strict=True
+        )
+    )
+
+
+def _same_indices(
+    size: int, one: Sequence[Shard], other: Sequence[Shard], mesh: Mesh
+) -> bool:
+    """Whether two splits of a dimension give every device the same indices."""
+    axes = [shard.axis for shard in one]
+    if sorted(axes) != sorted(shard.axis for shard in other):
+        return False
+    places = product(*(range(mesh.size(axis)) for axis in axes))
+    return all(
+        np.array_equal(
+            shard_indices(size, one, mesh, coordinates),
+            shard_indices(size, other, mesh, coordinates),
+        )
+        for coordinates in (dict(zip(axes, at, strict=True)) for at in places)
+    )
 
 
 def take_shard(

@@ -115,6 +115,29 @@ def test_axes_of_a_merged_dimension_are_in_the_order_of_the_mesh() -> None:
     assert not any(name.startswith("collective.") for name in ops), ops
 
 
+@pytest.mark.parametrize(
+    ("shape", "merged", "layout"),
+    [("4x4x4", (16, 4), "[{t:1}, {d}, {}]"), ("2x4x4", (8, 4), "[{t}, {d}, {}]")],
+)
+def test_a_merged_dimension_may_name_its_axes_in_another_order(
+    shape: str, merged: tuple[int, int], layout: str
+) -> None:
+    """The reshape's rule gives {d:2, t:2}; the plan writes {t:4, d:2}, the same parts."""
+    result = f"tensor<{merged[0]}x{merged[1]}xf32>"
+    module = program(
+        f"""
+        func.func @main(%x: tensor<{shape}xf32>
+            {{dist.layout = #dist.layout<@m, {layout}>}}) -> {result} {{
+          %shape = onnx.Constant() {{value = dense<{list(merged)}> : tensor<2xi64>}}
+            : () -> tensor<2xi64>
+          %0 = onnx.Reshape(%x, %shape)
+            : (tensor<{shape}xf32>, tensor<2xi64>) -> {result}
+          func.return %0 : {result}
+        }}"""
+    )
+    assert_same(module)
+
+
 def test_a_returned_value_keeps_only_splits_that_fit_together() -> None:
     """Both axes on dimension 0 (d from a later use) would be too many."""
     assert_same(

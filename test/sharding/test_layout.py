@@ -10,7 +10,13 @@ from support.command_line import succeed, write_program
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.sharding.layout import assemble, check_layout, local_shape, take_shard
+from distir.sharding.layout import (
+    assemble,
+    check_layout,
+    local_shape,
+    places_the_same,
+    take_shard,
+)
 from distir.sharding.mesh import Mesh
 
 MESH = Mesh("m", (("d", 2), ("t", 3)), tuple(range(6)))
@@ -57,3 +63,24 @@ def test_layout_of_another_number_of_dimensions_is_refused(count: int) -> None:
     layout = Layout("m", (*[()] * (count - 1), (Shard("d"),)))
     with pytest.raises(DistIRError, match=f"is for {count} dimensions"):
         local_shape((4, 2), layout, MESH)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((Shard("d", 2), Shard("t")), (Shard("t"), Shard("d")), True),
+        ((Shard("d", 1), Shard("t", 1)), (Shard("t", 2), Shard("d", 1)), True),
+        ((Shard("d"), Shard("t")), (Shard("t"), Shard("d")), False),
+        ((Shard("d"),), (Shard("d", 1),), False),
+        ((Shard("d"),), (Shard("t"),), False),
+        ((Shard("d"),), (), False),
+    ],
+    ids=str,
+)
+def test_layouts_that_place_the_same(
+    one: tuple[Shard, ...], other: tuple[Shard, ...], same: bool
+) -> None:
+    layouts = Layout("m", (one, ())), Layout("m", (other, ()))
+    assert places_the_same((12, 6), *layouts, MESH) is same
+    partial = Layout("m", (one, ()), (("t", "sum"),))
+    assert not places_the_same((12, 6), layouts[1], partial, MESH)
