@@ -24,7 +24,7 @@ from distir.interpreters.inputs import random_arguments
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import argument_names, functions
-from distir.sharding.layout import check_layout
+from distir.sharding.layout import check_layout, places_the_same
 from distir.sharding.mesh import meshes
 from distir.sharding.verification import verify_distribution
 
@@ -109,7 +109,10 @@ def test_deleting_any_one_collective_of_a_training_step_is_found(
 
 
 def other_layouts(value: SSAValue, module: ModuleOp) -> list[Layout]:
-    """Other layouts that the tensor's shape allows: each axis elsewhere or nowhere."""
+    """
+    Layouts that place other elements and that the tensor's shape allows: each axis
+    elsewhere or nowhere.
+    """
     layout, type_ = layout_of(value), value.type
     assert layout is not None and isinstance(type_, TensorType)
     mesh = meshes(module)[layout.mesh]
@@ -135,7 +138,8 @@ def other_layouts(value: SSAValue, module: ModuleOp) -> list[Layout]:
             check_layout(shape, candidate, mesh, "")
         except DistIRError:
             continue
-        allowed.append(candidate)
+        if not places_the_same(shape, candidate, layout, mesh):
+            allowed.append(candidate)
     return allowed
 
 
