@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, UnitAttr, i1, i64
+from xdsl.dialects.builtin import ModuleOp, UnitAttr, i64
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.dist import COUNTER
@@ -202,7 +202,7 @@ def build_decoder(
         main.attributes[-1][COUNTER] = UnitAttr()
 
     main.scope = "transformer"
-    mask = [] if decoder.fused else [_causal_mask(main, seq)]
+    mask = [] if decoder.fused else [main.causal_mask(seq)]
     main.scope = "transformer.wte"
     h = main.op("Gather", [wte, tokens], hidden)
     main.scope = "transformer.wpe"
@@ -285,19 +285,3 @@ def _attention(
     h = b.op("Transpose", [h], sizes, perm=[0, 2, 1, 3])
     attended = b.op("Reshape", [h, b.constant(np.array([0, 0, -1]))], merged)
     return [attended, *parts[1:]]
-
-
-def _causal_mask(b: FunctionBuilder, seq: int) -> SSAValue:
-    """
-    Adds a mask [seq, seq]: 0 where the key is not after the query, else the lowest number.
-    """
-    import ml_dtypes
-
-    ends = [b.constant(np.array(v, np.int64)) for v in (0, seq, 1)]
-    positions = b.op("Range", ends, (seq,), element=i64)
-    column = b.constant(np.array([1], np.int64))
-    queries = b.op("Unsqueeze", [positions, column], (seq, 1), element=i64)
-    seen = b.op("LessOrEqual", [positions, queries], (seq, seq), element=i1)
-    zero = b.constant(np.array(0, b.dtype))
-    lowest = b.constant(np.array(ml_dtypes.finfo(b.dtype).min, b.dtype))
-    return b.op("Where", [seen, zero, lowest], (seq, seq))

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     StringAttr,
     TensorType,
+    i1,
     i64,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -159,6 +160,22 @@ class FunctionBuilder:
     def constant(self, array: np.ndarray[Any, Any]) -> SSAValue:
         element = i64 if array.dtype == np.int64 else self.element
         return self.op("Constant", [], array.shape, element, value=array)
+
+    def causal_mask(self, seq: int) -> SSAValue:
+        """
+        Adds a mask [seq, seq]: 0 where the key is not after the query, else the lowest
+        number.
+        """
+        import ml_dtypes
+
+        ends = [self.constant(np.array(v, np.int64)) for v in (0, seq, 1)]
+        positions = self.op("Range", ends, (seq,), element=i64)
+        column = self.constant(np.array([1], np.int64))
+        queries = self.op("Unsqueeze", [positions, column], (seq, 1), element=i64)
+        seen = self.op("LessOrEqual", [positions, queries], (seq, seq), element=i1)
+        zero = self.constant(np.array(0, self.dtype))
+        lowest = self.constant(np.array(ml_dtypes.finfo(self.dtype).min, self.dtype))
+        return self.op("Where", [seen, zero, lowest], (seq, seq))
 
     def layer_norm(
         self, value: SSAValue, parameters: Sequence[SSAValue], shape: Shape

@@ -80,12 +80,12 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
         default=None,
         help="update 16-bit parameters themselves instead of an f32 copy of each",
     )
-    for name, parts in (("devices", "devices"), ("micro-batches", "micro-batches")):
+    for name in ("devices", "micro-batches"):
         group.add_argument(
             f"--batch-norm-{name}",
             type=positive_integer,
             metavar="N",
-            help=f"batch normalisation has statistics of the samples of one of N {parts}, as "
+            help=f"batch normalisation has statistics of the samples of one of N {name}, as "
             "in PyTorch (default 1: of all of them)",
         )
     group.add_argument(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, i1, i64
+from xdsl.dialects.builtin import ModuleOp, i64
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.train_ops.checks import shape_of
@@ -179,11 +178,7 @@ def _bias(
     bias = main.transpose(main.rows(table, kinds), 2, 0, 1)
     if not causal:
         return bias
-    seen = main.op("LessOrEqual", [keys, queries], square, i1)
-    zero = main.constant(np.array(0, main.dtype))
-    lowest = main.constant(np.array(ml_dtypes.finfo(main.dtype).min, main.dtype))
-    mask = main.op("Where", [seen, zero, lowest], square)
-    return main.elementwise("Add", bias, mask)
+    return main.elementwise("Add", bias, main.causal_mask(seq))
 
 
 def _kinds(distances: Sequence[int], causal: bool) -> list[int]:

@@ -6,11 +6,12 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import FIXED, LAYOUT
+from distir.dialects.onnx_values import NARROW_FLOATS
 from distir.dialects.schedule import AutocastOp, MergeOp
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp
 from distir.program import argument_attributes, describe, scope_of
-from distir.scheduling.rewrites.autocast import TYPES, Autocast
+from distir.scheduling.rewrites.autocast import Autocast
 from distir.scheduling.rewrites.hoist import hoist
 from distir.scheduling.rewrites.merge import (
     LinearLayer,
@@ -72,7 +73,7 @@ def cast(op: Operation, run: ScheduleRun) -> None:
         function = group.ops[0].parent_op()
         assert isinstance(function, FuncOp)
         inside = set(group.ops)
-        autocast = Autocast(function, TYPES[op.dtype.data])
+        autocast = Autocast(function, NARROW_FLOATS[op.dtype.data])
         autocast.cast([o for o in function.body.block.ops if o in inside])
         count += autocast.count
     if not count:

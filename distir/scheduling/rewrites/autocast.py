@@ -10,8 +10,6 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     TensorType,
-    bf16,
-    f16,
     f32,
 )
 from xdsl.dialects.func import FuncOp
@@ -23,9 +21,6 @@ from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_values import onnx_element_type
 from distir.program import argument_roles, made_with
-
-TYPES: dict[str, BFloat16Type | Float16Type] = {"bf16": bf16, "f16": f16}
-"""The types that ops may be cast to."""
 
 _CASTS = frozenset(
     f"onnx.{name}" for name in ("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul")
