@@ -50,21 +50,21 @@ class Option(NamedTuple):
 NOTHING = Option()
 
 
-Place = TypeVar("Place", Layout, Placement)
-"""Where a value is: its layout on all axes of a mesh, or its placement on one of them."""
+Sharding = TypeVar("Sharding", Layout, Placement)
+"""How a value is sharded: its layout on a mesh, or its placement on one of the axes."""
 
 
-class Strategy(NamedTuple, Generic[Place]):
+class Strategy(NamedTuple, Generic[Sharding]):
     """
-    The places in which an op takes its operands and gives its results. `options` says what
+    The shardings in which an op takes its operands and gives its results. `options` says what
     each axis does, in the mesh's order; `parts` are the strategies of the ops of its
     decomposition (none: the op stays itself).
     """
 
     options: tuple[Option, ...]
-    operands: tuple[Place, ...]
-    results: tuple[Place, ...]
-    parts: tuple[Strategy[Place], ...] = ()
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    parts: tuple[Strategy[Sharding], ...] = ()
 
     @staticmethod
     def whole(op: Operation, mesh: Mesh) -> LayoutStrategy:

@@ -12,7 +12,7 @@ from pathlib import Path
 DTYPES = ("f32", "f16", "bf16")
 """The floating-point types that models compute in."""
 
-NARROW_DTYPES = ("f16", "bf16")
+LOW_PRECISION_DTYPES = ("f16", "bf16")
 """The floating-point types of 16 bits that models compute in."""
 
 

@@ -36,7 +36,7 @@ def nodes_of_step(layers: int) -> int:
     """The choices in the graph of a training step of a GPT."""
     module = gpt(layers, trains=True)
     mesh = add_mesh(module, [("t", 2)], None)
-    whole: ArgumentKey = (Placement("whole"), "activation")
+    whole: ArgumentKey = (Placement("replicated"), "activation")
     program = ShardingPlan(module, mesh).seen_by("t")
     planner = AxisPlanner(program, split_parameters=False)
     planner.solve([whole] * len(program.entry.body.block.args))

@@ -40,7 +40,7 @@ from distir.sharding.layout import check_layout, in_mesh_order, nested
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     FREE,
-    WHOLE,
+    REPLICATED,
     placement_in,
 )
 from distir.sharding.prices import local_bytes
@@ -186,7 +186,7 @@ class ShardingPlan:
             # On an axis that splits the inputs, parameters and states may be stored
             # split (ZeRO), but they do not decide how the work is split.
             data = any(s == "activation" and p.kind == "split" for p, s in keys)
-            stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
+            stored = any(s == "parameter" and p.kind != "replicated" for p, s in keys)
             program = self.seen_by(axis)
             planner = AxisPlanner(
                 program, split_parameters=stored and not data, is_forward=is_forward
@@ -223,7 +223,7 @@ class ShardingPlan:
             placement = placement_in(request or Layout(self.mesh.name), axis)
             source = SOURCES.get(role, "activation")
             is_free = free_parameters and axis not in fixed
-            if is_free and source == "parameter" and placement == WHOLE:
+            if is_free and source == "parameter" and placement == REPLICATED:
                 placement = FREE
             keys.append((placement, source))
         return keys

@@ -28,7 +28,6 @@ from distir.planning.layouts.reshards import (
     ReshardGraph,
 )
 from distir.planning.layouts.values import Values
-from distir.planning.likeness import call_kinds
 from distir.planning.strategies import (
     NOTHING,
     LayoutStrategy,
@@ -37,6 +36,7 @@ from distir.planning.strategies import (
     options,
     strategies,
 )
+from distir.planning.tied_ops import call_kinds
 from distir.planning.unit_costs import UnitCosts
 from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
@@ -52,7 +52,7 @@ class GraphBuilder:
 
     - `functions`: the functions that the entry reaches, the entry last;
     - `requests`: what is asked for arguments of the entry, by index;
-    - `share`: whether repeated calls share their choices (`likeness`);
+    - `share`: whether repeated calls share their choices (`tied_ops`);
     - `clock`: when it stops, TimeIsOver is raised;
     - `intervals`: the lifetimes of what was built, as far as they were asked for.
 

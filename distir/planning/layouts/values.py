@@ -159,7 +159,7 @@ class Values:
         key = (port, frozenset(uses))
         if key not in self.shared:
             what = f"the result of {describe(value.op)}"
-            before = self.before.place_of(value) if self.before else None
+            before = self.before.sharding_of(value) if self.before else None
             self.shared[key] = value_node(what, self._ordered(layouts, before))
         node = self.graph.add(self.shared[key], self.body.count)
         self.body.kept[value] = node
