@@ -18,17 +18,12 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
+from distir.dialects.tensors import shape_of
 from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
 from distir.sharding.layout import canonical, layout_problem
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import Placement
-from distir.sharding.rule import (
-    Rule,
-    inference_of,
-    layout_for,
-    rule_for,
-    shape_of,
-)
+from distir.sharding.rule import Rule, inference_of, layout_for, rule_for
 
 Run = tuple[int, int]
 """A factor and a run length on it."""

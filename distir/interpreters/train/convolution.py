@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
     ConvGradInputOp,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout, Shard
+from distir.dialects.tensors import rank_of, shape_of
 from distir.planning.strategies import AxisStrategy, LayoutStrategy, Option, Strategy
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
@@ -21,15 +22,7 @@ from distir.sharding.placement import (
     placement_in,
 )
 from distir.sharding.prices import local_bytes
-from distir.sharding.rule import (
-    Dim,
-    Rule,
-    dim_shards,
-    factor_shards,
-    layout_for,
-    rank_of,
-    shape_of,
-)
+from distir.sharding.rule import Dim, Rule, dim_shards, factor_shards, layout_for
 
 
 class Decomposition(NamedTuple):

@@ -16,6 +16,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp, Layout
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotate import annotate, decomposed, separated
 from distir.planning.annotations import fixed_axes, requested_layout
@@ -44,7 +45,6 @@ from distir.sharding.placement import (
     placement_in,
 )
 from distir.sharding.prices import local_bytes
-from distir.sharding.rule import shape_of
 from distir.sharding.signatures import Signatures
 
 SOURCES: Mapping[str, Source] = {

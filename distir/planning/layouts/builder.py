@@ -10,6 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.tensors import shape_of
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.runs import RunLengths
 from distir.planning.bodies import Body
@@ -41,7 +42,7 @@ from distir.planning.unit_costs import UnitCosts
 from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS
-from distir.sharding.rule import Rule, rule_for, shape_of
+from distir.sharding.rule import Rule, rule_for
 from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
 

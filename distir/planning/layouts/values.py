@@ -11,6 +11,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Layout
+from distir.dialects.tensors import shape_of
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Port
 from distir.planning.layouts.building import Building
@@ -23,7 +24,6 @@ from distir.planning.layouts.reshards import (
     value_node,
 )
 from distir.program import argument_names, describe, linked_arguments
-from distir.sharding.rule import shape_of
 
 
 class Values:

@@ -9,9 +9,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import argument_roles, describe, updated_arguments
-from distir.sharding.rule import shape_of
 from distir.transforms.pipelines.over_time import (
     gathers_micro_batches,
     over_time,

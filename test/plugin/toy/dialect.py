@@ -24,10 +24,11 @@ from xdsl.irdl import (
 )
 from xdsl.traits import Pure
 
+from distir.dialects.tensors import shape_of
 from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator import Cost, CostContext, cost_function
 from distir.lowering.emitter import Call, torch_emitter
-from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
+from distir.sharding.rule import Factor, Linear, Rule, sharding_rule
 
 
 @irdl_op_definition
