@@ -21,6 +21,7 @@ COMMANDS = {
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),
     "export": ("export", "write the weights of a checkpoint for others"),
+    "cluster": ("cluster", "describe a cluster from a few numbers"),
     "calibrate": ("calibrate", "measure this machine and write a profile of it"),
 }
 """For each command its module in `distir.tools.commands` and what it does."""
