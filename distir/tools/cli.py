@@ -15,6 +15,7 @@ COMMANDS = {
     "build": ("build", "make an MLP or a GPT of any size, without weights"),
     "schedule": ("schedule", "write into a program what a script asks for"),
     "distribute": ("distribute", "distribute a program over a cluster"),
+    "show": ("show", "show how a program is split and what its devices send"),
     "simulate": ("simulate", "predict step time, memory and communication"),
     "search": ("search", "find the best way to distribute a program"),
     "check": ("check", "compare two programs on the same inputs"),
