@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distir.dialects.device import ClusterOp
 
 DTYPES = ("f32", "f16", "bf16")
 """The floating-point types that models compute in."""
@@ -140,11 +145,30 @@ def add_profile_argument(parser: ArgumentParser) -> None:
         "--profile",
         action="append",
         default=[],
-        metavar="NAME|FILE|auto",
+        metavar="NAME|FILE|auto|none",
         help="what the devices reach in practice instead of what their data sheets say: a "
-        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, or "
-        "those that the cluster names; once for each kind of device",
+        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, auto "
+        "for those that the cluster names (default), or none for the data sheets; once for "
+        "each kind of device",
     )
+
+
+def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]:
+    """
+    Returns the profiles that a command uses for a cluster: those that the user named, or
+    else those that the cluster names. Says so where it names none that are of use. Raises
+    DistIRError.
+    """
+    from distir.interpreters.simulator.profiles.files import ProfileChoice
+    from distir.tools.reporting import note
+
+    choice = ProfileChoice.of(given, cluster)
+    if choice.lacking:
+        note(
+            f"{choice.lacking}: times are those of data sheets, which no machine reaches; "
+            f"--profile names what devices reach in practice (`distir calibrate` measures it)"
+        )
+    return choice.names
 
 
 def add_backend_argument(parser: ArgumentParser) -> None:
