@@ -2,7 +2,7 @@
 The process that starts ranks: it imports PyTorch once and forks a process per rank.
 
 Run as a script, it reads one job per line of JSON on its standard input (`ranks`, `script`,
-`arguments`, `environment` for all ranks, `logs`: a folder) and writes one line per rank
+`arguments`, `imports`: modules that all ranks use, `environment` for all ranks, `logs`: a folder) and writes one line per rank
 that ends (`{"rank": 1, "code": 0}`, a negative code for a signal). Each rank runs the
 script as `__main__`, as torchrun would start it, with its output in `logs/<rank>.log`. A
 line `{"cancel": true}` kills the ranks that still run and is answered by the same line; at
@@ -21,6 +21,7 @@ import select
 import signal
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -75,9 +76,8 @@ def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
     """
     Forks the ranks and reports how each ends, or kills all of them when it is told to.
     """
-    if "--checkpoint-dir" in job["arguments"]:
-        # Once for all ranks, as it takes long to load.
-        import torch.distributed.checkpoint  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    for name in job["imports"]:  # once for all ranks, as they take long to load
+        import_module(name)
     parent = os.getpid()
     running: dict[int, int] = {}
     for rank in range(job["ranks"]):
