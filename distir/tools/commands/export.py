@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.tools.arguments import output_file
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -17,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         required=True,
         metavar="model.safetensors",
         help="the file to write; beside its config.json it is a model that transformers' "

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_cluster_arguments, add_profile_argument
+from distir.tools.arguments import (
+    add_cluster_arguments,
+    add_profile_argument,
+    output_file,
+)
 from distir.tools.distribution import add_distribution_arguments
 
 
@@ -25,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "layer by itself; without it, layers that are alike are one line",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="out.json", help="write the tables to a file"
+        "--json",
+        type=output_file,
+        metavar="out.json",
+        help="write the tables to a file",
     )
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
