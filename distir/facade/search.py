@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
 from distir.hardware import load_cluster
+from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import nothing_found
 from distir.planning.grid.results import nothing_fits
@@ -78,12 +79,15 @@ def search(
     - `measure`: this many of the best plans are run on processes of this machine
       (`backend`: `gloo` for its cores, `nccl` for its GPUs), and the fastest of them is
       chosen.
+    - `profile`: what the devices reach in practice; by default the profiles that the cluster
+      names, and `none` for data sheets.
     - The other options are those of `distir search`.
 
     Raises DistIRError, also if nothing fits.
     """
+    target = load_cluster(cluster, devices)
     options = SearchOptions(
-        profile=_tuple(profile),
+        profile=ProfileChoice.of(_tuple(profile), target).names,
         world_size=world_size or devices,
         micro_batches=_tuple(micro_batches),
         zero=_tuple(zero),
@@ -104,7 +108,6 @@ def search(
         )
     clock = Clock(time_limit)
     modules = _modules(model, args, kwargs, loss, optimizer)
-    target = load_cluster(cluster, devices)
     if auto:
         found = auto_search(
             modules,

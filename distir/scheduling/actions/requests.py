@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
 from distir.dialects.collective import Collective
-from distir.dialects.dist import RECOMPUTE, STAGE_START, Layout, Shard
+from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, STAGE_START, Layout, Shard
 from distir.dialects.schedule import (
     ExpectOp,
     RecomputeOp,
@@ -172,9 +172,15 @@ def _recompute_call(op: RecomputeOp, scope: str, call: CallOp, policy: str) -> N
     if before not in (None, policy):
         raise DistIRError(
             f"{origin(op)}: {scope!r} is to be computed again by policy {policy!r}, but "
-            f"is by {before!r} already; ask for one of these"
+            f"is by {before!r} already{_who(call)}; ask for one of these"
         )
     call.attributes[RECOMPUTE] = StringAttr(policy)
+    call.attributes.setdefault(RECOMPUTE_BY, StringAttr(origin(op)))
+
+
+def _who(call: CallOp) -> str:
+    by = text_attribute(call.attributes, RECOMPUTE_BY)
+    return "" if by is None else f" ({by})"
 
 
 @schedule_action("schedule.expect")
