@@ -30,7 +30,7 @@ from distir.program import (
 )
 from distir.repacking import repacked_weights
 from distir.text import ProgramParser, ProgramPrinter, new_context
-from distir.weights import SUFFIX, load_weights, weights_file
+from distir.weights import load_weights, path_beside, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -211,11 +211,7 @@ def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():
         return None
-    beside = target.with_suffix(SUFFIX)
-    if beside == target:
-        raise DistIRError(
-            f"{target} is where the weights would go; give the program the suffix .mlir"
-        )
+    beside = path_beside(target)
     module.attributes[WEIGHTS] = StringAttr(beside.name)
     if beside.exists() and beside.samefile(file):
         return None

@@ -674,7 +674,9 @@ class TestBadModels:
 class TestSaving:
     def test_program_and_weights(self, tmp_path: Path):
         path = tmp_path / "model.mlir"
-        import_onnx(linear_model(WEIGHT)).save(path)
+        imported = import_onnx(linear_model(WEIGHT))
+        imported.save(path)
+        assert not imported.module.attributes  # it stayed as it was
         module = parse(path.read_text())
         file = weights_file(module, path)
         assert file == tmp_path / "model.safetensors"
