@@ -11,6 +11,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import rank_of
 from distir.program import (
     ancestors,
     entry_function,
@@ -19,7 +20,6 @@ from distir.program import (
     return_op,
     scope_of,
 )
-from distir.sharding.rule import rank_of
 from distir.transforms.repeats.naming import specialise
 
 _SAME = (

@@ -105,7 +105,7 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
 def _distributed(source: Path, program: Path | None) -> ModuleOp:
     """Returns the distributed program of a plan. Raises DistIRError."""
     from distir.errors import DistIRError
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
     from distir.tools.files import read_program
     from distir.tools.reporting import progress
 
@@ -117,7 +117,7 @@ def _distributed(source: Path, program: Path | None) -> ModuleOp:
             )
         with progress(f"reading {source}"):
             return read_program(source)
-    plan = FoundPlan.load(source)
+    plan = SavedPlan.load(source)
     if program is None:
         raise DistIRError(
             f"{source} says how to distribute a program, and the modules are in that; add "
