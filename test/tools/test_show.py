@@ -57,9 +57,18 @@ def test_what_is_sent_adds_up(distributed: Path, tmp_path: Path):
 
 def test_a_device_sends_the_sum_of_its_messages(tmp_path: Path):
     model, file = write_program(tmp_path / "model.mlir"), tmp_path / "show.json"
-    split = (
-        "--cluster cpu -d 2 -t 2 --shard l0.weight:1=t --shard l1.weight:0=t".split()
-    )
+    split = [
+        "--cluster",
+        "cpu",
+        "-d",
+        "2",
+        "-t",
+        "2",
+        "--shard",
+        "l0.weight:1=t",
+        "--shard",
+        "l1.weight:0=t",
+    ]
     output = succeed("show", model, *split, "--json", file).output
     assert lines(output)["(none)"] == "all_reduce t 1 256 B"
     dist = tmp_path / "dist.mlir"
