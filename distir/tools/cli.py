@@ -22,7 +22,7 @@ COMMANDS = {
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),
-    "export": ("export", "write the weights of a checkpoint for others"),
+    "export": ("export", "write weights or a plan for other programs"),
     "cluster": ("cluster", "describe a cluster from a few numbers"),
     "calibrate": ("calibrate", "measure this machine and write a profile of it"),
 }
