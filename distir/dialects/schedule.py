@@ -62,6 +62,9 @@ The attribute of an op of a schedule that says where the user wrote it: a file a
 BACKENDS = ("eager", "inductor")
 """The ways in which a fused group can be run."""
 
+CUDA_GRAPH = "cuda_graph"
+"""The `dist.compiled` of functions that CUDA is to replay as one graph."""
+
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 KnobValue = IntegerAttr | FloatAttr | StringAttr
@@ -440,6 +443,20 @@ class RecomputeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class CudaGraphOp(IRDLOperation):
+    """
+    Asks that packages capture each run of these modules as a CUDA graph, which GPUs replay
+    without the host. Modules must be calls of functions (`outline-repeats`).
+    """
+
+    name = "schedule.cuda_graph"
+
+    modules = operand_def(AnyOpType())
+
+    assembly_format = "$modules attr-dict"
+
+
+@irdl_op_definition
 class AutocastOp(IRDLOperation):
     """
     Lets modules compute in an element type of 16 bits, `dtype`, as PyTorch's autocast does:
@@ -610,6 +627,7 @@ ScheduleDialect = Dialect(
         MergeOp,
         StageOp,
         RecomputeOp,
+        CudaGraphOp,
         AutocastOp,
         ExpectOp,
         KnobOp,

@@ -36,6 +36,7 @@ from xdsl.rewriter import InsertPoint
 from distir.dialects.schedule import (
     BY,
     AutocastOp,
+    CudaGraphOp,
     DecomposeOp,
     ExpectOp,
     FindOp,
@@ -328,6 +329,14 @@ class Modules:
                 operands=[self._handle], attributes={"dtype": StringAttr(dtype)}
             )
         )
+        return self
+
+    def cuda_graph(self) -> Modules:
+        """
+        Asks that packages capture these modules as CUDA graphs, forward and backward:
+        `s["transformer.h.*"].cuda_graph()`. Where that cannot be, `distir lower` says why.
+        """
+        self._recording.add(CudaGraphOp.create(operands=[self._handle]))
         return self
 
     def recompute(
