@@ -14,6 +14,7 @@ from distir.dialects.collective import is_per_rank
 from distir.dialects.dist import COMPILED
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.schedule import CUDA_GRAPH
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.program import (
     describe,
@@ -21,7 +22,6 @@ from distir.program import (
     reachable_functions,
     text_attribute,
 )
-from distir.sharding.rule import shape_of
 
 
 def choose_graphs(program: ModuleOp) -> dict[str, str]:

@@ -12,6 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
@@ -25,7 +26,6 @@ from distir.planning.result import simulated
 from distir.program import argument_names, entry_function, functions
 from distir.scheduling import Columns, Schedule
 from distir.sharding.mesh import meshes
-from distir.sharding.rule import shape_of
 
 
 def step(s: Schedule, module: ModuleOp, **options: object) -> ModuleOp:

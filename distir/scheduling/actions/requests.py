@@ -21,6 +21,7 @@ from distir.dialects.schedule import (
     StageOp,
     WholeOp,
 )
+from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, one_of
 from distir.planning.expectations import expect
 from distir.planning.meshes import MESH
@@ -29,7 +30,7 @@ from distir.planning.requests import request
 from distir.program import describe, scope_of, text_attribute
 from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
-from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
+from distir.sharding.rule import Rule, rule_for
 from distir.transforms.checkpointing import POLICIES
 
 

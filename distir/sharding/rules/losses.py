@@ -18,10 +18,11 @@ from distir.dialects.onnx_values import (
     onnx_element_type,
     tensor_type,
 )
+from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.decompose import decomposition
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, element_type, onnx_rule, shape
+from distir.sharding.rules.builder import RuleBuilder, onnx_rule
 from distir.sharding.rules.local_builder import LocalBuilder, is_split
 
 
@@ -38,7 +39,7 @@ def label_loss(op: OnnxOp) -> Rule:
     if reduction == "mean" and (op.input(2) is not None or has_log):
         return Rule.replicated(op)
     builder = RuleBuilder(op)
-    batch, classes, *places = shape(op.operands[0])
+    batch, classes, *places = shape_of(op.operands[0])
     summed = reduction != "none"
     kind = "reduction" if summed and not has_log else "parallel"
     labels = builder.factors([batch, *places], kind)
@@ -81,9 +82,9 @@ def mean_in_steps(op: Operation) -> list[Operation] | None:
         *("Constant", [], tensor_type((), element_type(labels))),
         {"value": constant_attr(ignored)},
     )
-    flags = tensor_type(shape(labels), i1)
+    flags = tensor_type(shape_of(labels), i1)
     kept = new("Not", [new("Equal", [labels, number], flags)], flags)
-    wide = tensor_type(shape(labels), loss.element_type)
+    wide = tensor_type(shape_of(labels), loss.element_type)
     counted = new("Cast", [kept], wide, {"to": onnx_element_type(loss.element_type)})
     count = new("ReduceSum", [counted], loss, {"keepdims": 0})
     new("Div", [total, count], loss)
@@ -99,8 +100,8 @@ def label_loss_local(context: LocalContext) -> Sequence[Operation]:
     builder = LocalBuilder(context)
     if builder.op.attribute("reduction") != "mean" or not is_split(context):
         return [context.same_op()]
-    held = np.prod(shape(context.operands[1]), dtype=np.int64)
-    total = np.prod(shape(context.op.operands[1]), dtype=np.int64)
+    held = np.prod(shape_of(context.operands[1]), dtype=np.int64)
+    total = np.prod(shape_of(context.op.operands[1]), dtype=np.int64)
     dtype = numpy_dtype(element_type(context.op.results[0]))
     (loss,) = builder.finish()
     builder.ops.append(loss)
