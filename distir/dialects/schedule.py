@@ -361,6 +361,28 @@ class WholeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class PlaceOp(IRDLOperation):
+    """
+    Requests what mesh axis `axis` does to a value that these modules compute: it splits
+    dimension `dim`, or nothing of it. `index` counts the values of a module that others use.
+    """
+
+    name = "schedule.place"
+
+    modules = operand_def(AnyOpType())
+    index = attr_def(IntegerAttr)
+    axis = attr_def(StringAttr)
+    dim = opt_attr_def(IntegerAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        numbers = (self.index, *([] if self.dim is None else [self.dim]))
+        if any(number.value.data < 0 for number in numbers):
+            raise VerifyException("schedule.place: `index` and `dim` count from 0")
+
+
+@irdl_op_definition
 class SplitLinearOp(IRDLOperation):
     """
     Requests that mesh axis `axis` splits linear layers: each module has one matrix product
@@ -623,6 +645,7 @@ ScheduleDialect = Dialect(
         ParametersOp,
         ShardOp,
         WholeOp,
+        PlaceOp,
         SplitLinearOp,
         MergeOp,
         StageOp,
