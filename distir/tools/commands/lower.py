@@ -67,6 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         f"start it with torchrun --nproc-per-node {manifest['processes']} "
         f"{package / 'main.py'} (--help says how to give it inputs)"
     )
+    for name, reason in manifest["graphs"].items():
+        if reason:
+            note(f"{name} is no CUDA graph: {reason}")
     if arguments.check_memory:
         with progress("counting memory"):
             rows = _memory(module, package)
