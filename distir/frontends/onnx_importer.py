@@ -32,7 +32,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE, SCOPE, STOP_GRADIENT
@@ -52,9 +52,10 @@ from distir.frontends.onnx_file import (
     load_model,
     tensor_value,
 )
-from distir.frontends.onnx_names import domain_of, node_name
+from distir.frontends.onnx_names import TRAIN_DOMAIN, domain_of, node_name
 from distir.frontends.onnx_prepare import LARGE, prepare
 from distir.frontends.onnx_scopes import node_scope
+from distir.frontends.onnx_train import train_op
 from distir.frontends.onnx_types import TypeInference
 from distir.frontends.torch_metadata import is_detach, lost_detach
 from distir.frontends.weight_roles import WeightRole, WeightRoles
@@ -286,6 +287,8 @@ class _Importer:
             )
         if node.op_type == "Constant" and not domain_of(node):
             self._constant_node(node)
+        elif domain_of(node) == TRAIN_DOMAIN:
+            self._train_node(node)
         elif _is_other_name(node, self.weights):
             array = self.weights[node.input[0]]
             self._known(node.output[0], array)
@@ -311,6 +314,17 @@ class _Importer:
             if [d.dim_value for d in shape.dim if d.HasField("dim_value")] == [0]:
                 node.input[2] = ""
 
+    def _train_node(self, node: NodeProto) -> None:
+        try:
+            types = [type_from_proto(t) for t in self.inference.declared(node)]
+        except ValueError as error:
+            raise DistIRError(
+                f"{node_name(node)} cannot be imported: {error}"
+            ) from error
+        op = train_op(node, [self.values[n] for n in node.input], types)
+        op.attributes.update(_notes(node))
+        self._add(op, node)
+
     def _compute_node(self, node: NodeProto) -> None:
         op_type = operator(node.op_type, domain_of(node))
         self._leave_out_empty_scales(node)
@@ -328,6 +342,10 @@ class _Importer:
             raise DistIRError(
                 f"{node_name(node)} cannot be imported: {error}"
             ) from error
+        self._add(op, node)
+
+    def _add(self, op: Operation, node: NodeProto) -> None:
+        """Appends the op that a node becomes; its results are those of the node."""
         self.block.add_op(op)
         for output, result in zip(node.output, op.results, strict=False):
             if output:

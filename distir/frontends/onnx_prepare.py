@@ -27,7 +27,13 @@ from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET
 from distir.errors import DistIRError
 from distir.frontends.onnx_bodies import expand_bodies
 from distir.frontends.onnx_file import is_external
-from distir.frontends.onnx_names import domain_of, node_name, opset_versions
+from distir.frontends.onnx_names import (
+    TRAIN_DOMAIN,
+    domain_of,
+    node_name,
+    opset_versions,
+)
+from distir.frontends.onnx_train import is_train_node
 
 LARGE = 1024
 """Constants with more elements than this are kept with the weights, outside the program."""
@@ -89,6 +95,8 @@ def check_operators(model: ModelProto) -> None:
                 "data-dependent control flow"
             )
         domain = domain_of(node)
+        if domain == TRAIN_DOMAIN and is_train_node(node):
+            continue
         if domain not in DOMAIN_VERSIONS or not defs.has(node.op_type, domain):
             raise DistIRError(
                 f"the model uses {node_name(node)}, which is not an operator of the "
@@ -110,7 +118,8 @@ def _has_body(node: NodeProto) -> bool:
 
 
 def _check_known(node: NodeProto) -> None:
-    if (domain_of(node), node.op_type) not in OPERATORS:
+    known = domain_of(node) == TRAIN_DOMAIN
+    if not known and (domain_of(node), node.op_type) not in OPERATORS:
         raise DistIRError(
             f"the model uses {node_name(node)}, which ONNX has withdrawn by opset "
             f"{OPSET} without a conversion; export it with a newer opset_version"
@@ -170,6 +179,8 @@ def convert(model: ModelProto) -> ModelProto:
     stale: list[NodeProto] = []
     for node in model.graph.node:
         domain = domain_of(node)
+        if domain == TRAIN_DOMAIN:
+            continue
         if not _same_signature(node.op_type, domain, versions.get(domain, 1)):
             stale.append(node)
     for node in stale:
