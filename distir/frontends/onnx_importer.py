@@ -41,9 +41,11 @@ from distir.dialects.onnx_values import (
     element_type_of_dtype,
     tensor_type,
     type_from_proto,
+    type_to_proto,
 )
 from distir.doubts import DETACHED
 from distir.errors import DistIRError
+from distir.frontends.custom_operators import CustomImport, custom_import
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_dimensions import bind_inputs
 from distir.frontends.onnx_file import (
@@ -52,10 +54,9 @@ from distir.frontends.onnx_file import (
     load_model,
     tensor_value,
 )
-from distir.frontends.onnx_names import TRAIN_DOMAIN, domain_of, node_name
+from distir.frontends.onnx_names import domain_of, node_name
 from distir.frontends.onnx_prepare import LARGE, prepare
 from distir.frontends.onnx_scopes import node_scope
-from distir.frontends.onnx_train import train_op
 from distir.frontends.onnx_types import TypeInference
 from distir.frontends.torch_metadata import is_detach, lost_detach
 from distir.frontends.weight_roles import WeightRole, WeightRoles
@@ -287,12 +288,12 @@ class _Importer:
             )
         if node.op_type == "Constant" and not domain_of(node):
             self._constant_node(node)
-        elif domain_of(node) == TRAIN_DOMAIN:
-            self._train_node(node)
         elif _is_other_name(node, self.weights):
             array = self.weights[node.input[0]]
             self._known(node.output[0], array)
             self._float_weight(node.output[0], array)
+        elif (read := custom_import(node)) is not None:
+            self._custom_node(node, read)
         else:
             self._compute_node(node)
 
@@ -314,16 +315,24 @@ class _Importer:
             if [d.dim_value for d in shape.dim if d.HasField("dim_value")] == [0]:
                 node.input[2] = ""
 
-    def _train_node(self, node: NodeProto) -> None:
+    def _custom_node(self, node: NodeProto, read: CustomImport) -> None:
+        """Adds the op that a package makes of a node, and the types of its results."""
+        attributes = {a.name: attribute_value(a) for a in node.attribute}
         try:
-            types = [type_from_proto(t) for t in self.inference.declared(node)]
+            op = read([self.values[n] if n else None for n in node.input], attributes)
+            types = [type_to_proto(result.type) for result in op.results]
         except ValueError as error:
             raise DistIRError(
                 f"{node_name(node)} cannot be imported: {error}"
             ) from error
-        op = train_op(node, [self.values[n] for n in node.input], types)
+        if len(types) != len(node.output):
+            raise DistIRError(
+                f"{node_name(node)} has {len(node.output)} outputs, but {op.name}, which "
+                f"is made of it, has {len(types)} results"
+            )
         op.attributes.update(_notes(node))
-        self._add(op, node)
+        self.inference.types.update(zip(node.output, types, strict=True))
+        self._add(node, op)
 
     def _compute_node(self, node: NodeProto) -> None:
         op_type = operator(node.op_type, domain_of(node))
@@ -342,10 +351,10 @@ class _Importer:
             raise DistIRError(
                 f"{node_name(node)} cannot be imported: {error}"
             ) from error
-        self._add(op, node)
+        self._add(node, op)
 
-    def _add(self, op: Operation, node: NodeProto) -> None:
-        """Appends the op that a node becomes; its results are those of the node."""
+    def _add(self, node: NodeProto, op: Operation) -> None:
+        """Adds the op of a node, whose results get the names of the node's outputs."""
         self.block.add_op(op)
         for output, result in zip(node.output, op.results, strict=False):
             if output:

@@ -36,20 +36,6 @@ class TypeInference:
             if info.HasField("type")
         }
 
-    def declared(self, node: NodeProto) -> list[TypeProto]:
-        """
-        Returns the types that the model gives to a node's results, and adds them to
-        `types`. Raises DistIRError if one has none.
-        """
-        for name in node.output:
-            if name not in self._declared:
-                raise DistIRError(
-                    f"the type of result {name!r} of {node_name(node)} is not known; "
-                    f"export the model again"
-                )
-            self.types[name] = self._declared[name]
-        return [self.types[name] for name in node.output]
-
     def infer(self, node: NodeProto) -> list[TypeProto]:
         """
         Infers the types of the node's results, adds them to `types` and returns them.

@@ -75,8 +75,11 @@ def experts_as_ops(capacity_factor: float | None, sequences: int) -> Generator[N
             way = Way(number, sequences, length, ids.shape[1], min(ceil(even), length))
         return _forward(way, part, tokens, ids, weights)
 
+    def chosen(*_: object) -> Callable[..., torch.Tensor]:
+        return forward
+
     original = interface.get_interface
-    interface.get_interface = lambda *_: forward
+    interface.get_interface = chosen
     try:
         yield
     finally:
@@ -119,7 +122,12 @@ def _forward(
     made: Any = torch.onnx.ops.symbolic_multi_out(
         f"{TRAIN_DOMAIN}::expert_places",
         (ids,),
-        {"experts": way.experts, "capacity": way.capacity},
+        {
+            "experts": way.experts,
+            "capacity": way.capacity,
+            "shards": 1,
+            "places": places,
+        },
         dtypes=(ids.dtype, ids.dtype),
         shapes=(tuple(ids.shape), (1, groups, places)),
         version=1,

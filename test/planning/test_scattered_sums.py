@@ -10,10 +10,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import AllGatherOp
+from distir.dialects.tensors import shape_of
 from distir.frontends.torch_importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
-from distir.sharding.rule import shape_of
 
 
 class Pooled(nn.Module):

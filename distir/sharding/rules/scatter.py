@@ -8,13 +8,13 @@ each. But the data must be added once: see its decomposition.
 from __future__ import annotations
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Kind, Rule
 from distir.sharding.rules.builder import (
     Dims,
     RuleBuilder,
     attribute_axis,
     onnx_rule,
-    shape,
 )
 
 
@@ -49,7 +49,7 @@ def scatter_elements(op: OnnxOp) -> Rule:
     the axis.
     """
     builder = RuleBuilder(op)
-    sizes, places = shape(op.operands[0]), shape(op.operands[1])
+    sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
     axis = attribute_axis(op, len(sizes))
     data = tuple(
         builder.factor(m, "parallel" if m == n and i != axis else "replicate")
@@ -68,7 +68,7 @@ def scatter_elements(op: OnnxOp) -> Rule:
 def scatter_nd(op: OnnxOp) -> Rule:
     """The rule of ScatterND: indexed dimensions are whole, whole slices are parallel."""
     builder = RuleBuilder(op)
-    sizes, places = shape(op.operands[0]), shape(op.operands[1])
+    sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
     depth = places[-1]
     indexed = builder.factors(sizes[:depth], "replicate")
     rest = builder.factors(sizes[depth:])

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,
@@ -23,8 +24,6 @@ from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (
     RuleBuilder,
-    element_type,
-    shape,
     train_rule,
 )
 from distir.sharding.rules.indexing import locate
@@ -35,7 +34,7 @@ from distir.sharding.rules.local_builder import LocalBuilder
 def expert_places(op: ExpertPlacesOp) -> Rule:
     """The rule of places: groups are parallel, everything else is whole."""
     builder = RuleBuilder(op)
-    groups = builder.factor(shape(op.ids)[0])
+    groups = builder.factor(shape_of(op.ids)[0])
     return builder.rule([(groups, (), ())], [(groups, (), ()), ((), groups, ())])
 
 
@@ -46,10 +45,10 @@ def dispatch(op: DispatchOp) -> Rule:
     partial sums, of which each row has one term that is not zero.
     """
     builder = RuleBuilder(op)
-    groups, tokens, width = shape(op.x)
+    groups, tokens, width = shape_of(op.x)
     group, column = builder.factor(groups), builder.factor(width)
     token = builder.factor(tokens, "reduction")
-    shard = builder.factor(shape(op.result)[0])
+    shard = builder.factor(shape_of(op.result)[0])
     choices = (group, token, ())
     return builder.rule(
         [(group, token, column), choices, (shard, group, ()), choices],
@@ -65,9 +64,9 @@ def combine(op: CombineOp) -> Rule:
     shards add the rows of these.
     """
     builder = RuleBuilder(op)
-    shards, groups, _, width = shape(op.x)
+    shards, groups, _, width = shape_of(op.x)
     group, column = builder.factor(groups), builder.factor(width)
-    token = builder.factor(shape(op.slots)[1])
+    token = builder.factor(shape_of(op.slots)[1])
     shard = builder.factor(shards, "reduction")
     choices = (group, token, ())
     return builder.rule(
@@ -84,8 +83,8 @@ def combine_weights_gradient(op: CombineWeightsGradOp) -> Rule:
     are summed over.
     """
     builder = RuleBuilder(op)
-    shards, groups, _, width = shape(op.x)
-    group, token = builder.factor(groups), builder.factor(shape(op.slots)[1])
+    shards, groups, _, width = shape_of(op.x)
+    group, token = builder.factor(groups), builder.factor(shape_of(op.slots)[1])
     column = builder.factor(width, "reduction")
     shard = builder.factor(shards, "reduction")
     choices = (group, token, ())
@@ -117,7 +116,9 @@ def own_shards(context: LocalContext) -> Sequence[Operation]:
     nowhere = builder.constant(np.array(-1, numpy_dtype(element_type(slots))))
     zero = builder.constant(np.array(0, numpy_dtype(element_type(slots))))
     # The quotient of a negative number is rounded differently by different kernels.
-    taken = builder.emit("GreaterOrEqual", [slots, zero], TensorType(i1, shape(slots)))
+    taken = builder.emit(
+        "GreaterOrEqual", [slots, zero], TensorType(i1, shape_of(slots))
+    )
     number = builder.emit("Div", [slots, count], slots.type)
     number = builder.emit("Where", [taken, number, nowhere], slots.type)
     place = builder.emit("Mod", [slots, count], slots.type)
@@ -139,9 +140,9 @@ def grouped_product(op: GroupedProductOp) -> Rule:
     """
     builder = RuleBuilder(op)
     shards, groups, places = rows_of(op.x)
-    a, b = shape(op.x)[3], shape(op.result)[3]
+    a, b = shape_of(op.x)[3], shape_of(op.result)[3]
     rows = builder.factors([shards, groups, places])
-    expert = builder.factor(shape(op.matrices)[0] // shards, "reduction")
+    expert = builder.factor(shape_of(op.matrices)[0] // shards, "reduction")
     inner, outer = builder.factor(a, "reduction"), builder.factor(b)
     matrix = (outer, inner) if op.transposed is not None else (inner, outer)
     return builder.rule(
@@ -161,12 +162,12 @@ def grouped_product_gradient(op: GroupedProductGradOp) -> Rule:
     """
     builder = RuleBuilder(op)
     shards, groups, places = rows_of(op.x)
-    a, b = shape(op.x)[3], shape(op.dy)[3]
+    a, b = shape_of(op.x)[3], shape_of(op.dy)[3]
     shard = builder.factor(shards)
     summed = builder.factors([groups, places], "reduction")
     rows = (shard, *summed)
     inner, outer = builder.factors([a, b])
-    expert = builder.factor(shape(op.matrices)[0] // shards, "replicate")
+    expert = builder.factor(shape_of(op.matrices)[0] // shards, "replicate")
     matrix = (outer, inner) if op.transposed is not None else (inner, outer)
     return builder.rule(
         [(*rows, inner), rows, (*rows, outer)],
@@ -196,7 +197,7 @@ def own_experts(context: LocalContext) -> Sequence[Operation]:
     op = context.op
     assert isinstance(op, GroupedProductOp)
     shards = rows_of(op.x)[0]
-    experts = shape(op.matrices)[0] // shards
+    experts = shape_of(op.matrices)[0] // shards
     factors = context.rule.operands[2][0]
     expert = factors[-1] if experts > 1 else None
     if expert is None or context.parts_of(expert) == 1:
