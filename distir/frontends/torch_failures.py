@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 _KNOWN_REASONS = {
-    "grouped_mm": (
+    "Grouped matmul": (
         "it runs grouped_mm, which has no ONNX function",
         "write experts as those of transformers, which are imported whole, or as batches of "
         "matrix products",
