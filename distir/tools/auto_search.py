@@ -72,9 +72,7 @@ def check_auto_arguments(arguments: argparse.Namespace) -> None:
                 raise DistIRError(f"--{option} is of the search with --auto; add that")
 
 
-def search_options(
-    arguments: argparse.Namespace, cluster: ClusterOp
-) -> SearchOptions:
+def search_options(arguments: argparse.Namespace, cluster: ClusterOp) -> SearchOptions:
     """
     Returns the options of a search over a cluster, from the arguments of `distir search`.
     Raises DistIRError.

@@ -7,14 +7,16 @@ import math
 import pytest
 from support.cost_programs import cluster, parse
 from xdsl.context import Context
+from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
-from distir.hardware import load_cluster
-from distir.interpreters.simulator import simulate
+from distir.hardware import cluster_names, load_cluster
+from distir.interpreters.simulator import report, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.files import (
+    ProfileChoice,
     load_profile,
     load_profiles,
     profile_names,
@@ -64,10 +66,72 @@ def test_built_in_profiles_are_read(name):
     assert found.link("nvlink").share(8) > 0
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx2"])
-def test_clusters_name_their_profiles(name):
+@pytest.mark.parametrize("name", [n for n in cluster_names() if n != "cpu"])
+def test_clusters_name_profiles_that_know_their_links(name):
     on = load_cluster(name)
-    Hardware.of(on, load_profiles(["auto"], on))
+    choice = ProfileChoice.of((), on)
+    assert choice == ProfileChoice(("auto",))
+    hardware = Hardware.of(on, load_profiles(choice.names, on))
+    assert hardware.has_profiles
+    assert all(level.figures is not None for level in hardware.levels)
+
+
+def test_without_a_profile_that_is_of_use_there_is_a_reason():
+    nameless = ProfileChoice.of((), load_cluster("cpu"))
+    assert not nameless.names and "@core of @cpu names no profile" in nameless.lacking
+    on = load_cluster("dgx-a100")
+    on.links[0].sym_name = StringAttr("wire")
+    unknown = ProfileChoice.of((), on)
+    assert not unknown.names
+    assert "profile A100 has no figures for link @wire of @dgx_a100" in unknown.lacking
+    # What the user names is taken as it is.
+    assert ProfileChoice.of(("none",), on) == ProfileChoice(("none",))
+    assert load_profiles(["none"], on) == []
+    with pytest.raises(DistIRError, match="none stands for data sheets alone"):
+        load_profiles(["none", "A100"], on)
+
+
+LOSS = """
+  func.func @main(%x: tensor<64x1000xf16>, %i: tensor<64xi64>) -> tensor<f32> {
+    %loss = train.cross_entropy %x, %i {divisor = 64 : i64} :
+      (tensor<64x1000xf16>, tensor<64xi64>) -> tensor<f32>
+    func.return %loss : tensor<f32>
+  }
+"""
+
+
+def test_memory_that_a_software_keeps_beside_values():
+    program = parse(LOSS)
+    on = cluster(1, memory=1_500_000)
+    arguments = 64 * 1000 * 2 + 64 * 8
+    bare = simulate(program, on, profiles=[profile()])
+    assert bare.peak_memory_bytes == bare.reserved_memory_bytes == [arguments + 4]
+
+    def keeps(**figures):
+        return profile(lambda d: d.update(memory={**figures, "source": "made up"}))
+
+    blocks = simulate(program, on, profiles=[keeps(block=512, libraries=1000)])
+    assert blocks.peak_memory_bytes == [arguments + 512 + 1000]
+    copies = simulate(program, on, profiles=[keeps(logit=12)])
+    assert copies.peak_memory_bytes == [arguments + 4 + 12 * 64 * 1000]
+    assert copies.fits
+    # Of what is there throughout no fragments are left.
+    whole = simulate(program, on, profiles=[keeps(logit=12, fragments=1.0)])
+    assert whole.peak_memory_bytes == copies.peak_memory_bytes
+    assert whole.reserved_memory_bytes == [arguments + 2 * (4 + 12 * 64 * 1000)]
+    assert not whole.fits and whole.too_small == [0]
+    assert "B of a device reserved" in report(whole)
+    with pytest.raises(DistIRError, match="fragments must be a finite number"):
+        keeps(fragments=-1)
+
+
+def test_losses_in_32_bits_make_no_copies():
+    program = parse(LOSS.replace("f16", "f32"))
+    copies = {"logit": 12, "source": "made up"}
+    found = simulate(
+        program, cluster(1), profiles=[profile(lambda d: d.update(memory=copies))]
+    )
+    assert found.peak_memory_bytes == [64 * 1000 * 4 + 64 * 8 + 4]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class Machine:
     The state of all devices while a program runs.
 
     Arrays have one entry per device: `clock` (of the compute stream) and `idle` in seconds,
-    `live` and `peak` in bytes. `transit` is the part of `idle` in which devices wait for a
+    `live` and `peak` in bytes, and `held`, those that are there throughout. `transit` is the part of `idle` in which devices wait for a
     value while it is being sent. `streams` are those of asynchronous collectives;
     `channels` has the clocks of asynchronous sends, one for each pair of devices, by the
     pairs that send together. `runs` counts how often each function ran (see `Totals`). The
@@ -101,6 +101,7 @@ class Machine:
         self.transit = np.zeros(devices)
         self.live = np.zeros(devices, dtype=np.int64)
         self.peak = np.zeros(devices, dtype=np.int64)
+        self.held = np.zeros(devices, dtype=np.int64)
         self.runs: dict[CompiledFunction, int] = {}
         self.constants: dict[CompiledOp, Buffer] = {}
         self._observer = observer
