@@ -186,6 +186,9 @@ class LinkFigures:
     - `overhead`: seconds once per collective; `latency`: seconds with every message;
     - `copy_bandwidth`: bytes/s at which a device adds up or copies data in its memory
       (infinite: at no cost);
+    - `shared`: whether the devices of a block, such as a node, pass on to each other what
+      one of them received over this level; if not, each receives all of it over its own
+      adapter;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...), if a
       library does some of them worse than others.
     """
@@ -194,6 +197,7 @@ class LinkFigures:
     overhead: float = 0.0
     latency: float = 0.0
     copy_bandwidth: float = math.inf
+    shared: bool = True
     kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
 
     def of_kind(self, kind: str) -> LinkFigures:
@@ -216,6 +220,7 @@ class LinkFigures:
             table.at_least_0("overhead"),
             table.at_least_0("latency"),
             table.positive("copy_bandwidth", math.inf),
+            table.flag("shared", True),
             {kind: LinkFigures.read(figures) for kind, figures in kinds.items()},
         )
         table.finish()
