@@ -14,11 +14,11 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import nothing_found
-from distir.planning.found_plan import FoundPlan
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
 from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
+from distir.planning.saved_plan import SavedPlan
 from distir.solver.clock import Clock
 from distir.tools.auto_search import explanation
 
@@ -60,7 +60,7 @@ def search(
     jobs: int = 0,
     measure: int = 0,
     backend: str = "gloo",
-) -> FoundPlan:
+) -> SavedPlan:
     """
     Finds the fastest way to distribute a model that fits into the memory of a cluster,
     without needing a GPU.
@@ -134,7 +134,7 @@ def search(
         from distir.tools.plan_runs import run_plans
 
         run_plans(found, measure, StepTiming(one_of("backend", backend, BACKENDS)))
-    return FoundPlan.of(found, lambda: explanation(found))
+    return SavedPlan.of(found, lambda: explanation(found))
 
 
 def _tuple(given: _Several[_Value]) -> tuple[_Value, ...]:

@@ -5,6 +5,7 @@ as usage errors.
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
 from math import isfinite
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 DTYPES = ("f32", "f16", "bf16")
 """The floating-point types that models compute in."""
 
-NARROW_DTYPES = ("f16", "bf16")
+LOW_PRECISION_DTYPES = ("f16", "bf16")
 """The floating-point types of 16 bits that models compute in."""
 
 
@@ -57,6 +58,47 @@ def names(text: str) -> tuple[str, ...]:
     if not all(found):
         raise ArgumentTypeError(f"{text!r} is not a list of names between commas")
     return found
+
+
+_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""The decimal prefixes of units."""
+
+
+def rate(text: str) -> float:
+    """
+    Parses what a link sends, in bits or bytes a second: `200Gb/s`, `25GB/s`. Returns bytes a
+    second.
+    """
+    found = re.fullmatch(r"([0-9.]+) ?([kMGT]?)(b|B|bit|bits)(/s|ps)", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None:
+        raise ArgumentTypeError(
+            f"{text!r} is not a rate in bits or bytes a second, such as 200Gb/s or 25GB/s"
+        )
+    return number * _SCALES[found[2]] / (1 if found[3] == "B" else 8)
+
+
+def number_of_bytes(text: str) -> int:
+    """Parses a number of bytes with a decimal or binary unit: `80GB`, `40GiB`, `32e9`."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([kMGT]?)(i?)B?", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None or (found[3] and not found[2]):
+        raise ArgumentTypeError(
+            f"{text!r} is not a number of bytes, such as 80GB or 40GiB"
+        )
+    scale = _SCALES[found[2]]
+    if found[3]:
+        scale = 1024.0 ** list(_SCALES).index(found[2])
+    return max(1, round(number * scale))
+
+
+def _positive(text: str) -> float | None:
+    """Returns the finite positive number that a text of digits and points says, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) and number > 0 else None
 
 
 def dimension(text: str) -> tuple[str, int]:

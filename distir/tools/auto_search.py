@@ -104,7 +104,7 @@ def search(
     from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
-    def heard(search: AutoSearch) -> None:
+    def on_progress(search: AutoSearch) -> None:
         best = search.best
         known = (
             f"best {best.plan}, {seconds_text(best.step_time_s)} a step"
@@ -120,7 +120,7 @@ def search(
         requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
         degrees=arguments.degrees,
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
-        heard=heard,
+        on_progress=on_progress,
     )
     found.run()
     return found, found.interrupted

@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import (
@@ -28,7 +29,6 @@ from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.simulation import Simulation
 from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
-from distir.sharding.rule import shape_of
 
 
 def simulate(

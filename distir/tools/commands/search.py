@@ -204,10 +204,10 @@ def _run_auto(
 
 
 def _save_plan(search: PlanSearch, path: Path) -> None:
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
     from distir.tools.auto_search import explanation
 
-    FoundPlan.of(search, lambda: explanation(search)).save(path)
+    SavedPlan.of(search, lambda: explanation(search)).save(path)
 
 
 def _report(results: Sequence[Result], top: int) -> None:
