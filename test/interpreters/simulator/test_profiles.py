@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from support.cost_programs import cluster, parse
@@ -14,6 +15,11 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.hardware import cluster_names, load_cluster
 from distir.interpreters.simulator import report, simulate
+from distir.interpreters.simulator.costs.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    topology,
+)
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.files import (
     ProfileChoice,
@@ -364,6 +370,49 @@ def test_flat_and_summarised_agree_with_a_profile():
     assert found[0].step_time_s == pytest.approx(found[1].step_time_s, rel=1e-12)
     assert found[0].peak_memory_bytes == found[1].peak_memory_bytes
     assert found[0].step_time_s > simulate(module).step_time_s
+
+
+def test_a_send_may_keep_its_sender_busy():
+    module = build_gpt(2, 64, 4, 128, 8, 16, "f16")
+    DifferentiatePass(optimizer="adam").apply(Context(), module)
+    first = module.body.block.first_op
+    module.body.block.insert_op_before(load_cluster("dgx-a100"), first)
+    DistributePass(p=2, k=4).apply(Context(), module)
+    free = load_profile("A100")
+    links = {name: replace(link, occupies=True) for name, link in free.links.items()}
+    busy = replace(free, links=links)
+    found = [simulate(module, flat=flat, profiles=[busy]) for flat in (False, True)]
+    assert found[0].step_time_s == pytest.approx(found[1].step_time_s, rel=1e-12)
+    for result in found:
+        assert result.step_time_s > simulate(module, profiles=[free]).step_time_s
+        for spent in zip(
+            result.compute_s,
+            result.exposed_communication_s,
+            result.waiting_s,
+            strict=True,
+        ):
+            assert sum(spent) == pytest.approx(result.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_reduce"])
+def test_nodes_that_do_not_share_what_comes_over_the_network(kind):
+    two = ((4, 100.0, 0.0), (8, 1.0, 0.0))
+    figures = {"bandwidth": 1.0, "overhead": 0.0, "latency": 0.0, "source": "made up"}
+
+    def seconds(**more):
+        links = {"level0": figures, "level1": {**figures, **more}}
+        known = profile(lambda d: d.update(links=links))
+        stages = topology(range(8), Hardware.of(cluster(8, levels=two), [known]))
+        if kind == "all_gather":
+            return all_gather_seconds(800.0, stages)
+        return all_reduce_seconds(800.0, stages)
+
+    each = 1 if kind == "all_gather" else 2
+    # Shared, four devices of a node receive a quarter each, and pass it on; else each
+    # receives seven eighths.
+    assert seconds() <= each * (100 + 6 + 1e-9)
+    assert seconds(shared=True) == seconds()
+    assert seconds(shared=False) == pytest.approx(each * 700)
 
 
 REDUCED = """

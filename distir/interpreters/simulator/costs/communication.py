@@ -288,6 +288,14 @@ def shift_seconds(size: float, stages: Topology) -> float:
     return slowest + _overhead(stages)
 
 
+def occupies(source: int, target: int, hardware: Hardware) -> bool:
+    """Whether an asynchronous send between two devices keeps its sender busy."""
+    if source == target:
+        return False
+    figures = hardware.level_between(source, target).figures
+    return figures is not None and figures.of_kind("send").occupies
+
+
 def send_seconds(
     size: float, source: int, target: int, hardware: Hardware, sharing: int = 1
 ) -> float:

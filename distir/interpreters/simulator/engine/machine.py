@@ -6,7 +6,8 @@ Ops run in program order. A device does one thing at a time; a computation occup
 its devices independently, a collective or send makes its devices wait for each other and
 occupies all of them. Asynchronous communication leaves the devices free. Collectives then
 take turns on the communication streams of their devices (`streams.py`); sends between two
-devices run one after the other, each from when the sender reaches it. A device waits for
+devices run one after the other, each from when the sender reaches it; a profile may say
+that the sender is busy meanwhile. A device waits for
 such a value where it uses it, which may be in another function than the one that started
 it.
 
@@ -232,6 +233,11 @@ class Machine:
                 pairs = rows.tobytes()
                 start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
                 end = self.channels[pairs] = start + transfer.seconds
+                if transfer.occupies:
+                    waits = end - self.clock[senders]
+                    self.idle[senders] += waits
+                    self.transit[senders] += waits
+                    self.clock[senders] = end
                 departure[receivers], arrival[receivers] = start, end
             self._observe(step, rows, start, end - start)
         self._send_off(step, frame, departure, arrival)

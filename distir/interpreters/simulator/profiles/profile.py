@@ -189,6 +189,8 @@ class LinkFigures:
     - `shared`: whether the devices of a block, such as a node, pass on to each other what
       one of them received over this level; if not, each receives all of it over its own
       adapter;
+    - `occupies`: whether an asynchronous send keeps its sender busy, as in software that
+      waits for it at once;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...), if a
       library does some of them worse than others.
     """
@@ -198,6 +200,7 @@ class LinkFigures:
     latency: float = 0.0
     copy_bandwidth: float = math.inf
     shared: bool = True
+    occupies: bool = False
     kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
 
     def of_kind(self, kind: str) -> LinkFigures:
@@ -221,6 +224,7 @@ class LinkFigures:
             table.at_least_0("latency"),
             table.positive("copy_bandwidth", math.inf),
             table.flag("shared", True),
+            table.flag("occupies", False),
             {kind: LinkFigures.read(figures) for kind, figures in kinds.items()},
         )
         table.finish()
