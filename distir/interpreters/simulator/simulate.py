@@ -99,13 +99,20 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
             values = device_map.expanded(values)
         return values.tolist()
 
+    peak, kinds = listed(machine.peak), device_map.hardware.kinds
     return Simulation(
         cluster=device_map.hardware.name,
         profiles=device_map.hardware.profile_names,
         devices=list(device_map.devices),
         step_time_s=step_time,
         throughput_samples_per_s=batch / step_time if step_time else 0.0,
-        peak_memory_bytes=listed(machine.peak),
+        peak_memory_bytes=peak,
+        reserved_memory_bytes=[
+            kinds[device].reserved(most, held)
+            for device, most, held in zip(
+                device_map.devices, peak, listed(machine.held), strict=True
+            )
+        ],
         memory_bytes=[device_map.hardware.kinds[d].memory for d in device_map.devices],
         communication_bytes=[round(b) for b in listed(totals.sent)],
         flops=listed(totals.flops),
