@@ -146,6 +146,7 @@ def training_program(
         output=_loss_result(imported.module) if name is None else 0,
         optimizer=optimizer,
         loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+        fused_attention=forward.attention,
     )
     apply_passes(imported.module, differentiate)
     return imported, last + _arguments(imported.module, "label")
