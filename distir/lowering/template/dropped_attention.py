@@ -9,7 +9,7 @@ import torch
 from . import dropout, fused_attention
 
 
-class Numbers:
+class DrawnFactors:
     """
     The random numbers of the probabilities, (batch, heads, queries, keys); arguments are
     those of `dropout.dropout`.

@@ -23,6 +23,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.dialects.tensors import known_shape
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
 from distir.transforms.patterns.attention_scores import (
@@ -46,11 +47,9 @@ from distir.transforms.patterns.match import (
     number,
     producer,
     replace_by,
-    shape_of,
     uncast,
     used_once,
 )
-
 
 _HIDDEN = -1e4
 """The highest number that hides a key in the place of its score."""
@@ -88,7 +87,7 @@ class AttentionRaiser:
         if read is None or (read.dropout is not None) != self._dropped:
             return False
         scores = read.scores
-        shape = shape_of(scores)
+        shape = known_shape(scores)
         if shape is None or len(shape) != 4:
             return False
         for found in readings(scores):
@@ -176,7 +175,7 @@ class AttentionRaiser:
         lowest number of the wider type may be minus infinity in the narrower one.
         """
         value = _value_of(mask)
-        shape, kind = shape_of(value), element(value)
+        shape, kind = known_shape(value), element(value)
         if isinstance(mask, Fill):
             kind = element(mask.lowest)
         if shape is None or not 2 <= len(shape) <= 4:
@@ -243,7 +242,9 @@ class _Masks:
             return []
         total, *rest = values
         for value in rest:
-            sizes = np.broadcast_shapes(shape_of(total) or (), shape_of(value) or ())
+            sizes = np.broadcast_shapes(
+                known_shape(total) or (), known_shape(value) or ()
+            )
             total = made_before(op, "Add", [total, value], sizes)
         return [total]
 
@@ -262,7 +263,7 @@ def _value_of(mask: Mask) -> SSAValue:
 def _as_added(mask: Mask, op: OnnxOp, kind: Attribute | None) -> SSAValue:
     """Returns the mask to be added, in an element type, that has the effect of a mask."""
     value = _value_of(mask)
-    shape = shape_of(value)
+    shape = known_shape(value)
     assert shape is not None
     if isinstance(mask, Scaled):
         factor = _number_before(op, mask.factor, value)
@@ -351,7 +352,7 @@ def _shared_heads(value: SSAValue) -> SSAValue:
     unsqueeze = None if expand is None else producer(expand.operands[0], "Unsqueeze")
     if expand is None or unsqueeze is None:
         return value
-    wide, source = shape_of(expand.results[0]), shape_of(unsqueeze.operands[0])
+    wide, source = known_shape(expand.results[0]), known_shape(unsqueeze.operands[0])
     axes = array_of(unsqueeze.input(1))
     if wide is None or source is None or axes is None or len(source) != 4:
         return value
@@ -360,7 +361,7 @@ def _shared_heads(value: SSAValue) -> SSAValue:
     is_repeat = (
         axes.tolist() in ([2], [-3])
         and wide == (batch, heads, repeats, length, features)
-        and shape_of(value) == (batch, heads * repeats, length, features)
+        and known_shape(value) == (batch, heads * repeats, length, features)
     )
     return unsqueeze.operands[0] if is_repeat else value
 
@@ -372,7 +373,7 @@ def _fits(
     Whether the sizes are those of attention whose number of query heads is a multiple of
     the number of key heads.
     """
-    q, k, v = shape_of(query), shape_of(key), shape_of(value)
+    q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
         return False
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_op import OnnxOp
-from distir.transforms.patterns.match import shape_of
+from distir.dialects.tensors import known_shape
 
 _SAME_IF_SAME_TYPE = frozenset(
     (
@@ -27,7 +27,7 @@ def drop_identity(op: OnnxOp) -> bool:
     """
     same = op.name == "onnx.Identity" or _keeps_all(op)
     if op.name in _SAME_IF_SAME_TYPE:
-        shape = shape_of(op.results[0])
+        shape = known_shape(op.results[0])
         same = shape is not None and op.operands[0].type == op.results[0].type
     if op.name == "onnx.Transpose":
         order = op.attribute("perm")

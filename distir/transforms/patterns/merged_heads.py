@@ -11,11 +11,11 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     made_before,
     number,
     producer,
-    shape_of,
     used_once,
 )
 
@@ -28,7 +28,7 @@ def split_heads(op: OnnxOp) -> bool:
     """
     if op.name != "onnx.Reshape" or layout_of(op.results[0]) is not None:
         return False
-    before, after = shape_of(op.operands[0]), shape_of(op.results[0])
+    before, after = known_shape(op.operands[0]), known_shape(op.results[0])
     if before is None or after is None or len(before) != 3 or len(after) != 4:
         return False
     if after[2:] != before[1:] or not used_once(op.operands[0]):
@@ -45,14 +45,14 @@ def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | N
     Returns a [batch * heads, m, n] as [batch, heads, m, n], computed before the op `end`
     from the values before they were merged; None where there are none.
     """
-    shape = shape_of(value)
+    shape = known_shape(value)
     if shape is None or len(shape) != 3:
         return None
     whole = (*heads, *shape[1:])
     merge = producer(value, "Reshape")
     if merge is not None:
         source = merge.operands[0]
-        return source if shape_of(source) == whole else None
+        return source if known_shape(source) == whole else None
     op = producer(value, "MatMul", "Transpose", "Add", "Mul", "Div")
     if op is None or not used_once(value):
         return None
@@ -83,7 +83,7 @@ def _beside(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | 
     Returns what stands beside a value with batch and heads apart: a number or a value that
     has neither, as it is, others reshaped.
     """
-    shape = shape_of(value)
+    shape = known_shape(value)
     if number(value) is not None:
         return value
     if shape is None or len(shape) > 3:

@@ -40,7 +40,7 @@ def dropped_attention(call: Call) -> str:
         f"splits={[tuple(split) for split in op.parts]!r}",
     ]
     module = call.helper("dropped_attention")
-    arguments.append(f"numbers={module}.Numbers({', '.join(numbers)})")
+    arguments.append(f"numbers={module}.DrawnFactors({', '.join(numbers)})")
     return call.like_op("dropped_attention", arguments)
 
 
