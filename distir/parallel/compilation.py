@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
+from distir.gradients.batch_statistics import BatchParts
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
@@ -47,13 +48,16 @@ class Request:
       module's output is the loss;
     - `cluster`: a cluster, as text;
     - `distribution`: how to distribute over it, or a plan that a search found for it;
-    - `forward`: what is asked of the program before it is differentiated.
+    - `forward`: what is asked of the program before it is differentiated;
+    - `own_statistics`: whether batch normalisation takes the statistics of a device's
+      samples in a micro-batch, instead of those of the whole batch.
     """
 
     loss: Loss
     cluster: str
     distribution: DistributionOptions | SavedPlan
     forward: ForwardOptions = field(default_factory=ForwardOptions)
+    own_statistics: bool = False
 
     @property
     def devices(self) -> int:
@@ -62,6 +66,16 @@ class Request:
         if isinstance(own, SavedPlan):
             return own.devices
         return own.devices
+
+    @property
+    def statistics(self) -> BatchParts:
+        """The parts of a batch with statistics of their own in batch normalisation."""
+        own = self.distribution
+        if not self.own_statistics:
+            return BatchParts()
+        if isinstance(own, SavedPlan):
+            return BatchParts(own.batch_parts, own.result.plan.k)
+        return BatchParts(own.d, own.k)
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""
@@ -104,9 +118,14 @@ def training_package(
     """
     imported, labels = _program(
         "training program",
-        (module, args, kwargs, (request.loss, request.forward)),
+        (module, args, kwargs, (request.loss, request.forward, request.statistics)),
         lambda: training_program(
-            module, args, kwargs, request.loss, forward=request.forward
+            module,
+            args,
+            kwargs,
+            request.loss,
+            forward=request.forward,
+            statistics=request.statistics,
         ),
     )
     return _package(imported, labels, request.distribute_step)
@@ -119,11 +138,13 @@ def training_program(
     loss: Loss,
     optimizer: str = "none",
     forward: ForwardOptions | None = None,
+    statistics: BatchParts = BatchParts(),
 ) -> tuple[ImportedModel, list[str]]:
     """
     Returns the sequential program of a module in training mode, which computes the loss and
     what the optimizer makes of the gradients (by default the gradients themselves), and the
-    names of its labels. Raises DistIRError.
+    names of its labels. `statistics` says which parts of a batch are normalised by
+    themselves. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
@@ -157,6 +178,9 @@ def training_program(
         output=_loss_result(imported.module) if name is None else 0,
         optimizer=optimizer,
         loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+        batch_norm_devices=statistics.devices,
+        batch_norm_micro_batches=statistics.micro_batches,
+        fused_attention=forward.attention,
     )
     apply_passes(imported.module, differentiate)
     return imported, last + _arguments(imported.module, "label")
