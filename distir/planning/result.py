@@ -98,8 +98,8 @@ _JSON: Mapping[str, str | int | float] = {
 """The keys of a result as JSON data, with the values that stand for missing ones."""
 
 
-_ADDED = ("c", "context")
-"""Keys that results which were written before there was context parallelism lack."""
+_ADDED = ("c", "context", "e")
+"""Keys that results lack which were written before there were these axes."""
 
 
 def from_json(data: Mapping[str, Any]) -> Result:

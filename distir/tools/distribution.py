@@ -40,6 +40,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         default=1,
         help="data-parallel degree (default 1)",
     ),
+    "-e": dict(
+        type=positive_integer,
+        default=1,
+        help="expert-parallel degree: experts are dealt out, and tokens, which -e splits like "
+        "-d, are sent to them (default 1)",
+    ),
     "-c": dict(
         type=positive_integer,
         default=1,
@@ -93,7 +99,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="append",
         default=[],
         metavar="NAME:DIM=AXIS[:RUN]",
-        help="split dimension DIM of argument NAME over mesh axis AXIS (d, c or t), in runs "
+        help="split dimension DIM of argument NAME over mesh axis AXIS (d, e, c or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
     ),
     "--whole": dict(

@@ -53,7 +53,7 @@ class AutoSpace:
     - `asked_axes`: the axes that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
       these options; by default all;
-    - `c`: degrees of context parallelism, of plans of the grid;
+    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid;
     - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
@@ -68,6 +68,7 @@ class AutoSpace:
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
+    e: Sequence[int] = (1,)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
 
@@ -102,6 +103,7 @@ class AutoSpace:
             checkpoint=(checkpoint,),
             schedules=self.schedules[:1],
             c=self.c,
+            e=self.e,
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -131,9 +133,9 @@ class AutoSpace:
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
-        most: dict[tuple[int, int, int, int], GridPlan] = {}
+        most: dict[tuple[int, ...], GridPlan] = {}
         for plan in grid.known():
-            key = plan.batch, plan.d, plan.t, plan.p
+            key = plan.batch, plan.d, plan.t, plan.p, plan.e
             if may_fit(plan) and (key not in most or plan.k > most[key].k):
                 most[key] = plan
         fewest = min((plan.t * plan.p for plan in most.values()), default=0)
@@ -177,11 +179,11 @@ class AutoSpace:
         if self.trains and c.d > 1:
             for zero in self.zero:
                 yield replace(c, zero=zero)
-        yield from self._pipelines(c, c.batch // c.d)
+        yield from self._pipelines(c, c.batch // (c.d * c.e))
         if c.devices > 1:
             for overlap in self.overlap:
                 yield replace(c, overlap=overlap)
-        if c.p > 1 and c.d * c.t > 1 and c.c == 1:
+        if c.p > 1 and c.d * c.t > 1 and c.c * c.e == 1:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
 
