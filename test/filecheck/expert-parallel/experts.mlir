@@ -7,7 +7,7 @@
 
 device.mesh @mesh on @box <"e" = 2> [0 to 2]
 
-// CHECK:      %x: tensor<4x1x8xf32> {{.*}} dist.layout = #dist.layout<@mesh, [{e}, {}, {}]>
+// CHECK:      %x: tensor<4x1x8xf32> {dist.role = "input", dist.name = "x", dist.layout = #dist.layout<@mesh, [{e}, {}, {}]>
 // CHECK-SAME: %w: tensor<4x8x6xf32> {{.*}} dist.layout = #dist.layout<@mesh, [{e}, {}, {}]>, dist.fixed = ["e"], dist.fixed_by = {e = "expert parallelism"}
 // CHECK:      %slots, %rows = train.expert_places %ids {experts = 4 : i64, capacity = 1 : i64} : (tensor<4x1x2xi64>) -> (tensor<4x1x2xi64>, tensor<2x4x2xi64>)
 // CHECK-NEXT: %[[X:.*]] = train.dispatch %x, %slots, %rows {{.*}} -> tensor<2x4x2x8xf32>
