@@ -55,6 +55,8 @@ def grouped_product(call: Call) -> str:
 def grouped_product_gradient(call: Call) -> str:
     op = call.op
     assert isinstance(op, GroupedProductGradOp)
-    experts = repr(call.result_shape()[0])
+    shape = call.result_shape()
+    assert shape is not None
+    experts = repr(shape[0])
     flag = repr(op.transposed is not None)
     return call.like_op("experts", [*call.operands(), experts, flag])

@@ -22,10 +22,7 @@ from distir.dialects.train_ops.experts import (
 )
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import (
-    RuleBuilder,
-    train_rule,
-)
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 from distir.sharding.rules.indexing import locate
 from distir.sharding.rules.local_builder import LocalBuilder
 
