@@ -296,7 +296,8 @@ class PipelineSimulator:
             zip(machine.peak.tolist(), memory, strict=True),
             key=lambda device: device[1] - device[0],
         )
-        return Step(seconds, batch / seconds if seconds else 0.0, peak, most)
+        # Without a profile nothing is reserved beside the values.
+        return Step(seconds, batch / seconds if seconds else 0.0, peak, most, peak)
 
 
 @lru_cache(maxsize=128)

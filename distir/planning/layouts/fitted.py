@@ -61,23 +61,32 @@ low.
 class Step(NamedTuple):
     """
     A simulated step of a program: its seconds, the samples of the batch per second, and the
-    peak bytes of the device that has the least left of its `memory_bytes`.
+    peak bytes, and those that the software takes for them, of the device that has the least
+    left of its `memory_bytes`.
     """
 
     seconds: float
     samples_per_s: float
     peak_bytes: int
     memory_bytes: int
+    reserved_bytes: int
 
     @staticmethod
     def of(simulation: Simulation) -> Step:
         """Returns the step of a simulation."""
-        peak, memory = min(
-            zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
-            key=lambda device: device[1] - device[0],
+        peak, memory, reserved = min(
+            zip(
+                simulation.peak_memory_bytes,
+                simulation.memory_bytes,
+                simulation.reserved_memory_bytes,
+                strict=True,
+            ),
+            key=lambda device: device[1] - device[2],
         )
         seconds = simulation.step_time_s
-        return Step(seconds, simulation.throughput_samples_per_s, peak, memory)
+        return Step(
+            seconds, simulation.throughput_samples_per_s, peak, memory, reserved
+        )
 
 
 PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]
@@ -300,7 +309,7 @@ class FittedSearch:
             if self.pipeline_step is not None:
                 step = self.pipeline_step(module.clone(), self.finish, self.buckets)
                 if step is not None:
-                    peak = step.peak_bytes
+                    peak = step.reserved_bytes
                     occupied = peak / min(self.memory, step.memory_bytes)
                     return FittedPlan(
                         annotated, module, None, step, occupied, peak, layouts
@@ -310,7 +319,9 @@ class FittedSearch:
         if self.buckets:
             bucket_collectives_of(module)
         simulation = simulate(module, profiles=self.profiles)
-        peaks = zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True)
+        peaks = zip(
+            simulation.reserved_memory_bytes, simulation.memory_bytes, strict=True
+        )
         occupied, needed = max(
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )

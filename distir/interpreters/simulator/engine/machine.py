@@ -6,7 +6,8 @@ Ops run in program order. A device does one thing at a time; a computation occup
 its devices independently, a collective or send makes its devices wait for each other and
 occupies all of them. Asynchronous communication leaves the devices free. Collectives then
 take turns on the communication streams of their devices (`streams.py`); sends between two
-devices run one after the other, each from when the sender reaches it. A device waits for
+devices run one after the other, each from when the sender reaches it; a profile may say
+that the sender is busy meanwhile. A device waits for
 such a value where it uses it, which may be in another function than the one that started
 it.
 
@@ -84,7 +85,7 @@ class Machine:
     The state of all devices while a program runs.
 
     Arrays have one entry per device: `clock` (of the compute stream) and `idle` in seconds,
-    `live` and `peak` in bytes. `transit` is the part of `idle` in which devices wait for a
+    `live` and `peak` in bytes, and `held`, those that are there throughout. `transit` is the part of `idle` in which devices wait for a
     value while it is being sent. `streams` are those of asynchronous collectives;
     `channels` has the clocks of asynchronous sends, one for each pair of devices, by the
     pairs that send together. `runs` counts how often each function ran (see `Totals`). The
@@ -104,6 +105,7 @@ class Machine:
         self.transit = np.zeros(devices)
         self.live = np.zeros(devices, dtype=np.int64)
         self.peak = np.zeros(devices, dtype=np.int64)
+        self.held = np.zeros(devices, dtype=np.int64)
         self.runs: dict[CompiledFunction, int] = {}
         self.constants: dict[OpStep, Buffer] = {}
         self._observer = observer
@@ -236,6 +238,11 @@ class Machine:
                 pairs = rows.tobytes()
                 start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
                 end = self.channels[pairs] = start + transfer.seconds
+                if transfer.occupies:
+                    waits = end - self.clock[senders]
+                    self.idle[senders] += waits
+                    self.transit[senders] += waits
+                    self.clock[senders] = end
                 departure[receivers], arrival[receivers] = start, end
             self._observe(step, rows, start, end - start)
         self._send_off(step, frame, departure, arrival)

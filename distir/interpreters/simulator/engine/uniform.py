@@ -68,6 +68,11 @@ class UniformMachine(SummarisingMachine):
             return
         start = max(float(self.clock[first]), self._free.get(meshes, 0.0))
         end = self._free[meshes] = start + float(transfer.seconds)
+        if transfer.occupies:
+            wait = end - float(self.clock[first])
+            self.idle[first] += wait
+            self.transit[first] += wait
+            self.clock[first] = end
         self._send_off(step, frame, start, end)
 
     @property
