@@ -125,8 +125,10 @@ def parallelize(
     device = _device()
 
     def program(kind: str, make: Any) -> RankProgram:
-        key = content_key(kind, module, args, kwargs, request)
-        folder = shared_package(key, lambda: make(module, args, kwargs, request))
+        folder = shared_package(
+            lambda: content_key(kind, module, args, kwargs, request),
+            lambda: make(module, args, kwargs, request),
+        )
         return RankProgram(Package(folder), device)
 
     return ParallelModule(

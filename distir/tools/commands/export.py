@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+from distir.tools.arguments import output_file
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         required=True,
         metavar="model.safetensors|plan.py",
         help="the file to write: weights, beside their config.json a model that "
