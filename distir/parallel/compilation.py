@@ -180,6 +180,7 @@ def training_program(
         loss_scaling="dynamic" if forward.dtype == "f16" else "none",
         batch_norm_devices=statistics.devices,
         batch_norm_micro_batches=statistics.micro_batches,
+        fused_attention=forward.attention,
     )
     apply_passes(imported.module, differentiate)
     return imported, last + _arguments(imported.module, "label")
