@@ -139,6 +139,7 @@ def parallelize(
         program("training", training_package),
         lambda: program("evaluation", evaluation_package),
         seed,
+        request.statistics.micro_batches,
     )
 
 
