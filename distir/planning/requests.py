@@ -36,6 +36,7 @@ from distir.program import (
 from distir.repacking import Repacked, repacked_of
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.suggestions import did_you_mean
 
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
@@ -344,7 +345,8 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
         chosen = [i for i, name in enumerate(names) if fnmatchcase(name, pattern)]
         if not chosen:
             raise DistIRError(
-                f"no argument is called {pattern!r}; the program has "
+                f"no argument is called {pattern!r}; {did_you_mean(pattern, names)}"
+                f"the program has "
                 f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
             )
         found.update(dict.fromkeys(chosen))

@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import StringAttr
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
 
-
 SUMS = ("Gemm", "Conv", "ConvTranspose")
 LABELLED = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 

@@ -10,7 +10,9 @@ N B'))` outside. An all-reduce is a reduce-scatter and an all-gather.
 With a profile, links reach a fraction of their bandwidth, data that is added up or copied
 also moves through the memory, every collective has an overhead, and the fastest algorithm
 counts: rings level by level, one ring of all devices whose levels are busy at the same
-time, and, for an all-reduce, two trees.
+time, and, for an all-reduce, two trees. A profile may say that a software does not share
+inside a node what comes over the network: then there is one ring, and every device receives
+all data over its own adapter.
 """
 
 from __future__ import annotations
@@ -60,6 +62,18 @@ class Stage:
             bandwidth = min(bandwidth, level.block_bandwidth / self.sharing)
         figures = self.figures
         return bandwidth if figures is None else bandwidth * figures.share(self.devices)
+
+    @property
+    def block_rate(self) -> float:
+        """
+        The bytes/s at which all devices of a block together take part in a collective: one
+        after the other each receives what another one sent, or, where a block shares
+        nothing, each of them all of it.
+        """
+        figures = self.figures
+        if figures is not None and not figures.shared:
+            return self.bandwidth
+        return self.bandwidth * self.inner
 
     @property
     def latency(self) -> float:
@@ -173,11 +187,11 @@ def _one_ring(size: float, stages: Topology) -> float:
     """
     Returns the seconds of the same along rings of all devices. There are as many rings as a
     block has devices, and each enters and leaves every block through another device, so
-    that all levels work at the same time.
+    that all levels work at the same time; a single ring where blocks share nothing.
     """
     devices = stages[-1].devices
     latency = sum((s.blocks - 1) * s.latency * devices / s.devices for s in stages)
-    slowest = min(stage.bandwidth * stage.inner for stage in stages)
+    slowest = min(stage.block_rate for stage in stages)
     copied = size * stages[0].per_copied_byte / 2
     return latency + (devices - 1) / devices * size / slowest + copied
 
@@ -185,7 +199,15 @@ def _one_ring(size: float, stages: Topology) -> float:
 def _ring_pass(size: float, stages: Topology) -> float:
     if not _is_profiled(stages) or len(stages) == 1:
         return _level_by_level(size, stages)
+    if not _shares(stages):
+        return _one_ring(size, stages)
     return min(_level_by_level(size, stages), _one_ring(size, stages))
+
+
+def _shares(stages: Topology) -> bool:
+    """Whether blocks pass on what one of their devices received, at every level."""
+    figures = [stage.figures for stage in stages]
+    return all(f is None or f.shared for f in figures)
 
 
 def tree_all_reduce_seconds(size: float, stages: Topology) -> float:
@@ -196,7 +218,7 @@ def tree_all_reduce_seconds(size: float, stages: Topology) -> float:
     if not stages:
         return 0.0
     latency = sum(2 * log2(s.blocks) * s.latency for s in stages)
-    slowest = min(stage.bandwidth * stage.inner for stage in stages)
+    slowest = min(stage.block_rate for stage in stages)
     return latency + 2 * size / slowest + size * stages[0].per_copied_byte
 
 
@@ -264,6 +286,14 @@ def shift_seconds(size: float, stages: Topology) -> float:
         return 0.0
     slowest = max(s.latency + size / s.bandwidth for s in stages)
     return slowest + _overhead(stages)
+
+
+def occupies(source: int, target: int, hardware: Hardware) -> bool:
+    """Whether an asynchronous send between two devices keeps its sender busy."""
+    if source == target:
+        return False
+    figures = hardware.level_between(source, target).figures
+    return figures is not None and figures.of_kind("send").occupies
 
 
 def send_seconds(
