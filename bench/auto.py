@@ -159,7 +159,7 @@ def _compare(
     start = cpu_seconds()
     written = _read(plans)
 
-    def heard(search: AutoSearch) -> None:
+    def on_progress(search: AutoSearch) -> None:
         best = search.best.plan if search.best else "nothing fits"
         print(f"  round {search.rounds}: {best}", flush=True)
         new = [o for c, o in search.results.items() if c not in written]
@@ -171,7 +171,7 @@ def _compare(
             raise KeyboardInterrupt
 
     options = SearchOptions(buckets=False)  # as in the grid of `bench/paper.py`
-    search = auto_search([module], cluster, options, heard=heard)
+    search = auto_search([module], cluster, options, on_progress=on_progress)
     search.results.update({o.plan: o for o in (*known, *written.values())})
     search.run()
     best = search.best

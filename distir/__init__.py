@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from distir.facade.simulate import simulate as simulate
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
 
-    Plan = FoundPlan
+    Plan = SavedPlan
 
 _NAMES = {
     "DistIRError": "distir.errors:DistIRError",
     "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
-    "Plan": "distir.planning.found_plan:FoundPlan",
+    "Plan": "distir.planning.saved_plan:SavedPlan",
     "build": "distir.facade.programs:build",
     "check": "distir.facade.check:check",
     "distribute": "distir.facade.programs:distribute",

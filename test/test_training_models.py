@@ -23,6 +23,7 @@ from support.torch_training import (
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.tensors import shape_of
 from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
@@ -35,7 +36,6 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 from distir.source_forms import source_types
 from distir.weights import save_weights
 

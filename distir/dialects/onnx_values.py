@@ -119,14 +119,14 @@ _DENSE = frozenset(
 )
 
 
-NARROW_FLOATS: dict[str, BFloat16Type | Float16Type] = {
+LOW_PRECISION_FLOATS: dict[str, BFloat16Type | Float16Type] = {
     "bf16": BFloat16Type(),
     "f16": Float16Type(),
 }
 """The floating-point element types of 16 bits that models compute in, by name."""
 
 FLOAT_TYPES: dict[str, BFloat16Type | Float16Type | Float32Type] = {
-    **NARROW_FLOATS,
+    **LOW_PRECISION_FLOATS,
     "f32": Float32Type(),
 }
 """The floating-point element types that models compute in, by name."""

@@ -13,7 +13,7 @@ from distir.facade.options import command_options
 if TYPE_CHECKING:
     import torch
 
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
 
 _NOWHERE = ("-o", "-")
 """The output file of a command, which a function does not write."""
@@ -87,7 +87,7 @@ def build(model: str, **options: Any) -> ModelProgram:
 def distribute(
     program: ModelProgram | str | Path,
     *,
-    plan: FoundPlan | str | Path | None = None,
+    plan: SavedPlan | str | Path | None = None,
     **options: Any,
 ) -> ModelProgram:
     """
@@ -95,7 +95,7 @@ def distribute(
     by the `plan` that `distir.search` found for it. The given program stays as it is; the
     `notes` of the result say what could not be split. Raises DistIRError.
     """
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
     from distir.tools.distribution import distribute_as_asked
 
     source = ModelProgram.of(program)
@@ -106,7 +106,7 @@ def distribute(
                 f"distir.distribute: the plan says how to distribute, so that "
                 f"{', '.join(options)} cannot be given beside plan="
             )
-        found = plan if isinstance(plan, FoundPlan) else FoundPlan.load(plan)
+        found = plan if isinstance(plan, SavedPlan) else SavedPlan.load(plan)
         found.distribute(module, source.name)
     else:
         if "cluster" not in options:

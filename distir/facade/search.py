@@ -11,13 +11,14 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
 from distir.hardware import load_cluster
+from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import nothing_found
-from distir.planning.found_plan import FoundPlan
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
 from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
+from distir.planning.saved_plan import SavedPlan
 from distir.solver.clock import Clock
 from distir.tools.auto_search import explanation
 
@@ -59,7 +60,7 @@ def search(
     jobs: int = 0,
     measure: int = 0,
     backend: str = "gloo",
-) -> FoundPlan:
+) -> SavedPlan:
     """
     Finds the fastest way to distribute a model that fits into the memory of a cluster,
     without needing a GPU.
@@ -78,12 +79,15 @@ def search(
     - `measure`: this many of the best plans are run on processes of this machine
       (`backend`: `gloo` for its cores, `nccl` for its GPUs), and the fastest of them is
       chosen.
+    - `profile`: what the devices reach in practice; by default the profiles that the cluster
+      names, and `none` for data sheets.
     - The other options are those of `distir search`.
 
     Raises DistIRError, also if nothing fits.
     """
+    target = load_cluster(cluster, devices)
     options = SearchOptions(
-        profile=_tuple(profile),
+        profile=ProfileChoice.of(_tuple(profile), target).names,
         world_size=world_size or devices,
         micro_batches=_tuple(micro_batches),
         zero=_tuple(zero),
@@ -104,7 +108,6 @@ def search(
         )
     clock = Clock(time_limit)
     modules = _modules(model, args, kwargs, loss, optimizer)
-    target = load_cluster(cluster, devices)
     if auto:
         found = auto_search(
             modules,
@@ -131,7 +134,7 @@ def search(
         from distir.tools.plan_runs import run_plans
 
         run_plans(found, measure, StepTiming(one_of("backend", backend, BACKENDS)))
-    return FoundPlan.of(found, lambda: explanation(found))
+    return SavedPlan.of(found, lambda: explanation(found))
 
 
 def _tuple(given: _Several[_Value]) -> tuple[_Value, ...]:

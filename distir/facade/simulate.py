@@ -13,8 +13,14 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
-from distir.interpreters.simulator import MemoryReport, Simulation, write_html
+from distir.interpreters.simulator import (
+    MemoryReport,
+    Simulation,
+    cluster_of,
+    write_html,
+)
 from distir.interpreters.simulator import simulate as run_simulator
+from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.html_report import html_report
 from distir.interpreters.simulator.simulation import write_json
 
@@ -88,8 +94,8 @@ class SimulatedProgram:
 def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedProgram:
     """
     Simulates a distributed program on its cluster, or a sequential one, distributed with
-    the options of `distir distribute`. `profile` and `flat` are as in `distir simulate`.
-    Raises DistIRError.
+    the options of `distir distribute`. `profile` and `flat` are as in `distir simulate`:
+    by default the profiles that the cluster names. Raises DistIRError.
     """
     from distir.tools.distribution import distribute_as_asked, given_options
 
@@ -110,5 +116,6 @@ def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedPro
             f"distir.simulate: {' and '.join(asked)} distributes a sequential program; say "
             f"over which cluster with cluster="
         )
-    found = run_simulator(source.module, flat=given.flat, profiles=given.profile)
+    profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
+    found = run_simulator(source.module, flat=given.flat, profiles=profiles)
     return SimulatedProgram(source, found)

@@ -32,7 +32,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE, SCOPE, STOP_GRADIENT
@@ -41,9 +41,11 @@ from distir.dialects.onnx_values import (
     element_type_of_dtype,
     tensor_type,
     type_from_proto,
+    type_to_proto,
 )
 from distir.doubts import DETACHED
 from distir.errors import DistIRError
+from distir.frontends.custom_operators import CustomImport, custom_import
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_dimensions import bind_inputs
 from distir.frontends.onnx_file import (
@@ -290,6 +292,8 @@ class _Importer:
             array = self.weights[node.input[0]]
             self._known(node.output[0], array)
             self._float_weight(node.output[0], array)
+        elif (read := custom_import(node)) is not None:
+            self._custom_node(node, read)
         else:
             self._compute_node(node)
 
@@ -311,6 +315,25 @@ class _Importer:
             if [d.dim_value for d in shape.dim if d.HasField("dim_value")] == [0]:
                 node.input[2] = ""
 
+    def _custom_node(self, node: NodeProto, read: CustomImport) -> None:
+        """Adds the op that a package makes of a node, and the types of its results."""
+        attributes = {a.name: attribute_value(a) for a in node.attribute}
+        try:
+            op = read([self.values[n] if n else None for n in node.input], attributes)
+            types = [type_to_proto(result.type) for result in op.results]
+        except ValueError as error:
+            raise DistIRError(
+                f"{node_name(node)} cannot be imported: {error}"
+            ) from error
+        if len(types) != len(node.output):
+            raise DistIRError(
+                f"{node_name(node)} has {len(node.output)} outputs, but {op.name}, which "
+                f"is made of it, has {len(types)} results"
+            )
+        op.attributes.update(_notes(node))
+        self.inference.types.update(zip(node.output, types, strict=True))
+        self._add(node, op)
+
     def _compute_node(self, node: NodeProto) -> None:
         op_type = operator(node.op_type, domain_of(node))
         self._leave_out_empty_scales(node)
@@ -328,6 +351,10 @@ class _Importer:
             raise DistIRError(
                 f"{node_name(node)} cannot be imported: {error}"
             ) from error
+        self._add(node, op)
+
+    def _add(self, node: NodeProto, op: Operation) -> None:
+        """Adds the op of a node, whose results get the names of the node's outputs."""
         self.block.add_op(op)
         for output, result in zip(node.output, op.results, strict=False):
             if output:

@@ -25,6 +25,7 @@ from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_inference import ONNX_ERRORS
 from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET
 from distir.errors import DistIRError
+from distir.frontends.custom_operators import custom_import
 from distir.frontends.onnx_bodies import expand_bodies
 from distir.frontends.onnx_file import is_external
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
@@ -73,7 +74,8 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 def check_operators(model: ModelProto) -> None:
     """
-    Refuses operators that are not in the standard or that have a body. Raises DistIRError.
+    Refuses operators that are neither in the standard nor read by an installed package, or
+    that have a body. Raises DistIRError.
     """
     versions = opset_versions(model)
     if versions.get("", 0) > OPSET:
@@ -89,11 +91,14 @@ def check_operators(model: ModelProto) -> None:
                 "data-dependent control flow"
             )
         domain = domain_of(node)
-        if domain not in DOMAIN_VERSIONS or not defs.has(node.op_type, domain):
+        if domain in DOMAIN_VERSIONS and defs.has(node.op_type, domain):
+            continue
+        if custom_import(node) is None:
             raise DistIRError(
                 f"the model uses {node_name(node)}, which is not an operator of the "
                 "ONNX standard; export the model with standard operators only, or "
-                "with the operator as a local function"
+                "with the operator as a local function, or install a package that reads "
+                "it (docs/extending.md)"
             )
 
 
@@ -110,7 +115,8 @@ def _has_body(node: NodeProto) -> bool:
 
 
 def _check_known(node: NodeProto) -> None:
-    if (domain_of(node), node.op_type) not in OPERATORS:
+    known = (domain_of(node), node.op_type) in OPERATORS
+    if not known and custom_import(node) is None:
         raise DistIRError(
             f"the model uses {node_name(node)}, which ONNX has withdrawn by opset "
             f"{OPSET} without a conversion; export it with a newer opset_version"
@@ -170,6 +176,8 @@ def convert(model: ModelProto) -> ModelProto:
     stale: list[NodeProto] = []
     for node in model.graph.node:
         domain = domain_of(node)
+        if custom_import(node) is not None:
+            continue
         if not _same_signature(node.op_type, domain, versions.get(domain, 1)):
             stale.append(node)
     for node in stale:

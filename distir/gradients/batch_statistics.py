@@ -18,8 +18,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.batch_normalization import GhostBatchNormOp
-from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
 from distir.gradients.reverse import STATISTIC
 from distir.gradients.rule import GradientBuilder, shape

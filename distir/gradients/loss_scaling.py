@@ -16,7 +16,8 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.dist import LOSS_SCALE
 from distir.dialects.onnx_values import onnx_element_type
-from distir.dialects.train_ops.checks import accumulation_type, element_type
+from distir.dialects.tensors import element_type
+from distir.dialects.train_ops.checks import accumulation_type
 from distir.gradients.clipping import sum_of_squares
 from distir.gradients.optimizers import Gradient, Result, updated
 from distir.gradients.rule import GradientBuilder

@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import onnx_element_type
-from distir.dialects.train_ops.checks import accumulation_type, element_type
+from distir.dialects.tensors import element_type
+from distir.dialects.train_ops.checks import accumulation_type
 from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape

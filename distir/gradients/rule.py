@@ -45,6 +45,7 @@ from distir.dialects.onnx_values import (
     numpy_dtype,
     onnx_element_type,
 )
+from distir.dialects.tensors import known_shape
 from distir.dialects.train_ops.base import TrainOp
 from distir.errors import DistIRError
 from distir.interpreters.types import result_types
@@ -66,14 +67,13 @@ def is_differentiable(value: SSAValue) -> bool:
 
 def shape(value: SSAValue) -> tuple[int, ...]:
     """Returns the static shape of a value. Raises DistIRError if it is not static."""
-    if not isinstance(value.type, TensorType) or any(
-        n < 0 for n in value.type.get_shape()
-    ):
+    known = known_shape(value)
+    if known is None:
         raise DistIRError(
             f"a gradient needs static shapes, but a value has type {value.type}; run "
             f"fold-shapes first"
         )
-    return value.type.get_shape()
+    return known
 
 
 class GradientBuilder:

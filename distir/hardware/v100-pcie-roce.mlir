@@ -12,7 +12,7 @@ device.cluster @v100_pcie_roce {
     peak_flops = {f16 = 1.3e+14 : f64, f32 = 1.64e+13 : f64, f64 = 8.2e+12 : f64, default = 1.64e+13 : f64},
     host_bandwidth = 1.2e+10 : f64,
     launch_latency = 5.0e-06 : f64,
-    profile = "V100"
+    profile = "V100S"
   }
   device.link @pcie spans 1 {bandwidth = 1.575e+10 : f64, latency = 5.0e-06 : f64}
   device.link @roce spans 1 {bandwidth = 1.25e+10 : f64, latency = 1.0e-05 : f64}

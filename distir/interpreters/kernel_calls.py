@@ -17,10 +17,10 @@ from xdsl.interpreter import (
 from xdsl.ir import Block, SSAValue
 
 from distir.dialects.kernel import KernelCallOp, KernelDefOp, kernel_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions
 from distir.sharding.kernel_parts import parts_of, reference_part, rule_of
-from distir.sharding.rule import shape_of
 
 _Shapes = tuple[tuple[int, ...], ...]
 

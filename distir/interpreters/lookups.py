@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import entries_of
 from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError

@@ -16,8 +16,8 @@ from distir.errors import DistIRError
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.planning.distribution import DistributionOptions, distribute
-from distir.planning.found_plan import FoundPlan
 from distir.planning.programs import cluster_of_text, replace_cluster
+from distir.planning.saved_plan import SavedPlan
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -45,21 +45,21 @@ class Request:
 
     loss: Loss
     cluster: str
-    distribution: DistributionOptions | FoundPlan
+    distribution: DistributionOptions | SavedPlan
     forward: ForwardOptions = field(default_factory=ForwardOptions)
 
     @property
     def devices(self) -> int:
         """The number of processes that run it."""
         own = self.distribution
-        if isinstance(own, FoundPlan):
+        if isinstance(own, SavedPlan):
             return own.devices
         return own.devices
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""
         own = self.distribution
-        if isinstance(own, FoundPlan):
+        if isinstance(own, SavedPlan):
             own.distribute_step(program)
         else:
             self._distribute(program, own)
@@ -67,7 +67,7 @@ class Request:
     def distribute_forward(self, program: ModuleOp) -> None:
         """Distributes the program of evaluation, in place. Raises DistIRError."""
         own = self.distribution
-        if isinstance(own, FoundPlan):
+        if isinstance(own, SavedPlan):
             own.distribute_forward(program)
             return
         forward = replace(

@@ -259,7 +259,7 @@ class ParallelModule(nn.Module):
             if value is None:
                 return program.other(spec) if held_here else None
             return program.part(spec, value) if held_here else None
-        if own.place_of(known) == program.place_of(spec):
+        if own.sharding_of(known) == program.sharding_of(spec):
             return _local(self._tensor(spec.name)) if held_here else None
         whole: torch.Tensor | None = None
         if any(known is s for s in own.arguments.values()):

@@ -25,7 +25,7 @@ from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
 from distir.planning.distribution import DistributionOptions
-from distir.planning.found_plan import FoundPlan
+from distir.planning.saved_plan import SavedPlan
 
 CLUSTER = "cpu"
 """The cluster that modules are distributed for by default."""
@@ -53,7 +53,7 @@ def parallelize(
     buckets: bool = True,
     fused_attention: bool = True,
     dtype: str | torch.dtype | None = None,
-    plan: FoundPlan | str | Path | None = None,
+    plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
 ) -> ParallelModule:
     """
@@ -133,7 +133,7 @@ def _planned(
     cluster: str,
     options: DistributionOptions,
     forward: ForwardOptions,
-    plan: FoundPlan | str | Path,
+    plan: SavedPlan | str | Path,
 ) -> Request:
     """
     Returns the request of a plan, with which no other options may be given. Raises
@@ -150,13 +150,13 @@ def _planned(
             f"parallelize: the plan says how to distribute, so that {', '.join(given)} "
             f"cannot be given beside plan=; leave out one or the other"
         )
-    found = plan if isinstance(plan, FoundPlan) else FoundPlan.load(plan)
+    found = plan if isinstance(plan, SavedPlan) else SavedPlan.load(plan)
     return Request(loss, found.cluster, found, forward)
 
 
-def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
+def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     """Says how many processes are asked for, and by what."""
-    if isinstance(distribution, FoundPlan):
+    if isinstance(distribution, SavedPlan):
         return f"the plan ({distribution.result.plan})"
     axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")
     sizes = (str(getattr(distribution, axis)) for axis in axes)

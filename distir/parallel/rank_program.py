@@ -123,7 +123,7 @@ class RankProgram:
         shape = self._runtime.local_shape(spec, self.specs.get(spec.mesh))
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
-    def place_of(self, spec: Any) -> tuple[Any, ...]:
+    def sharding_of(self, spec: Any) -> tuple[Any, ...]:
         """
         Returns a key that is equal for two tensors, also of two programs, whose parts are
         in the same places.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.onnx_values import NARROW_FLOATS
+from distir.dialects.onnx_values import LOW_PRECISION_FLOATS
 from distir.errors import one_of
 from distir.passes.convert_floats import ConvertFloatsPass
 from distir.passes.options import DistIRPass
@@ -30,8 +30,8 @@ class AutocastPass(DistIRPass):
     dtype: str = "bf16"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        one_of("type for autocast", self.dtype, tuple(NARROW_FLOATS), self.name)
-        autocast(op, NARROW_FLOATS[self.dtype])
+        one_of("type for autocast", self.dtype, tuple(LOW_PRECISION_FLOATS), self.name)
+        autocast(op, LOW_PRECISION_FLOATS[self.dtype])
 
 
 def precision_passes(

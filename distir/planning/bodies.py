@@ -15,8 +15,8 @@ from xdsl.ir import Operation, OpResult, SSAValue
 
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Node, Port, StrategyGraph
-from distir.planning.likeness import op_kinds
-from distir.planning.strategies import Place, Strategy
+from distir.planning.strategies import Sharding, Strategy
+from distir.planning.tied_ops import op_kinds
 
 W = TypeVar("W")
 V = TypeVar("V")
@@ -82,25 +82,25 @@ class Body(Generic[W, V]):
 
 def plan_of(
     entry: Body[W, V],
-    strategy: Callable[[Node[W]], Strategy[Place]],
-    place: Callable[[Port[W | V]], Place],
-    results: Sequence[Place],
-) -> FunctionPlan[Place]:
+    strategy: Callable[[Node[W]], Strategy[Sharding]],
+    sharding: Callable[[Port[W | V]], Sharding],
+    results: Sequence[Sharding],
+) -> FunctionPlan[Sharding]:
     """
     Returns the plan in which every op follows the strategy chosen for its node and every
-    value has the place chosen for it; `results` are the places of the entry's results.
+    value has the sharding chosen for it; `results` are those of the entry's results.
     """
-    plans: dict[Body[W, V], FunctionPlan[Place]] = {}
+    plans: dict[Body[W, V], FunctionPlan[Sharding]] = {}
 
-    def plan(body: Body[W, V]) -> FunctionPlan[Place]:
+    def plan(body: Body[W, V]) -> FunctionPlan[Sharding]:
         if body not in plans:
             plans[body] = FunctionPlan(
                 body.function,
-                [place(Port(node, 0)) for node in body.arguments],
-                results if body is entry else [place(p) for p in body.results],
+                [sharding(Port(node, 0)) for node in body.arguments],
+                results if body is entry else [sharding(p) for p in body.results],
                 {op: strategy(node) for op, node in body.ops.items()},
                 {call: plan(callee) for call, callee in body.calls.items()},
-                {value: place(Port(node, 0)) for value, node in body.kept.items()},
+                {value: sharding(Port(node, 0)) for value, node in body.kept.items()},
             )
         return plans[body]
 

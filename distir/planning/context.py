@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError, one_of
 from distir.planning.annotations import (
     add_notes,
@@ -21,7 +22,6 @@ from distir.program import (
     entry_function,
     set_argument_attributes,
 )
-from distir.sharding.rule import shape_of
 from distir.transforms.context_parallel import split_attention
 
 ORDERS = ("contiguous", "cyclic")

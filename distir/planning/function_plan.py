@@ -9,31 +9,31 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, OpResult
 
-from distir.planning.strategies import Place, Strategy
+from distir.planning.strategies import Sharding, Strategy
 from distir.sharding.placement import Placement
 
 
 @dataclass(eq=False)
-class FunctionPlan(Generic[Place]):
+class FunctionPlan(Generic[Sharding]):
     """
-    The places of values in a function, for all calls of it that are treated alike. A place
-    is a layout, or what one mesh axis does to the value (a placement).
+    How the values of a function are sharded, for all calls of it that are treated alike: in
+    layouts, or in placements on one mesh axis.
 
-    - `arguments`, `results`: the places in which they come and leave;
+    - `arguments`, `results`: the shardings in which they come and leave;
     - `ops`: the strategy of each op, without calls and the return;
     - `calls`: the plan of the callee of each call;
-    - `kept`: the values that are brought to another place for all their uses.
+    - `kept`: the values that are brought to another sharding for all their uses.
     """
 
     function: FuncOp
-    arguments: Sequence[Place]
-    results: Sequence[Place]
-    ops: Mapping[Operation, Strategy[Place]]
-    calls: Mapping[CallOp, FunctionPlan[Place]]
-    kept: Mapping[OpResult, Place] = field(default_factory=dict[OpResult, Place])
+    arguments: Sequence[Sharding]
+    results: Sequence[Sharding]
+    ops: Mapping[Operation, Strategy[Sharding]]
+    calls: Mapping[CallOp, FunctionPlan[Sharding]]
+    kept: Mapping[OpResult, Sharding] = field(default_factory=dict[OpResult, Sharding])
 
-    def place_of(self, value: OpResult) -> Place:
-        """The place of a result of an op or a call for those that use it."""
+    def sharding_of(self, value: OpResult) -> Sharding:
+        """The sharding of a result of an op or a call for those that use it."""
         if value in self.kept:
             return self.kept[value]
         op = value.op

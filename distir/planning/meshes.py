@@ -9,10 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MOST_DEVICES, ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import functions
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import shape_of
 
 MESH = "mesh"
 """The symbol of the mesh that passes declare."""

@@ -104,13 +104,13 @@ class MicroBatchCosts(SimulatedCosts):
             part = self._part(type_, before)
             return super()._reshard(part, without_time(before), without_time(after))
         match now.kind, then.kind:
-            case "partial", "whole":
+            case "partial", "replicated":
                 start = without_time(before)
                 adding = self._joining("Add", type_, start)
                 return adding * (self.mesh.size(TIME_AXIS) - 1) + super()._reshard(
                     type_, start, after
                 )
-            case "split", "whole":
+            case "split", "replicated":
                 whole = whole_type(
                     with_layout(type_, before), self.mesh, self.mesh.name
                 )
@@ -119,7 +119,7 @@ class MicroBatchCosts(SimulatedCosts):
                 return self._joining("Concat", type_, start) + super()._reshard(
                     type_, start, after
                 )
-            case "whole", "split":
+            case "replicated", "split":
                 # The dimension is gathered on every device, which then takes its part.
                 together = before.with_dim(then.dim, (), type_.get_num_dims())
                 part, end = self._part(type_, after), without_time(after)

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.tensors import rank_of
 from distir.program import (
     argument_names,
     argument_roles,
@@ -20,7 +21,6 @@ from distir.program import (
     functions,
     scope_of,
 )
-from distir.sharding.rule import rank_of
 from distir.transforms.repeats.naming import specialise
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.tensors import shape_of
 from distir.planning.annotations import add_notes
 from distir.planning.requests import requested_splits
 from distir.program import (
@@ -18,7 +19,6 @@ from distir.program import (
     parameters_of_gradients,
 )
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import shape_of
 from distir.transforms.padding import DimensionPadder, class_dimensions
 
 

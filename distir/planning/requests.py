@@ -20,6 +20,7 @@ from distir.dialects.dist import (
     Shard,
     layout_of,
 )
+from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, listed
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
 from distir.program import (
@@ -31,7 +32,6 @@ from distir.program import (
 from distir.repacking import Repacked, repacked_of
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import rank_of, shape_of
 
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")

@@ -18,17 +18,12 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
+from distir.dialects.tensors import shape_of
 from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
 from distir.sharding.layout import canonical, layout_problem
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import Placement
-from distir.sharding.rule import (
-    Rule,
-    inference_of,
-    layout_for,
-    rule_for,
-    shape_of,
-)
+from distir.sharding.rule import Rule, inference_of, layout_for, rule_for
 
 Run = tuple[int, int]
 """A factor and a run length on it."""
@@ -50,21 +45,21 @@ class Option(NamedTuple):
 NOTHING = Option()
 
 
-Place = TypeVar("Place", Layout, Placement)
-"""Where a value is: its layout on all axes of a mesh, or its placement on one of them."""
+Sharding = TypeVar("Sharding", Layout, Placement)
+"""How a value is sharded: its layout on a mesh, or its placement on one of the axes."""
 
 
-class Strategy(NamedTuple, Generic[Place]):
+class Strategy(NamedTuple, Generic[Sharding]):
     """
-    The places in which an op takes its operands and gives its results. `options` says what
+    The shardings in which an op takes its operands and gives its results. `options` says what
     each axis does, in the mesh's order; `parts` are the strategies of the ops of its
     decomposition (none: the op stays itself).
     """
 
     options: tuple[Option, ...]
-    operands: tuple[Place, ...]
-    results: tuple[Place, ...]
-    parts: tuple[Strategy[Place], ...] = ()
+    operands: tuple[Sharding, ...]
+    results: tuple[Sharding, ...]
+    parts: tuple[Strategy[Sharding], ...] = ()
 
     @staticmethod
     def whole(op: Operation, mesh: Mesh) -> LayoutStrategy:

@@ -31,10 +31,10 @@ whole.
 """
 
 _STEPS: dict[tuple[str, str], StepKind] = {
-    ("whole", "split"): "slice",
+    ("replicated", "split"): "slice",
     ("partial", "split"): "reduce_scatter",
-    ("partial", "whole"): "all_reduce",
-    ("split", "whole"): "all_gather",
+    ("partial", "replicated"): "all_reduce",
+    ("split", "replicated"): "all_gather",
     ("split", "split"): "all_to_all",
 }
 """The collective that brings a value from one kind of placement to another."""

@@ -18,6 +18,7 @@ from distir.dialects.dist import (
     Shard,
 )
 from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.dialects.train_ops.splits import Split
@@ -44,7 +45,6 @@ from distir.program import (
 from distir.repacking import repacked_of
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import shape_of
 from distir.transforms.flattening import UpdateFlattener, flat_form, update_of
 
 _NAMED = 4

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 
 from distir.dialects.dist import Shard, with_layout
 from distir.dialects.kernel import KernelDefOp, kernels
 from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.reverse import ReverseMode
@@ -133,7 +134,7 @@ class KernelCheck:
         types = self._types
         rule = parse_rule(self.kernel.rule.data).rule(
             [array.shape for array in inputs],
-            [_shape(type_) for type_ in types.outputs],
+            [shape_of(type_) for type_ in types.outputs],
         )
         count = smallest_divisor(rule.factors[factor].size)
         mesh = Mesh("parts", (("part", count),), tuple(range(count)))
@@ -187,7 +188,7 @@ class KernelCheck:
         small enough. Raises DistIRError if no parts are.
         """
         block, parts = self.kernel.reference.block, dict[int, int]()
-        sizes = [prod(_shape(v.type)) for op in block.ops for v in op.results]
+        sizes = [prod(shape_of(v)) for op in block.ops for v in op.results]
         if sum(sizes) <= MOST_ELEMENTS:
             return parts
         for factor in self._split:
@@ -196,7 +197,7 @@ class KernelCheck:
         parts = {factor: count for factor, count in parts.items() if count > 1}
         found = reference_part(block, self._rule, parts)
         assert not isinstance(found, str), found
-        size = sum(prod(_shape(v.type)) for op in found.block.ops for v in op.results)
+        size = sum(prod(shape_of(v)) for op in found.block.ops for v in op.results)
         if size > MOST_ELEMENTS:
             raise DistIRError(
                 f"its reference has {size} elements on the smallest parts that the rule "
@@ -206,13 +207,9 @@ class KernelCheck:
         return parts
 
 
-def _shape(type_: Any) -> tuple[int, ...]:
-    return type_.get_shape() if isinstance(type_, TensorType) else ()
-
-
 def _torch_type(type_: Any) -> tuple[tuple[int, ...], torch.dtype]:
     text = torch_dtype(onnx_element_type(type_.element_type), "a kernel")
-    return _shape(type_), getattr(torch, text.removeprefix("torch."))
+    return shape_of(type_), getattr(torch, text.removeprefix("torch."))
 
 
 def _tensor(array: Array) -> torch.Tensor:

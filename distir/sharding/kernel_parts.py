@@ -17,6 +17,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.dist import Layout, Shard, with_layout
 from distir.dialects.kernel import KernelDefOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import describe, made_with
 from distir.sharding.kernel_rule import KernelRule, parse_rule
@@ -30,7 +31,6 @@ from distir.sharding.rule import (
     inference_of,
     layout_for,
     rule_for,
-    shape_of,
 )
 
 _MESH = "parts"

@@ -13,9 +13,10 @@ from string import ascii_lowercase
 
 from xdsl.ir import Block, SSAValue
 
+from distir.dialects.tensors import shape_of
 from distir.sharding.kernel_parts import proved
 from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims
-from distir.sharding.rule import Dim, rule_for, shape_of
+from distir.sharding.rule import Dim, rule_for
 
 
 class _Atoms:

@@ -9,7 +9,7 @@ from distir.dialects.dist import Layout, Shard
 
 class Placement(NamedTuple):
     """
-    What one mesh axis does to a value: nothing (`whole`), `split` a dimension with a run
+    What one mesh axis does to a value: keep it `replicated`, `split` a dimension with a run
     length as in `Shard`, or leave it `partial`. `free` is the placement of a parameter
     without a decision, before its first use.
     """
@@ -20,7 +20,7 @@ class Placement(NamedTuple):
     monoid: str = ""
 
 
-WHOLE = Placement("whole")
+REPLICATED = Placement("replicated")
 FREE = Placement("free")
 
 
@@ -33,7 +33,7 @@ def placement_in(layout: Layout, axis: str) -> Placement:
     for name, monoid in layout.partial:
         if name == axis:
             return Placement("partial", monoid=monoid)
-    return WHOLE
+    return REPLICATED
 
 
 def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) -> Layout:

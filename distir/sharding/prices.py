@@ -9,8 +9,8 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.dist import Layout
 from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.tensors import shape_of
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import shape_of
 
 PRICE_PER_BYTE_SENT = 4.0
 PRICE_PER_BYTE_TOUCHED = 0.05

@@ -30,10 +30,10 @@ from functools import cached_property
 from math import prod
 from typing import Literal
 
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
+from distir.dialects.tensors import rank_of
 from distir.errors import ShardingError
 from distir.registries import Registry
 from distir.sharding.mesh import Mesh
@@ -121,16 +121,6 @@ class Rule:
     def result_factors(self) -> frozenset[int]:
         """The factors that appear in some result."""
         return frozenset(f for dims in self.results for dim in dims for f in dim)
-
-
-def rank_of(type_: Attribute) -> int:
-    """Returns the number of dimensions; 0 for anything that is not a ranked tensor."""
-    return type_.get_num_dims() if isinstance(type_, TensorType) else 0
-
-
-def shape_of(type_: Attribute) -> tuple[int, ...]:
-    """Returns the (global) shape; () for anything that is not a ranked tensor."""
-    return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 
 RuleFunction = Callable[[Operation], Rule]

@@ -13,6 +13,7 @@ from distir.dialects import collective, dist
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.kernel import kernels
+from distir.dialects.tensors import shape_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.program import (
@@ -26,7 +27,7 @@ from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem, places_the_same
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
-from distir.sharding.rule import inference_of, shape_of
+from distir.sharding.rule import inference_of
 from distir.sharding.signatures import Signatures
 from distir.source_forms import check_source_forms
 

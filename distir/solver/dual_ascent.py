@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import ROUNDING, SolverResult
 from distir.solver.graph import CostGraph
 from distir.solver.problem import Costs
+from distir.solver.result import ROUNDING, SolverResult
 
 PASSES = 300
 """The most passes, forwards and backwards."""

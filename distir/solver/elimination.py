@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph, Substitution, replay
 from distir.solver.problem import Costs
+from distir.solver.result import SolverResult
 
 # Additions and comparisons that take less time than to look for a better order.
 LITTLE_WORK = 2e8

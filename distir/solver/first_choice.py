@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distir.solver.found import trivial_bound
 from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs
 from distir.solver.reductions import NoAlternative, Reductions
+from distir.solver.result import trivial_bound
 
 # The weights of memory against cost: cost of everything per capacity.
 WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)

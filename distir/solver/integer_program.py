@@ -17,12 +17,12 @@ from typing import Literal
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import ROUNDING, SolverResult, trivial_bound
 from distir.solver.graph import CostGraph, replay
 from distir.solver.highs import Highs
 from distir.solver.problem import Costs
 from distir.solver.program import ConstraintRows, Program, ProgramSolution, violated
 from distir.solver.reductions import reduce
+from distir.solver.result import ROUNDING, SolverResult, trivial_bound
 
 NEAR = 0.9
 """

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import ROUNDING, SolverResult
 from distir.solver.graph import CostGraph, Table, replay
 from distir.solver.integer_program import solve_integer_program
 from distir.solver.master import best_multipliers
@@ -34,6 +33,7 @@ from distir.solver.problem import Costs
 from distir.solver.program import violated
 from distir.solver.reductions import reduce
 from distir.solver.relaxed import Optimum, optimum
+from distir.solver.result import ROUNDING, SolverResult
 
 PASSES = 60
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from distir.solver.clock import Clock
 from distir.solver.dual_ascent import DualAscent
 from distir.solver.elimination import EliminationOrder, eliminate, plan
-from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import solve_integer_program
 from distir.solver.reductions import reduce
+from distir.solver.result import SolverResult
 
 Optimum = Callable[[CostGraph, Clock], SolverResult]
 """

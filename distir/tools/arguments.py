@@ -5,14 +5,20 @@ as usage errors.
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distir.dialects.device import ClusterOp
 
 DTYPES = ("f32", "f16", "bf16")
 """The floating-point types that models compute in."""
 
-NARROW_DTYPES = ("f16", "bf16")
+LOW_PRECISION_DTYPES = ("f16", "bf16")
 """The floating-point types of 16 bits that models compute in."""
 
 
@@ -52,6 +58,47 @@ def names(text: str) -> tuple[str, ...]:
     if not all(found):
         raise ArgumentTypeError(f"{text!r} is not a list of names between commas")
     return found
+
+
+_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""The decimal prefixes of units."""
+
+
+def rate(text: str) -> float:
+    """
+    Parses what a link sends, in bits or bytes a second: `200Gb/s`, `25GB/s`. Returns bytes a
+    second.
+    """
+    found = re.fullmatch(r"([0-9.]+) ?([kMGT]?)(b|B|bit|bits)(/s|ps)", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None:
+        raise ArgumentTypeError(
+            f"{text!r} is not a rate in bits or bytes a second, such as 200Gb/s or 25GB/s"
+        )
+    return number * _SCALES[found[2]] / (1 if found[3] == "B" else 8)
+
+
+def number_of_bytes(text: str) -> int:
+    """Parses a number of bytes with a decimal or binary unit: `80GB`, `40GiB`, `32e9`."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([kMGT]?)(i?)B?", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None or (found[3] and not found[2]):
+        raise ArgumentTypeError(
+            f"{text!r} is not a number of bytes, such as 80GB or 40GiB"
+        )
+    scale = _SCALES[found[2]]
+    if found[3]:
+        scale = 1024.0 ** list(_SCALES).index(found[2])
+    return max(1, round(number * scale))
+
+
+def _positive(text: str) -> float | None:
+    """Returns the finite positive number that a text of digits and points says, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) and number > 0 else None
 
 
 def dimension(text: str) -> tuple[str, int]:
@@ -98,11 +145,30 @@ def add_profile_argument(parser: ArgumentParser) -> None:
         "--profile",
         action="append",
         default=[],
-        metavar="NAME|FILE|auto",
+        metavar="NAME|FILE|auto|none",
         help="what the devices reach in practice instead of what their data sheets say: a "
-        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, or "
-        "those that the cluster names; once for each kind of device",
+        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, auto "
+        "for those that the cluster names (default), or none for the data sheets; once for "
+        "each kind of device",
     )
+
+
+def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]:
+    """
+    Returns the profiles that a command uses for a cluster: those that the user named, or
+    else those that the cluster names. Says so where it names none that are of use. Raises
+    DistIRError.
+    """
+    from distir.interpreters.simulator.profiles.files import ProfileChoice
+    from distir.tools.reporting import note
+
+    choice = ProfileChoice.of(given, cluster)
+    if choice.lacking:
+        note(
+            f"{choice.lacking}: times are those of data sheets, which no machine reaches; "
+            f"--profile names what devices reach in practice (`distir calibrate` measures it)"
+        )
+    return choice.names
 
 
 def add_backend_argument(parser: ArgumentParser) -> None:

@@ -7,11 +7,12 @@ from io import StringIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from distir.tools.arguments import names, non_negative_number
+from distir.tools.arguments import chosen_profiles, names, non_negative_number
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from distir.dialects.device import ClusterOp
     from distir.planning.auto.auto import AutoSearch
     from distir.planning.plan import SearchOptions
     from distir.planning.plan_search import PlanSearch
@@ -71,8 +72,11 @@ def check_auto_arguments(arguments: argparse.Namespace) -> None:
                 raise DistIRError(f"--{option} is of the search with --auto; add that")
 
 
-def search_options(arguments: argparse.Namespace) -> SearchOptions:
-    """Returns the options of a search from the arguments of `distir search`."""
+def search_options(arguments: argparse.Namespace, cluster: ClusterOp) -> SearchOptions:
+    """
+    Returns the options of a search over a cluster, from the arguments of `distir search`.
+    Raises DistIRError.
+    """
     from dataclasses import fields
 
     from distir.planning.plan import SearchOptions
@@ -80,7 +84,7 @@ def search_options(arguments: argparse.Namespace) -> SearchOptions:
     given = {
         field.name: getattr(arguments, field.name) for field in fields(SearchOptions)
     }
-    given["profile"] = tuple(arguments.profile)
+    given["profile"] = chosen_profiles(arguments.profile, cluster)
     given["world_size"] = arguments.world_size or arguments.devices
     return SearchOptions(**given)
 
@@ -100,7 +104,7 @@ def search(
     from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
-    def heard(search: AutoSearch) -> None:
+    def on_progress(search: AutoSearch) -> None:
         best = search.best
         known = (
             f"best {best.plan}, {seconds_text(best.step_time_s)} a step"
@@ -116,7 +120,7 @@ def search(
         requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
         degrees=arguments.degrees,
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
-        heard=heard,
+        on_progress=on_progress,
     )
     found.run()
     return found, found.interrupted

@@ -15,12 +15,14 @@ COMMANDS = {
     "build": ("build", "make an MLP or a GPT of any size, without weights"),
     "schedule": ("schedule", "write into a program what a script asks for"),
     "distribute": ("distribute", "distribute a program over a cluster"),
+    "show": ("show", "show how a program is split and what its devices send"),
     "simulate": ("simulate", "predict step time, memory and communication"),
     "search": ("search", "find the best way to distribute a program"),
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),
     "export": ("export", "write the weights of a checkpoint for others"),
+    "cluster": ("cluster", "describe a cluster from a few numbers"),
     "calibrate": ("calibrate", "measure this machine and write a profile of it"),
 }
 """For each command its module in `distir.tools.commands` and what it does."""

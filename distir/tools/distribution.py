@@ -194,6 +194,7 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
+    from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.passes.distribute import DistributePass
     from distir.planning.programs import replace_cluster
     from distir.tools.files import apply_passes
@@ -204,10 +205,13 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
         raise DistIRError(f"{arguments.program} holds no program")
     replace_cluster(module, cluster)
     kinds = arguments.overlap
+    # Commands without --profile have no times to show.
+    named = getattr(arguments, "profile", None)
+    profiles = () if named is None else ProfileChoice.of(named, cluster).names
     own = {
         "overlap": bool(kinds),
         "overlapped": () if _ALL in kinds else tuple(kinds),
-        "profile": getattr(arguments, "profile", ()),
+        "profile": profiles,
     }
     given = {
         field.name: getattr(arguments, field.name)

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from textwrap import shorten
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 INTERRUPTED = 130
+
+_PIPED = 200
+"""The columns of output that is no terminal, which must not be cut to a terminal's width."""
+
+_BETWEEN = 3
+"""The spaces between the columns of a table; two in one that would be too wide."""
+
+_NARROWEST = 16
+"""The fewest characters of the first column of a table."""
 
 GARBAGE = 5_000_000
 """The number of new objects after which a command collects garbage."""
@@ -149,25 +162,97 @@ def table(
 ) -> None:
     """
     Prints a table to stdout, or to another file; columns after the first are aligned to the
-    right.
+    right. A table that is wider than the terminal gets names in its first column that are
+    broken where they have a dot or another mark, and headings that are broken between words;
+    if that is not enough, its last columns come in a second table below. Output that is no
+    terminal has 200 columns, or as many as COLUMNS says.
     """
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    console = Console(file=file)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=_PIPED, file=file)
+    columns = list(zip(headings, *rows, strict=True))
+    widths = [max(map(cell_len, column)) for column in columns]
+    if sum(widths) + _BETWEEN * (len(widths) - 1) <= console.width:
+        _print_table(console, headings, rows, widths, _BETWEEN)
+        return
+    narrow = _BETWEEN - 1
+    needed = [
+        narrow + max(*map(cell_len, [*heading.split(), *cells]), 1)
+        for heading, *cells in columns
+    ]
+    first = min(widths[0], _NARROWEST)
+    begin = 1
+    while begin < len(columns):
+        end = begin + 1
+        while (
+            end < len(columns) and first + sum(needed[begin : end + 1]) <= console.width
+        ):
+            end += 1
+        left = max(first, console.width - sum(needed[begin:end]))
+        name = min(widths[0], left)
+        shown = [0, *range(begin, end)]
+        _print_table(
+            console,
+            [headings[i] for i in shown],
+            [[row[i] for i in shown] for row in rows],
+            [name, *(width - narrow for width in needed[begin:end])],
+            narrow,
+        )
+        begin = end
+        if begin < len(columns):
+            console.print()
+
+
+def _print_table(
+    console: Console,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    between: int,
+) -> None:
+    """Prints a table whose columns have these widths, with some spaces between them."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for i, heading in enumerate(headings):
-        grid.add_column(
-            Text(heading), justify="right" if i else "left", overflow="fold"
-        )
-    for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    console = Console(file=file)
-    if not console.is_terminal:
-        # Output that is piped into a file must not be cut to a terminal's width.
-        console = Console(width=200, file=file)
+    grid = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, between - 2, 0, 1),
+    )
+    for i, (heading, width) in enumerate(zip(headings, widths, strict=True)):
+        justify = "right" if i else "left"
+        grid.add_column(Text(heading), justify=justify, width=width)
+    for first, *others in rows:
+        name = "\n".join(broken(first, widths[0]))
+        grid.add_row(Text(name), *(Text(cell) for cell in others))
+    whole = sum(widths) + between * len(widths)
+    if whole > console.width:
+        console = Console(width=whole, file=console.file)
     console.print(grid)
+
+
+def broken(name: str, width: int) -> list[str]:
+    """
+    Returns a name in lines of at most so many characters, broken after spaces, dots and other
+    marks where there are any.
+    """
+    from rich.cells import cell_len
+
+    lines = [""]
+    for part in re.findall(r"[^\s./,:_-]*[\s./,:_-]*", name):
+        if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        while cell_len(part.rstrip()) > width:
+            lines[-1:] = [part[:width], ""]
+            part = part[width:]
+        lines[-1] += part
+    return [line.rstrip() for line in lines if line] or [""]
 
 
 def seconds_text(seconds: float) -> str:

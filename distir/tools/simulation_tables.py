@@ -34,7 +34,8 @@ def print_simulation(result: Simulation) -> None:
     print(
         f"step time {seconds_text(result.step_time_s)}, "
         f"{result.throughput_samples_per_s:.4g} samples/s, {result.ops} ops on "
-        f"{len(result.devices)} devices of @{result.cluster}"
+        f"{len(result.devices)} devices of @{result.cluster}, "
+        f"{_basis(result)}"
     )
     print(
         f"MFU {_percent(result.mfu)}, exposed communication "
@@ -67,6 +68,14 @@ def print_simulation(result: Simulation) -> None:
         few = ", ".join(map(str, result.too_small[:8]))
         more = ", ..." if len(result.too_small) > 8 else ""
         note(f"the program does not fit into the memory of device {few}{more}")
+
+
+def _basis(result: Simulation) -> str:
+    """Says what the times are computed from."""
+    if not result.profiles:
+        return "as data sheets say"
+    kind = "profile" if len(result.profiles) == 1 else "profiles"
+    return f"with the {kind} {' and '.join(result.profiles)}"
 
 
 def _row(result: Simulation, index: int) -> list[str]:

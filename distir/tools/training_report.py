@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from distir.dialects.dist import FROZEN
+from distir.dialects.tensors import shape_of
 from distir.errors import listed
 from distir.frontends.imported_model import ImportedModel
 from distir.program import (
@@ -14,7 +15,6 @@ from distir.program import (
     parameters_of_gradients,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 from distir.tools.reporting import note
 
 

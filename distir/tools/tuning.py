@@ -130,7 +130,7 @@ def tune(
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     differentiate = differentiate_pass(arguments)
-    options = search_options(arguments)
+    options = search_options(arguments, cluster)
     options.check()
     models = {batch_of(module): module for module in modules}
     if len(models) < len(modules):

@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import RECOMPUTE, SCOPE
+from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, SCOPE
 from distir.dialects.train_ops.attention import AttentionOp
 from distir.dialects.train_ops.causal_attention import PlacedAttentionOp
 from distir.errors import DistIRError, one_of
@@ -55,15 +55,16 @@ def checkpoint(
     """
     Lets backwards recompute values instead of keeping them as residuals, as
     `activation-checkpoint` says: by a policy, for every n-th layer, or for the given layers
-    only. A request of a call itself (`dist.recompute`) takes precedence. Raises
-    DistIRError.
+    only. These are requests of their calls (`dist.recompute`), like those that calls have
+    already: a policy of all layers leaves the latter as they are, one of given layers that
+    differs is an error. Raises DistIRError.
     """
     one_of("policy", policy, POLICIES, "activation-checkpoint")
     if every < 1:
         raise DistIRError("activation-checkpoint: `every` must be at least 1")
     entry = entry_function(module)
-    own = _take_policies(entry)
-    if policy == "none" and not own:
+    calls = [op for op in entry.body.block.ops if RECOMPUTE in op.attributes]
+    if policy == "none" and not calls:
         return
     pairs = call_pairs(entry, functions(module))
     if not pairs and policy != "none":
@@ -76,21 +77,40 @@ def checkpoint(
             f"activation-checkpoint: there is no layer {max(layers)}; the "
             f"program has {len(pairs)}"
         )
-    recomputing, offloading = Recomputing(module), Offloading(module)
     for i, pair in enumerate(pairs):
-        is_left_out = i % every or (layers and i not in layers)
-        asked = own.get(pair.forward, "none" if is_left_out else policy)
-        if asked == "none":
+        if i % every == 0 and (not layers or i in layers):
+            _request_policy(pair.forward, policy, i if layers else None)
+    recomputing, offloading = Recomputing(module), Offloading(module)
+    asked = _take_policies(entry)
+    for pair in pairs:
+        policy = asked.get(pair.forward, "none")
+        if policy == "none":
             continue
-        if asked == "offload":
+        if policy == "offload":
             offloading.apply(pair)
             continue
-        drop = recomputing.dropped(pair, asked)
+        drop = recomputing.dropped(pair, policy)
         if drop:
-            recomputing.apply(pair, drop, asked)
+            recomputing.apply(pair, drop, policy)
     erase_unreachable(module)
     for name, kept in drop_unused_results(module).items():
         renumber_saved(module, name, kept)
+
+
+def _request_policy(call: CallOp, policy: str, layer: int | None) -> None:
+    """
+    Requests a policy for a call that has no request yet. Raises DistIRError if it has
+    another one, and `layer`, its number, was named.
+    """
+    before = text_attribute(call.attributes, RECOMPUTE)
+    if before is None:
+        call.attributes[RECOMPUTE] = StringAttr(policy)
+    elif layer is not None and before != policy:
+        by = text_attribute(call.attributes, RECOMPUTE_BY) or f"its {RECOMPUTE}"
+        raise DistIRError(
+            f"activation-checkpoint: layers={layer} asks for policy {policy!r} of "
+            f"{describe(call)}, but {by} asks for {before!r}; ask for one of these"
+        )
 
 
 def _take_policies(entry: FuncOp) -> dict[Operation, str]:
@@ -98,6 +118,7 @@ def _take_policies(entry: FuncOp) -> dict[Operation, str]:
     found: dict[Operation, str] = {}
     for op in entry.body.block.ops:
         asked = text_attribute(op.attributes, RECOMPUTE)
+        op.attributes.pop(RECOMPUTE_BY, None)
         if asked is not None:
             del op.attributes[RECOMPUTE]
             found[op] = one_of(RECOMPUTE, asked, POLICIES, describe(op))

@@ -19,6 +19,7 @@ from xdsl.rewriter import InsertPoint
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_values import constant_attr
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
@@ -31,7 +32,6 @@ from distir.dialects.train_ops.causal_attention import (
 from distir.gradients.rules.attention import kept_attention
 from distir.program import describe
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import shape_of
 
 
 @dataclass

@@ -18,6 +18,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import FLATTENED
+from distir.dialects.tensors import rank_of
 from distir.dialects.train_ops.flattening import (
     FlattenOp,
     UnflattenOp,
@@ -35,7 +36,6 @@ from distir.program import (
     set_result_attributes,
     updated_arguments,
 )
-from distir.sharding.rule import rank_of
 
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:

@@ -22,6 +22,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import ENTRIES, PADDED, SCOPE
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
@@ -36,7 +37,7 @@ from distir.program import (
     set_result_attributes,
     updated_arguments,
 )
-from distir.sharding.rule import Rule, rule_for, shape_of
+from distir.sharding.rule import Rule, rule_for
 from distir.source_forms import padded_attribute
 
 _KEEP_ZEROS = frozenset(

@@ -44,7 +44,7 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-from distir.sharding.placement import WHOLE, placement_in
+from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import reshard_bytes
 from distir.sharding.rule import layouts_read, rule_for
@@ -231,7 +231,7 @@ class Partitioner:
         assert before is not None and isinstance(type_, TensorType)
         mesh = self.known[before.mesh]
         time, later = placement_in(before, TIME_AXIS), placement_in(after, TIME_AXIS)
-        together = time not in (WHOLE, later)
+        together = time not in (REPLICATED, later)
         moved = reshard_bytes(
             without_time(before),
             without_time(after),

@@ -39,6 +39,7 @@ from distir.dialects.dist import (
 )
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     FusedAttentionOp,
@@ -50,7 +51,6 @@ from distir.dialects.train_ops.causal_attention import (
 )
 from distir.program import describe
 from distir.sharding.mesh import Mesh, meshes
-from distir.sharding.rule import shape_of
 
 Gradient = AttentionGradOp | PlacedAttentionGradOp
 

@@ -16,6 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.program import (
@@ -27,7 +28,7 @@ from distir.program import (
     return_op,
 )
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import rule_for, shape_of
+from distir.sharding.rule import rule_for
 from distir.sharding.rules.builder import constant_operand
 
 RESIDUALS = ("parts", "whole")

@@ -33,6 +33,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.tensors import shape_of
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.reports.memory_report import MemoryReport
@@ -40,7 +41,6 @@ from distir.interpreters.simulator.reports.value_kinds import ACTIVATIONS, RECEI
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import entry_function, return_op, scope_of
-from distir.sharding.rule import shape_of
 
 MODELS = {
     "22B": Sizes(h=6144, a=64, b=4, s=2048),

@@ -23,6 +23,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
+from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
@@ -33,7 +34,6 @@ from distir.passes.propagate_sharding import PropagateShardingPass
 from distir.passes.sequence_parallel import SequenceParallelPass
 from distir.passes.tensor_parallel import TensorParallelPass
 from distir.program import argument_roles, entry_function
-from distir.sharding.rule import shape_of
 
 LOSS = 4
 """The loss is a term of a sum on each device: four bytes more to reduce."""

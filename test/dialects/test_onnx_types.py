@@ -14,9 +14,10 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import Layout
+from distir.dialects.tensors import rank_of
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rank_of, rule_for
+from distir.sharding.rule import infer, rule_for
 from distir.tools.files import read_program
 
 ILL_TYPED = {

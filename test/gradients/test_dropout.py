@@ -10,9 +10,9 @@ from gradients.harness import GradientCase, check, integers, normal
 from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.lowering.template import dropout as torch_dropout
-from distir.sharding.rule import shape_of
 
 
 def _make(operands: Sequence[SSAValue]) -> Operation:

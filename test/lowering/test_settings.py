@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import (
 from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, ModuleOp, f64
 
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
 from distir.interpreters.reference import program_runner
@@ -33,7 +34,6 @@ from distir.program import (
     entry_function,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 from distir.transforms.step_settings import add_step_settings
 
 FULL, STEPS = 0.3, 12

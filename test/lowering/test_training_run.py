@@ -22,6 +22,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import INITIAL
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
 from distir.interpreters.reference import program_runner
@@ -38,7 +39,6 @@ from distir.program import (
     text_attribute,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 
 Arrays = dict[str, npt.NDArray[Any]]
 TOLERANCE = 1e-4

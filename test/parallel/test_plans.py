@@ -14,12 +14,12 @@ from xdsl.dialects.builtin import ModuleOp
 import distir
 from distir.hardware import load_cluster
 from distir.parallel.compilation import training_program
-from distir.planning.found_plan import FoundPlan
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs
 from distir.planning.requests import Requests
+from distir.planning.saved_plan import SavedPlan
 
 TRAINED = dict(loss="cross_entropy")
 
@@ -32,15 +32,15 @@ def step() -> ModuleOp:
     return found.module
 
 
-def plan_of(step: ModuleOp, plan: Plan, shard: Sequence[str] = ()) -> FoundPlan:
+def plan_of(step: ModuleOp, plan: Plan, shard: Sequence[str] = ()) -> SavedPlan:
     """A plan, as a search that found no other would give it."""
     cluster = load_cluster("dgx2")
     search = PlanSearch(Programs.of([step], cluster, (), Requests(tuple(shard))))
     search.results[plan] = Evaluator(search.programs).evaluate(plan)
-    return FoundPlan.of(search, lambda: "the only one")
+    return SavedPlan.of(search, lambda: "the only one")
 
 
-def assert_trains(plan: FoundPlan, path: Path) -> list[int]:
+def assert_trains(plan: SavedPlan, path: Path) -> list[int]:
     """Saves a plan, and trains by what is read; gives the bytes of parameters per rank."""
     plan.save(path)
     ranks = run_ranks(plan.devices, training_run, {"plan": path})

@@ -12,7 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp
 
-from distir.dialects.dist import RECOMPUTE
+from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.hardware import load_cluster
@@ -160,6 +160,18 @@ def test_what_a_call_asks_for_goes_before_the_policy_of_all(step: Any):
         DistIRError, match=r"func.call.* there is no dist.recompute 'most'"
     ):
         after(requested(module, {0: "most"}), FULL)
+    asked = requested(module, {0: "selective"})
+    forward = next(
+        op for op in entry_function(asked).walk() if RECOMPUTE in op.attributes
+    )
+    forward.attributes[RECOMPUTE_BY] = StringAttr("script.py, line 3")
+    with pytest.raises(
+        DistIRError,
+        match=r"layers=0 asks for policy 'full' of func.call.*, but script.py, line 3 asks "
+        r"for 'selective'; ask for one of these",
+    ):
+        after(asked, {"policy": "full", "layers": (0,)})
+    assert RECOMPUTE_BY not in str(after(asked, FULL))
 
 
 def test_what_a_call_asks_for_holds_when_distributed(step: Any):

@@ -128,11 +128,11 @@ def test_what_is_too_large_for_a_device_begins_with_what_needs_little_memory() -
     on = machine(4, memory=int(0.9 * (kept.parameters + kept.states)))
     rounds: list[set[Plan]] = []
 
-    def heard(search: AutoSearch) -> None:
+    def on_progress(search: AutoSearch) -> None:
         rounds.append(set(search.results))
         raise KeyboardInterrupt  # the others are those of any search
 
-    found = auto_search([module], on, SearchOptions(jobs=1), heard=heard)
+    found = auto_search([module], on, SearchOptions(jobs=1), on_progress=on_progress)
     found.run()
     assert found.interrupted and found.best is not None and found.best.fits
     assert {
@@ -222,13 +222,13 @@ def test_what_takes_long_to_judge_is_for_the_best_plans() -> None:
     rounds: list[list[Simulated]] = [[]]
     bests: list[Plan] = [GridPlan(16)]
 
-    def heard(search: AutoSearch) -> None:
+    def on_progress(search: AutoSearch) -> None:
         rounds.append(simulated(search.results.values()))
         assert search.best is not None
         bests.append(search.best.plan)
 
     found = auto_search(
-        [training_mlp(16)], machine(4), SearchOptions(jobs=1), heard=heard
+        [training_mlp(16)], machine(4), SearchOptions(jobs=1), on_progress=on_progress
     )
     found.run()
     refined: list[int] = []
@@ -257,10 +257,10 @@ def test_what_takes_long_to_judge_is_for_the_best_plans() -> None:
 def test_plans_that_are_not_worth_it_when_their_turn_comes(jobs: int) -> None:
     programs = Programs.of([training_mlp(16)], machine(4))
     plans = Space([16], True, 4).plans()
-    worth = {plan for plan in plans if plan.p == 2}
-    assert 0 < len(worth) < len(plans)
-    judged = run(programs, plans, jobs, worth=lambda plan: plan in worth)
-    assert {result.plan for some in judged for result in some} == worth
+    promising = {plan for plan in plans if plan.p == 2}
+    assert 0 < len(promising) < len(plans)
+    judged = run(programs, plans, jobs, is_promising=lambda plan: plan in promising)
+    assert {result.plan for some in judged for result in some} == promising
 
 
 def test_recomputing_is_work_that_bounds_count() -> None:

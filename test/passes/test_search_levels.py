@@ -92,7 +92,7 @@ def test_segments_of_two_axes() -> None:
     program = gpt(8, 128, 1024)
     axes = (("d", 2), ("t", 4))
     whole, _ = found_for(program, Limits(gap=1e-3), axes, share=False)
-    assert whole.stages == 1
+    assert whole.axis_groups == 1
     segments, _ = found_for(program, Limits(level="O2"), axes, share=False)
     assert segments.method == "segments"
     assert whole.bound <= segments.objective * (1 + 1e-9) <= 1.1 * whole.objective
@@ -186,7 +186,7 @@ def test_there_is_an_answer_whenever_the_smallest_peak_fits(level) -> None:
 def test_memory_that_nothing_fits_into_is_known_before_anything_is_solved() -> None:
     """Where faster layouts are known, nobody needs to hear how little memory would do."""
     program = training_mlp(batch=512, optimizer="adam")
-    quick = Limits(100.0, worth=1e9)
+    quick = Limits(100.0, cutoff=1e9)
     with pytest.raises(DistIRError, match=r"takes \S+ or more\. Most") as error:
         found_for(program, quick)
     least = float(re.findall(r"takes (\S+) or more", str(error.value))[0])

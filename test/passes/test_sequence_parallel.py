@@ -11,11 +11,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.dialects.collective import CollectiveOp
+from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_gpt
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import functions, scope_of
-from distir.sharding.rule import shape_of
 
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"d_model": 64, "heads": 4, "vocab": 128, "batch": 4, "seq": 32},

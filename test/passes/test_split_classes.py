@@ -16,12 +16,12 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import CollectiveOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.search_sharding import SearchShardingPass
 from distir.program import argument_names, entry_function
-from distir.sharding.rule import shape_of
 
 
 def names(module: ModuleOp) -> set[str]:

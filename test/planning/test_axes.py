@@ -9,6 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects import collective
+from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
@@ -21,7 +22,6 @@ from distir.planning.meshes import add_mesh
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function
 from distir.sharding.placement import Placement
-from distir.sharding.rule import shape_of
 
 
 def gpt(layers: int, trains: bool) -> ModuleOp:
@@ -36,7 +36,7 @@ def nodes_of_step(layers: int) -> int:
     """The choices in the graph of a training step of a GPT."""
     module = gpt(layers, trains=True)
     mesh = add_mesh(module, [("t", 2)], None)
-    whole: ArgumentKey = (Placement("whole"), "activation")
+    whole: ArgumentKey = (Placement("replicated"), "activation")
     program = ShardingPlan(module, mesh).seen_by("t")
     planner = AxisPlanner(program, split_parameters=False)
     planner.solve([whole] * len(program.entry.body.block.args))

@@ -10,6 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import AllGatherOp, AllToAllOp
+from distir.dialects.tensors import rank_of
 from distir.frontends.builders import build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.reference import run_program
@@ -17,7 +18,6 @@ from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.planning.programs import replace_cluster
-from distir.sharding.rule import rank_of
 
 
 @functools.cache

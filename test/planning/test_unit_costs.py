@@ -22,7 +22,7 @@ from distir.planning.strategies import Strategy
 from distir.planning.unit_costs import GATHER_PENALTY, PREFERENCE, UnitCosts
 from distir.program import argument_attributes, argument_names, entry_function
 from distir.sharding.mesh import Mesh
-from distir.sharding.placement import WHOLE, Placement
+from distir.sharding.placement import REPLICATED, Placement
 from distir.sharding.prices import PRICE_PER_BYTE_SENT, PRICE_PER_BYTE_TOUCHED
 from distir.sharding.rule import rule_for
 
@@ -30,7 +30,7 @@ MESH = Mesh("mesh", (("d", 2), ("t", 4)), tuple(range(8)))
 ROWS = Layout("mesh", ((Shard("t"),), ()))
 COLUMNS = Layout("mesh", ((), (Shard("t"),)))
 SUM = Layout("mesh", (), (("t", "sum"),))
-REPLICATED = Layout("mesh")
+WHOLE = Layout("mesh")
 
 
 def test_an_op_counts_operations_and_bytes_on_one_device() -> None:
@@ -56,12 +56,12 @@ def test_an_op_counts_operations_and_bytes_on_one_device() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "bytes_sent"),
     [
-        (SUM, REPLICATED, 2 * 3 / 4 * 256),
+        (SUM, WHOLE, 2 * 3 / 4 * 256),
         (SUM, ROWS, 3 / 4 * 256),
-        (ROWS, REPLICATED, GATHER_PENALTY * 3 / 4 * 256),
+        (ROWS, WHOLE, GATHER_PENALTY * 3 / 4 * 256),
         (ROWS, COLUMNS, GATHER_PENALTY * 3 / 4 * 256 / 4),
-        (REPLICATED, ROWS, PREFERENCE * GATHER_PENALTY * 3 / 4 * 256),
-        (REPLICATED, SUM, float("inf")),
+        (WHOLE, ROWS, PREFERENCE * GATHER_PENALTY * 3 / 4 * 256),
+        (WHOLE, SUM, float("inf")),
         (ROWS, ROWS, 0),
     ],
 )
@@ -72,13 +72,13 @@ def test_a_change_of_layout_counts_what_is_sent(
     costs, type_ = UnitCosts(MESH), TensorType(f32, (8, 8))
     price = pytest.approx(PRICE_PER_BYTE_SENT * bytes_sent)
     assert costs.reshard(type_, before, after) == price
-    places = {
+    placements = {
         SUM: Placement("partial", monoid="sum"),
         ROWS: Placement("split", 0),
         COLUMNS: Placement("split", 1),
-        REPLICATED: WHOLE,
+        WHOLE: REPLICATED,
     }
-    assert costs.move(places[before], places[after], 256, 4) == price
+    assert costs.move(placements[before], placements[after], 256, 4) == price
 
 
 def searched(module: ModuleOp, *axes: str, **options: object) -> ModuleOp:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from support.command_line import succeed, write_program
+from onnx import TensorProto, helper, numpy_helper
+from support.command_line import failure, succeed, write_program
 
 PLUGINS = Path(__file__).parent
 
@@ -63,6 +66,24 @@ def distributed(installed: Path) -> Path:
     return output
 
 
+def save_model(path: Path, operator: str, **attributes: int) -> None:
+    """Writes a model with an operator of the domain of the package."""
+    weight = np.ones((32, 16), np.float32)
+    names = ["x", "w"]
+    node = helper.make_node(
+        operator, names, ["h"], name="similar", domain="org.toy", **attributes
+    )
+    graph = helper.make_graph(
+        [node, helper.make_node("Relu", ["h"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 32])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("org.toy", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
 def test_the_rule_decides_the_layouts(distributed: Path):
     text = distributed.read_text()
     assert "!f32_8d_16 = tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>" in text
@@ -97,9 +118,49 @@ def test_it_runs_on_processes(distributed: Path):
         np.testing.assert_allclose(results["y"], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_its_operator_of_onnx_is_imported(installed: Path):
+    model = installed / "model.onnx"
+    save_model(model, "Similarity")
+    program, dist = model.with_suffix(".mlir"), model.with_name("dist.mlir")
+    succeed("import", model, "-o", program)
+    assert "toy.similarity" in program.read_text()
+    distribute = ("distribute", program, "--cluster", "cpu", "-d", "2", "-t", "2")
+    succeed(*distribute, "--shard", "w:0=t", "-o", dist)
+    succeed("check", program, dist)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("operator", "attributes", "reason"),
+    [
+        ("Difference", {}, "not an operator of the ONNX standard"),
+        ("Similarity", {"alpha": 1}, "it takes two matrices and no attributes"),
+    ],
+)
+def test_operators_that_the_package_does_not_read(
+    tmp_path: Path, operator: str, attributes: dict[str, int], reason: str
+):
+    model = tmp_path / "model.onnx"
+    save_model(model, operator, **attributes)
+    message = failure("import", model, "-o", tmp_path / "model.mlir")
+    assert f"{operator} 'similar' (domain org.toy)" in message
+    assert reason in message
+
+
+def test_the_documentation_quotes_the_package():
+    text = (PLUGINS.parents[1] / "docs" / "extending.md").read_text()
+    package = "".join(path.read_text() for path in (PLUGINS / "toy").glob("*.*"))
+    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", text, re.S)
+    assert len(blocks) == 8
+    for block in blocks:
+        assert block in package
+
+
 def test_plain_xdsl_opt_distributes_it(installed: Path):
     model = write_program(installed / "model.mlir", PROGRAM)
-    path = os.pathsep.join([str(installed), str(PLUGINS)])
+    path = os.pathsep.join(
+        [str(installed), str(PLUGINS), os.environ.get("PYTHONPATH", "")]
+    )
     done = subprocess.run(
         [
             Path(sys.executable).with_name("xdsl-opt"),

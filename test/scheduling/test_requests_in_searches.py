@@ -12,6 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
@@ -25,7 +26,6 @@ from distir.planning.result import simulated
 from distir.program import argument_names, entry_function, functions
 from distir.scheduling import Columns, Schedule
 from distir.sharding.mesh import meshes
-from distir.sharding.rule import shape_of
 
 
 def step(s: Schedule, module: ModuleOp, **options: object) -> ModuleOp:
@@ -74,6 +74,53 @@ def test_every_plan_of_a_search_keeps_to_the_requests() -> None:
         assert (third.mesh != first.mesh) == (plan.p > 1), plan
         seen.add((has_t, plan.p > 1))
     assert {(True, False), (False, True)} <= seen
+
+
+def test_every_plan_with_zero_and_recomputation_keeps_to_the_requests() -> None:
+    """
+    Every plan that is judged, the grid's and those with searched layouts: ZeRO splits over
+    "d" what is whole over "t", and the policy of all leaves a layer's own policy alone.
+    """
+    s = Schedule()
+    layers = s["transformer.h.*"]
+    layers["mlp.c_fc"].split(Columns("t"))
+    layers["mlp.c_proj"].param("weight").whole("t")
+    layers.first(1).recompute("full")
+    model = build_gpt(layers=2, d_model=8, heads=2, vocab=16, batch=8, seq=4)
+    asked = step(s, model, optimizer="adam")
+    options = SearchOptions(
+        jobs=1,
+        world_size=4,
+        zero=(3,),
+        checkpoint=("none",),
+        micro_batches=(1,),
+        overlap=("off",),
+        schedules=("1f1b",),
+    )
+    search = auto_search([asked], load_cluster("cpu"), options)
+    search.run()
+    seen: set[tuple[bool, bool]] = set()
+    for result in simulated(search.results.values()):
+        module = search.programs(result.plan.batch)
+        distribute_as(module, result, search.programs.requests)
+        plan, known = result.plan, meshes(module)
+        entry = entry_function(module)
+        types = dict(
+            zip(argument_names(entry), entry.function_type.inputs, strict=True)
+        )
+        stored = False
+        for layer in ("transformer.h.0", "transformer.h.1"):
+            first = layout_of(types[f"{layer}.mlp.c_fc.weight"])
+            second = layout_of(types[f"{layer}.mlp.c_proj.weight"])
+            assert first is not None and second is not None
+            has_t = known[first.mesh].sizes.get("t", 1) > 1
+            assert ("t" in [shard.axis for shard in first.dim(1)]) == has_t, plan
+            assert "t" not in second.split_axes, plan
+            stored |= has_t and "d" in second.split_axes
+        again = [name for name in functions(module) if "_recompute" in name]
+        assert len(again) == 1, plan
+        seen.add((has_t, stored))
+    assert {(True, True), (True, False), (False, False)} <= seen
 
 
 def test_a_search_splits_over_d_what_stays_whole_over_t() -> None:

@@ -15,7 +15,8 @@ from support.sharding_harness import (
 )
 from support.thoroughness import tries
 
-from distir.sharding.rule import shape_of, sharding_rule
+from distir.dialects.tensors import shape_of
+from distir.sharding.rule import sharding_rule
 
 SAMPLES = tries(20)
 """Splits that are run per case, out of all legal ones."""

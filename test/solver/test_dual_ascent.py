@@ -11,11 +11,11 @@ from distir.solver.clock import Clock
 from distir.solver.dual_ascent import DualAscent
 from distir.solver.elimination import eliminate, plan
 from distir.solver.flow import Segments
-from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs, Memory, Problem
 from distir.solver.reductions import reduce
 from distir.solver.relaxed import near_optimum, optimum
+from distir.solver.result import SolverResult
 from distir.solver.solve import solve
 
 

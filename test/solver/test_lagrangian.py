@@ -9,7 +9,6 @@ import pytest
 from support.layered_problems import layered_problem
 
 from distir.solver.clock import Clock
-from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph
 from distir.solver.highs import Highs
 from distir.solver.integer_program import solve_directly, solve_integer_program
@@ -18,6 +17,7 @@ from distir.solver.master import best_multipliers
 from distir.solver.problem import Memory, Problem
 from distir.solver.program import Program
 from distir.solver.reductions import reduce
+from distir.solver.result import SolverResult
 
 
 def _alike(layers: int) -> Problem:

@@ -35,9 +35,10 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 
 from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.tensors import shape_of
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 from distir.interpreters.simulator import Cost, CostContext, cost_function
-from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
+from distir.sharding.rule import Factor, Linear, Rule, sharding_rule
 
 
 @irdl_op_definition

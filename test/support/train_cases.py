@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import DenseArrayBase, TensorType, f64, i1
+from xdsl.dialects.builtin import DenseArrayBase, TensorType, f16, f32, f64, i1, i64
 from xdsl.ir import Operation
 
 from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
@@ -31,6 +31,14 @@ from distir.dialects.train_ops.convolution import (
     MaxPoolGradOp,
 )
 from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.experts import (
+    CombineOp,
+    CombineWeightsGradOp,
+    DispatchOp,
+    ExpertPlacesOp,
+    GroupedProductGradOp,
+    GroupedProductOp,
+)
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.loss_steps import (
@@ -204,6 +212,74 @@ placed_attention_cases(
     **_heads,
     label="packed f16",
 )
+
+# Mixtures of experts
+_rng = np.random.default_rng(31)
+
+
+def expert_cases(
+    sizes: tuple[int, int, int], shards: int, places: int, *, label: str, **options: int
+) -> None:
+    """
+    Adds cases of the ops of a mixture of 12 experts whose tokens' choices are of these sizes
+    (groups, tokens, choices).
+    """
+    groups, tokens, _ = sizes
+    ids = np.argsort(_rng.random((*sizes[:2], 12)))[..., : sizes[2]]
+    rows = TensorType(i64, [shards, groups, places])
+    case(
+        *(ExpertPlacesOp, ids),
+        experts=12,
+        rows=rows,
+        label=label,
+        **options,
+    )
+    slots, row = sequential(CASES[-1]).results
+    inside, outside = [shards, groups, places, 4], [groups, tokens, 4]
+    for dtype, element in ((np.float32, f32), (np.float16, f16)):
+        x, y = coarse(*outside, dtype=dtype), coarse(*inside, dtype=dtype)
+        weights = coarse(*sizes, dtype=dtype)
+        given = {"label": label}
+        case(DispatchOp, x, slots, row, result=TensorType(element, inside), **given)
+        case(
+            *(DispatchOp, x, slots, row, weights),
+            result=TensorType(element, inside),
+            label=f"{label} weights",
+        )
+        case(CombineOp, y, slots, row, result=TensorType(element, outside), **given)
+        case(
+            *(CombineOp, y, slots, row, weights),
+            result=TensorType(element, outside),
+            label=f"{label} weights",
+        )
+        case(
+            *(CombineWeightsGradOp, y, slots, x),
+            result=TensorType(element, list(sizes)),
+            **given,
+        )
+        wide = TensorType(element, [*inside[:3], 6])
+        dy = coarse(*wide.get_shape(), dtype=dtype)
+        matrices = coarse(12, 4, 6, dtype=dtype)
+        case(GroupedProductOp, y, row, matrices, result=wide, taken=3, **given)
+        case(
+            *(GroupedProductOp, y, row, matrices.swapaxes(1, 2).copy()),
+            transposed=True,
+            result=wide,
+            label=f"{label} transposed",
+        )
+        of = TensorType(element, [12, 4, 6])
+        case(GroupedProductGradOp, y, row, dy, matrices=of, taken=3, **given)
+        of = TensorType(element, [12, 6, 4])
+        case(
+            *(GroupedProductGradOp, y, row, dy),
+            transposed=True,
+            matrices=of,
+            label=f"{label} transposed",
+        )
+
+
+expert_cases((6, 1, 2), 1, 2, capacity=1, label="all kept")
+expert_cases((4, 6, 2), 6, 4, capacity=2, label="in shards")
 
 # Dropout
 _rng = np.random.default_rng(15)

@@ -14,6 +14,7 @@ import torch
 from xdsl.context import Context
 
 from distir.dialects.dist import UPDATES
+from distir.dialects.tensors import shape_of
 from distir.frontends.imported_model import ImportedModel
 from distir.interpreters.reference import program_runner
 from distir.passes.differentiate import DifferentiatePass
@@ -27,7 +28,6 @@ from distir.program import (
     text_attribute,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 
 STEPS = 3
 # Where a gradient is only rounding errors, an update is those divided by epsilon.

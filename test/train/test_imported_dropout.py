@@ -16,6 +16,7 @@ from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch_importer import import_torch
@@ -33,7 +34,6 @@ from distir.program import (
     scope_of,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 from distir.source_forms import source_types
 from distir.weights import save_weights
 

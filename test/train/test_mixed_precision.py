@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, bf16
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
@@ -35,7 +36,6 @@ from distir.program import (
     entry_function,
     updated_arguments,
 )
-from distir.sharding.rule import shape_of
 from distir.source_forms import source_types
 from distir.weights import save_weights
 

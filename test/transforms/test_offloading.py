@@ -15,6 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.device import KindOp
 from distir.dialects.host import HostType
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
@@ -36,7 +37,6 @@ from distir.program import (
     walk_functions,
 )
 from distir.scheduling import Schedule
-from distir.sharding.rule import shape_of
 
 
 def offloaded_bytes(module: ModuleOp) -> int:

@@ -17,14 +17,13 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
     check_shape,
     check_type,
-    element_type,
-    shape_of,
 )
 
 

@@ -26,12 +26,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, base, traits_def
 from xdsl.traits import Pure
 
-from distir.dialects.train_ops.checks import (
-    accumulation_type,
-    check_type,
-    element_type,
-    shape_of,
-)
+from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.checks import accumulation_type, check_type
 
 I64 = IntegerAttr.constr(i64)
 F32 = base(FloatAttr[Float32Type])

@@ -16,13 +16,9 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
-from distir.dialects.train_ops.checks import (
-    check_shape,
-    check_type,
-    element_type,
-    shape_of,
-)
+from distir.dialects.train_ops.checks import check_shape, check_type
 
 
 class BatchNormOp(TrainOp):

@@ -12,13 +12,13 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import AttentionOp, FusedAttentionOp
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
     check_type,
-    shape_of,
 )
 
 

@@ -20,13 +20,9 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
+
 FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
-
-
-def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """Returns the (global) shape of a tensor."""
-    assert isinstance(value.type, TensorType)
-    return value.type.get_shape()
 
 
 def check_shape(
@@ -57,12 +53,6 @@ def checked_axis(op: Operation, axis: int, rank: int) -> int:
             f"{op.name}: axis {axis} is outside of a tensor with {rank} dimensions"
         )
     return axis % rank
-
-
-def element_type(value: SSAValue) -> Attribute:
-    """Returns the element type of a tensor."""
-    assert isinstance(value.type, TensorType)
-    return value.type.element_type
 
 
 def accumulation_type(value: SSAValue) -> Float32Type | Float64Type:

@@ -21,13 +21,12 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, INTEGERS, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
     check_shape,
-    element_type,
-    shape_of,
 )
 
 

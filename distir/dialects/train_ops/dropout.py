@@ -28,13 +28,13 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.base import F64, I64, INTEGERS, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
     check_shape,
     check_type,
-    shape_of,
 )
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 

@@ -13,12 +13,9 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import INTEGERS, TrainOp
-from distir.dialects.train_ops.checks import (
-    check_element_type,
-    element_type,
-    shape_of,
-)
+from distir.dialects.train_ops.checks import check_element_type
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 

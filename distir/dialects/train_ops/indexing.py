@@ -13,6 +13,7 @@ from xdsl.irdl import (
     result_def,
 )
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
@@ -20,8 +21,6 @@ from distir.dialects.train_ops.checks import (
     check_integers,
     check_shape,
     checked_axis,
-    element_type,
-    shape_of,
 )
 
 

@@ -15,13 +15,13 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.base import I64, Derived, TrainOp, Types, like, total_of
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_float,
     check_integers,
     check_shape,
-    shape_of,
 )
 from distir.dialects.train_ops.losses import LabelLossOp, check_logits
 

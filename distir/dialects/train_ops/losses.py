@@ -15,13 +15,9 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like, total_of
-from distir.dialects.train_ops.checks import (
-    check_float,
-    check_integers,
-    check_shape,
-    shape_of,
-)
+from distir.dialects.train_ops.checks import check_float, check_integers, check_shape
 
 
 def check_logits(op: Operation, logits: SSAValue) -> None:

@@ -15,6 +15,7 @@ from xdsl.irdl import (
     result_def,
 )
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     accumulation_type,
@@ -22,8 +23,6 @@ from distir.dialects.train_ops.checks import (
     check_shape,
     check_type,
     checked_axis,
-    element_type,
-    shape_of,
 )
 
 

@@ -10,8 +10,8 @@ from xdsl.irdl import irdl_op_definition, operand_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.host import HostType
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import Derived, TrainOp, Types
-from distir.dialects.train_ops.checks import element_type, shape_of
 
 
 def _on_host(value: SSAValue) -> TensorType:

@@ -43,13 +43,9 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.base import F64, TrainOp, Types, like, total_of
-from distir.dialects.train_ops.checks import (
-    check_float,
-    check_shape,
-    check_type,
-    shape_of,
-)
+from distir.dialects.train_ops.checks import check_float, check_shape, check_type
 
 STEP = "optimizer.step"
 """The name of the state that counts the steps done before."""

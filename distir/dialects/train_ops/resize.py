@@ -19,13 +19,9 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import F32, TrainOp
-from distir.dialects.train_ops.checks import (
-    check_element_type,
-    check_float,
-    element_type,
-    shape_of,
-)
+from distir.dialects.train_ops.checks import check_element_type, check_float
 
 
 @irdl_op_definition

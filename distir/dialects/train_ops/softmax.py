@@ -7,8 +7,9 @@ from typing import ClassVar
 from xdsl.dialects.builtin import TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like
-from distir.dialects.train_ops.checks import checked_axis, shape_of
+from distir.dialects.train_ops.checks import checked_axis
 
 
 class SoftmaxFamilyGradOp(TrainOp):

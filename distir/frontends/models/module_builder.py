@@ -13,7 +13,7 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue, TypeAttribute
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.function_builder import (
     FunctionBuilder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.errors import one_of
 from distir.frontends.function_builder import Layer, check_sizes, element_type
 from distir.frontends.models.module_builder import ModuleBuilder

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, f32, i64
 from xdsl.ir import SSAValue
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.function_builder import check_sizes, element_type
 from distir.frontends.models.module_builder import ModuleBuilder

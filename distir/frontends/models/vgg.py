@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.function_builder import check_sizes, element_type
 from distir.frontends.models.module_builder import ModuleBuilder

@@ -6,7 +6,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue, TypeAttribute
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.function_builder import Layer, check_sizes, element_type
 from distir.frontends.models.module_builder import ModuleBuilder, check_heads

@@ -7,8 +7,8 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
-from distir.dialects.train_ops.checks import element_type
 from distir.dialects.train_ops.softmax import SoftmaxGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (

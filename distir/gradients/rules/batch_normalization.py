@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,
@@ -16,7 +17,6 @@ from distir.dialects.train_ops.batch_normalization import (
     GhostBatchNormGradOp,
     GhostBatchNormOp,
 )
-from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
 from distir.program import describe

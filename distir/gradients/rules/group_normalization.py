@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
-from distir.dialects.train_ops.checks import element_type
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.normalization import LayerNormGradOp, LayerNormOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 

@@ -9,7 +9,8 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
-from distir.dialects.train_ops.checks import accumulation_type, element_type
+from distir.dialects.tensors import element_type
+from distir.dialects.train_ops.checks import accumulation_type
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape

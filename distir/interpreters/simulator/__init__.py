@@ -18,7 +18,7 @@ from distir.interpreters.simulator.reports.difference import Difference
 from distir.interpreters.simulator.reports.html_report import write_html
 from distir.interpreters.simulator.reports.memory_report import MemoryReport
 from distir.interpreters.simulator.reports.time_report import TimeReport
-from distir.interpreters.simulator.simulate import simulate
+from distir.interpreters.simulator.simulate import cluster_of, simulate
 from distir.interpreters.simulator.simulation import Simulation, report
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "MemoryReport",
     "Simulation",
     "TimeReport",
+    "cluster_of",
     "cost_function",
     "report",
     "simulate",

@@ -20,8 +20,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import COMPILED
+from distir.dialects.tensors import rank_of, shape_of
 from distir.program import text_attribute
-from distir.sharding.rule import rank_of, shape_of
 
 BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
     "bias",

@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import (
@@ -28,7 +29,6 @@ from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.simulation import Simulation
 from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
-from distir.sharding.rule import shape_of
 
 
 def simulate(
@@ -59,7 +59,7 @@ def simulate(
     for name in names:
         if name not in found:
             raise DistIRError(f"there is no device.mesh @{name}")
-    cluster = cluster or _cluster_of(module, names)
+    cluster = cluster or _cluster_among(module, names)
     hardware = Hardware.of(cluster, load_profiles(profiles, cluster))
     for name in names:
         if max(found[name].devices) >= len(hardware.kinds):
@@ -101,6 +101,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
 
     return Simulation(
         cluster=device_map.hardware.name,
+        profiles=device_map.hardware.profile_names,
         devices=list(device_map.devices),
         step_time_s=step_time,
         throughput_samples_per_s=batch / step_time if step_time else 0.0,
@@ -149,7 +150,15 @@ def _used_meshes(module: ModuleOp) -> list[str]:
     return list(names)
 
 
-def _cluster_of(module: ModuleOp, names: list[str]) -> ClusterOp:
+def cluster_of(module: ModuleOp) -> ClusterOp:
+    """
+    Returns the cluster that a program runs on: that of the meshes that its values name, or
+    else the only one of the module. Raises DistIRError.
+    """
+    return _cluster_among(module, _used_meshes(module))
+
+
+def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
     """Returns the cluster of the meshes used, or the only one of the module."""
     ops = list(module.body.block.ops)
     clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}

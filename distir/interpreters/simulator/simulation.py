@@ -21,6 +21,7 @@ class Simulation:
     A simulated step. Lists have one entry per device that the program uses, in the order of
     `devices` (device ids).
 
+    - `cluster`, `profiles`: the names of the cluster and of the profiles used, if any;
     - `step_time_s`: seconds until the last device is done;
     - `throughput_samples_per_s`: size of the first dimension of the first input over the
       step time; 0 without such an input, or if the step takes no time;
@@ -38,6 +39,7 @@ class Simulation:
     """
 
     cluster: str
+    profiles: list[str]
     devices: list[int]
     step_time_s: float
     throughput_samples_per_s: float
@@ -142,6 +144,7 @@ class Simulation:
             "flops": self.flops,
             "ops": self.ops,
             "cluster": self.cluster,
+            "profiles": self.profiles,
             "devices": self.devices,
             "memory_bytes": self.memory_bytes,
             "fits": self.fits,

@@ -19,7 +19,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import numpy_dtype
-from distir.dialects.train_ops.checks import element_type
+from distir.dialects.tensors import element_type
 from distir.interpreters.reference import register_reference_implementations
 
 Array = npt.NDArray[Any]

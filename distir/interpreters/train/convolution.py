@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
     ConvGradInputOp,
@@ -21,7 +21,7 @@ from distir.interpreters.kernels import Windows
 from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
-Place = tuple[slice, ...]
+Slices = tuple[slice, ...]
 
 
 def _reach(
@@ -40,7 +40,7 @@ def _reach(
 
 def _taps(
     op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
-) -> Iterator[tuple[tuple[int, ...], Place]]:
+) -> Iterator[tuple[tuple[int, ...], Slices]]:
     """
     Yields, for each element of the kernel, its places in every window of padded space.
     """

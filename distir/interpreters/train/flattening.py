@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.flattening import flattened, unflattened
 from distir.interpreters.simulator.costs.op_costs import op_class

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.onnx_op import OnnxOp
-from distir.transforms.patterns.match import shape_of
+from distir.dialects.tensors import known_shape
 
 _SAME_IF_SAME_TYPE = frozenset(
     (
@@ -25,7 +25,7 @@ def drop_identity(op: OnnxOp) -> bool:
     """
     same = op.name == "onnx.Identity"
     if op.name in _SAME_IF_SAME_TYPE:
-        shape = shape_of(op.results[0])
+        shape = known_shape(op.results[0])
         same = shape is not None and op.operands[0].type == op.results[0].type
     if op.name == "onnx.Transpose":
         order = op.attribute("perm")

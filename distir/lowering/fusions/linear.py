@@ -5,11 +5,11 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
 from distir.lowering.fusions.torch_call import fused
 from distir.transforms.patterns.match import (
     element,
     producer,
-    shape_of,
     swaps_last_two,
     used_once,
 )
@@ -48,7 +48,7 @@ def fuse_linear(op: OnnxOp) -> bool:
         ):
             continue
         x, weight = product.operands
-        shapes = shape_of(weight), shape_of(bias), shape_of(x)
+        shapes = known_shape(weight), known_shape(bias), known_shape(x)
         if (
             shapes[0] is not None
             and shapes[2] is not None
@@ -67,13 +67,13 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
     if op.name != "onnx.MatMul" or not _is_float_matmul(op):
         return False
     x, weight = op.operands
-    shape = shape_of(weight)
+    shape = known_shape(weight)
     expression, matrix = _transposed(weight)
     if (
         shape is None
         or len(shape) != 2
         or matrix is weight
-        or len(shape_of(x) or ()) < 2
+        or len(known_shape(x) or ()) < 2
     ):
         return False
     fused(op, f"F.linear({{0}}, {expression})", [x, matrix])
@@ -98,13 +98,17 @@ def fuse_flattened_linear(op: OnnxOp) -> bool:
     if flat is None or gemm.attribute("transA"):
         return False
     x = flat.operands[0]
-    before, after, matrix = shape_of(x), shape_of(op.results[0]), shape_of(weight)
+    before, after, matrix = (
+        known_shape(x),
+        known_shape(op.results[0]),
+        known_shape(weight),
+    )
     if before is None or after is None or matrix is None or len(before) < 2:
         return False
     inputs, outputs = reversed(matrix) if gemm.attribute("transB") else matrix
     if before[-1] != inputs or (*before[:-1], outputs) != after:
         return False
-    if bias is not None and shape_of(bias) != (outputs,):
+    if bias is not None and known_shape(bias) != (outputs,):
         return False
     if gemm.attribute("transB"):
         expression = "{1}"

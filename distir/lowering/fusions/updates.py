@@ -26,7 +26,7 @@ from xdsl.irdl import (
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.train_ops.checks import element_type
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.optimizers import AdamFamilyOp, SgdOp, UpdateOp
 from distir.lowering.emitter import Call, torch_emitter
 from distir.lowering.sharing import SharedMemory

@@ -38,7 +38,7 @@ At most so many plans that share work are judged by one process: as many as ther
 sizes of micro-batches.
 """
 
-Heard = Callable[["AutoSearch"], None]
+OnProgress = Callable[["AutoSearch"], None]
 
 
 def _nobody(search: AutoSearch) -> None:
@@ -53,7 +53,7 @@ def auto_search(
     requests: Requests | None = None,
     degrees: Sequence[tuple[int, int, int]] = (),
     time_limit: float | None = None,
-    heard: Heard | None = None,
+    on_progress: OnProgress | None = None,
 ) -> AutoSearch:
     """
     Prepares a search for the best plan on a cluster, for one of these programs, which
@@ -61,7 +61,7 @@ def auto_search(
 
     An empty option may take any value; `degrees`, if given, are the only (d, t, p) tried.
     `time_limit` is in seconds: the layouts of one plan are searched for at most a quarter
-    of it, and without it solving for them takes at most 20 s. `heard` is called after each
+    of it, and without it solving for them takes at most 20 s. `on_progress` is called after each
     round. Raises DistIRError for options that do not go together, or not with the programs
     or the cluster.
     """
@@ -114,7 +114,7 @@ def auto_search(
         )
         for batch in space.batches
     }
-    return AutoSearch(programs, space, bounds, options.jobs, clock, heard)
+    return AutoSearch(programs, space, bounds, options.jobs, clock, on_progress)
 
 
 class AutoSearch(PlanSearch):
@@ -147,7 +147,7 @@ class AutoSearch(PlanSearch):
         bounds: dict[int, Bounds],
         jobs: int = 0,
         clock: Clock | None = None,
-        heard: Heard | None = None,
+        on_progress: OnProgress | None = None,
     ):
         super().__init__(programs)
         self.space = space
@@ -159,7 +159,7 @@ class AutoSearch(PlanSearch):
         self._failed: set[Plan] = set()
         self._clock = clock or Clock()
         self._evaluator = Evaluator(programs)
-        self._heard = heard or _nobody
+        self._on_progress = on_progress or _nobody
 
     @property
     def pruned(self) -> int:
@@ -185,7 +185,7 @@ class AutoSearch(PlanSearch):
                 self.rounds += 1
                 if not self._judge(plans):
                     return
-                self._heard(self)
+                self._on_progress(self)
                 plans = self._next()
             self.finished = True
         except KeyboardInterrupt:
@@ -247,7 +247,7 @@ class AutoSearch(PlanSearch):
             known=known,
             clock=self._clock,
             least=self._least,
-            worth=self._is_promising,
+            is_promising=self._is_promising,
             evaluator=self._evaluator,
         )
         for results in judged:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.tensors import rank_of
 from distir.interpreters.simulator import TimeReport, simulate
 from distir.interpreters.simulator.engine.scopes import pattern
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.reports.time_report import TICKS_PER_SECOND
 from distir.program import argument_names, argument_roles, entry_function
-from distir.sharding.rule import rank_of
 
 
 @dataclass

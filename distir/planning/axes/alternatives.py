@@ -40,7 +40,7 @@ class Cut(NamedTuple):
     use: int
 
 
-Ways = tuple[Placement, ...]
+Available = tuple[Placement, ...]
 """
 The placements in which a value is available; the first is the one in which it is computed.
 """
@@ -56,7 +56,7 @@ class OpAlternative(NamedTuple):
     takes: tuple[Take, ...]
     cost: float
 
-    def ways(self, result: int) -> Ways:
+    def available(self, result: int) -> Available:
         """Returns the placement of a result as a tuple of one."""
         return self.strategy.results[result : result + 1]
 
@@ -68,17 +68,17 @@ class ValueAlternative(NamedTuple):
     uses can take that part too.
     """
 
-    there: Ways
+    placements: Available
     cut: Cut | None = None
 
-    def ways(self, result: int) -> Ways:
+    def available(self, result: int) -> Available:
         """Returns the placements in which the value is available."""
-        return self.there
+        return self.placements
 
     @property
     def placement(self) -> Placement:
         """The placement in which the value is computed."""
-        return self.there[0]
+        return self.placements[0]
 
 
 Alternative = OpAlternative | ValueAlternative

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from xdsl.ir import SSAValue
 
-from distir.planning.axes.alternatives import Alternative, Ways
+from distir.planning.axes.alternatives import Alternative, Available
 from distir.planning.axes.builder import (
     AxisBody,
     AxisGraphBuilder,
@@ -23,7 +23,7 @@ from distir.planning.bodies import plan_of
 from distir.planning.function_plan import AxisPlan
 from distir.planning.graph import Node
 from distir.program import return_op
-from distir.sharding.placement import WHOLE, Placement
+from distir.sharding.placement import REPLICATED, Placement
 from distir.solver import solve
 
 A = TypeVar("A", bound=Alternative)
@@ -75,7 +75,7 @@ class _Choices:
         return plan_of(
             self.entry,
             lambda node: self._chosen(node).strategy,
-            lambda port: self._ways(port)[0],
+            lambda port: self._available(port)[0],
             self._results(self.entry),
         )
 
@@ -83,8 +83,8 @@ class _Choices:
         """Returns the alternative that was chosen for a node."""
         return node.strategies[self.choice[self.builder.graph.nodes[node]]]
 
-    def _ways(self, port: AxisPort) -> Ways:
-        return self._chosen(port.node).ways(port.result)
+    def _available(self, port: AxisPort) -> Available:
+        return self._chosen(port.node).available(port.result)
 
     def _results(self, entry: AxisBody) -> tuple[Placement, ...]:
         """
@@ -97,11 +97,14 @@ class _Choices:
             if i in updates:
                 found.append(self._chosen(entry.arguments[updates[i]]).placement)
                 continue
-            ways = [*self._ways(entry.ports[value]), *self._taken(entry, value)]
+            available = [
+                *self._available(entry.ports[value]),
+                *self._taken(entry, value),
+            ]
             info = self.builder.program.info(last)
-            leaving = self.builder.moves.leaving(info, i, ways)
+            leaving = self.builder.edge_costs.leaving(info, i, available)
             placement = min(leaving, key=lambda p: (leaving[p], str(p)))
-            found.append(WHOLE if placement.kind == "partial" else placement)
+            found.append(REPLICATED if placement.kind == "partial" else placement)
         return tuple(found)
 
     def _taken(self, entry: AxisBody, value: SSAValue) -> Iterator[Placement]:

@@ -9,27 +9,20 @@ from typing import NamedTuple
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout, Shard
+from distir.dialects.tensors import rank_of, shape_of
 from distir.planning.strategies import AxisStrategy, LayoutStrategy, Option, Strategy
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
-    WHOLE,
+    REPLICATED,
     Placement,
     add_placement,
     placement_in,
 )
 from distir.sharding.prices import local_bytes
-from distir.sharding.rule import (
-    Dim,
-    Rule,
-    dim_shards,
-    factor_shards,
-    layout_for,
-    rank_of,
-    shape_of,
-)
+from distir.sharding.rule import Dim, Rule, dim_shards, factor_shards, layout_for
 
 
 class Decomposition(NamedTuple):
@@ -77,7 +70,7 @@ class AxisOp:
         ]
         repeats = repeats_of(base, mesh)
         self.moved_bytes = [
-            size * (repeats if placement_in(layout, TIME_AXIS) == WHOLE else 1)
+            size * (repeats if placement_in(layout, TIME_AXIS) == REPLICATED else 1)
             for size, layout in zip(self.operand_bytes, base.operands, strict=True)
         ]
         """
@@ -120,8 +113,8 @@ class AxisOp:
     def _strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
         rule, parts = self.rule, ()
         if factor is None:
-            operands = (WHOLE,) * len(self.operand_bytes)
-            results = (WHOLE,) * len(self.result_bytes)
+            operands = (REPLICATED,) * len(self.operand_bytes)
+            results = (REPLICATED,) * len(self.result_bytes)
         else:
             kind = rule.factors[factor].kind
             size = self.local_size(factor)
@@ -151,7 +144,7 @@ class AxisOp:
                 if kind == "reduction":
                     # A decomposition's result is whole, as what follows the reduction needs
                     # it whole.
-                    results = (WHOLE,) * len(results)
+                    results = (REPLICATED,) * len(results)
         return Strategy((Option(factor, run),), operands, results, parts)
 
     def _on_axis(self, strategy: LayoutStrategy) -> AxisStrategy:
@@ -187,7 +180,9 @@ class AxisOp:
             sums = Placement("partial")
             return Decomposition(
                 Strategy.of_parts(found, axes),
-                sum(self.costs.move(sums, WHOLE, n, self.parts) for _, n in partial),
+                sum(
+                    self.costs.move(sums, REPLICATED, n, self.parts) for _, n in partial
+                ),
                 any(type_ == self.op.results[0].type for type_, _ in partial),
             )
         finally:
@@ -195,7 +190,7 @@ class AxisOp:
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
         """What the axes planned before do to the ops of this op's decomposition."""
-        found = self._decompose((WHOLE,) * len(self.operand_types))
+        found = self._decompose((REPLICATED,) * len(self.operand_types))
         assert found is not None  # else no axis decomposes it
         return tuple(part._replace(options=part.options[:-1]) for part in found.parts)
 
@@ -270,7 +265,7 @@ class AxisOp:
     ) -> tuple[Placement, ...]:
         out: list[Placement] = []
         for dims in values:
-            placement = WHOLE
+            placement = REPLICATED
             for d, dim in enumerate(dims):
                 if factor in dim:
                     for shard in dim_shards(dim, self.rule, assignment, self.mesh):
@@ -328,7 +323,7 @@ def repeats_of(strategy: LayoutStrategy, mesh: Mesh) -> int:
     works on micro-batches, else once.
     """
     layouts = (*strategy.operands, *strategy.results)
-    if any(placement_in(layout, TIME_AXIS) != WHOLE for layout in layouts):
+    if any(placement_in(layout, TIME_AXIS) != REPLICATED for layout in layouts):
         return mesh.size(TIME_AXIS)
     return 1
 

@@ -11,23 +11,23 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.alternatives import (
     Alternative,
+    Available,
     Cut,
     OpAlternative,
     Source,
     Take,
     ValueAlternative,
-    Ways,
 )
-from distir.planning.axes.moves import (
+from distir.planning.axes.edge_costs import (
+    EdgeCosts,
     Kept,
     Leaving,
-    Move,
-    Moves,
     Passed,
     Replaced,
     Returned,
     Taken,
-    ways_of,
+    ValueUse,
+    availability_of,
 )
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
@@ -35,7 +35,7 @@ from distir.planning.bodies import Body
 from distir.planning.graph import Node, Port, StrategyGraph
 from distir.planning.unit_costs import PREFERENCE
 from distir.program import return_op
-from distir.sharding.placement import FREE, WHOLE, Placement
+from distir.sharding.placement import FREE, REPLICATED, Placement
 
 ValueNode = Node[ValueAlternative]
 AxisPort = Port[Alternative]
@@ -78,8 +78,10 @@ class AxisGraphBuilder:
     def __init__(self, policy: AxisPolicy):
         self.policy = policy
         self.program = policy.program
-        self.moves = Moves(policy)
-        self.graph: StrategyGraph[Alternative, Move] = StrategyGraph(self.moves.cost)
+        self.edge_costs = EdgeCosts(policy)
+        self.graph: StrategyGraph[Alternative, ValueUse] = StrategyGraph(
+            self.edge_costs.cost
+        )
         self._shared: dict[Hashable, ValueNode] = {}
         self._held: dict[Hashable, ValueNode | None] = {}
 
@@ -89,10 +91,10 @@ class AxisGraphBuilder:
         self._leave(body)
         return body
 
-    def _body(self, reached: Reached, count: int, place: int) -> AxisBody:
+    def _body(self, reached: Reached, count: int, position: int) -> AxisBody:
         """
         Builds the choices of a function for one kind of call, which happens `count` times.
-        `place` is the position of this kind among those of the function, in program order;
+        `position` is that of this kind among those of the function, in program order;
         it breaks ties.
         """
         body = AxisBody(reached.function, count)
@@ -101,7 +103,7 @@ class AxisGraphBuilder:
             reached.calls,
             lambda op: (self.program.info(op), reached.strategies[op]),
             lambda call, n, at: self._body(reached.calls[call], count * n, at),
-            lambda op: (self._op(op, reached.strategies[op], place), 1),
+            lambda op: (self._op(op, reached.strategies[op], position), 1),
         )
         block = reached.function.body.block
         uses = _uses(body)
@@ -116,11 +118,11 @@ class AxisGraphBuilder:
         return body
 
     def _op(
-        self, op: Operation, strategies: Alternatives[OpAlternative], place: int
+        self, op: Operation, strategies: Alternatives[OpAlternative], position: int
     ) -> Node[OpAlternative]:
         costs = np.array([s.cost for s in strategies])
         # Of equal plans, prefer the one that splits earlier.
-        return Node(op.name, strategies, costs * (1 + PREFERENCE / (1 + place)))
+        return Node(op.name, strategies, costs * (1 + PREFERENCE / (1 + position)))
 
     def _argument(
         self, arg: SSAValue, facts: ArgumentFacts, uses: Sequence[OperandUse]
@@ -134,8 +136,8 @@ class AxisGraphBuilder:
             del possible[FREE]
             for use in uses:
                 possible |= {p: None for p in use.wanted() if p.kind != "partial"}
-            possible[WHOLE] = None
-        ordered = tuple(sorted(possible, key=lambda p: p != WHOLE))
+            possible[REPLICATED] = None
+        ordered = tuple(sorted(possible, key=lambda p: p != REPLICATED))
         key: Hashable = ordered  # where nothing is to be chosen
         if len(ordered) > 1 and arg.first_use is not None:
             key = ordered, facts.source, tuple(use[1:] for use in uses) or facts
@@ -171,7 +173,7 @@ class AxisGraphBuilder:
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
         sizes = (
-            self.moves.size(self.program.info(use.op), use.operand, source)
+            self.edge_costs.size(self.program.info(use.op), use.operand, source)
             for use in uses
         )
         return max(sizes, default=0.0)
@@ -205,11 +207,11 @@ class AxisGraphBuilder:
         body.ports[value] = port
         has_cuts = _has_cuts(port)
         is_free = FREE in reached.possible[value]
-        for place, use in enumerate(uses):
-            info, at = self.program.info(use.op), place if has_cuts else -1
+        for position, use in enumerate(uses):
+            info, at = self.program.info(use.op), position if has_cuts else -1
             is_first = is_free and use.op is uses[0].op
             if isinstance(use, CallUse):
-                move: Move = Passed(use.node, info, use.operand, at, is_first)
+                move: ValueUse = Passed(use.node, info, use.operand, at, is_first)
             else:
                 how = info, use.operand, at, is_first, late, source
                 move = Taken(use.node, *how)
@@ -229,39 +231,39 @@ class AxisGraphBuilder:
         Returns the node that chooses in which placements a value is kept for all its uses;
         None if it can only be kept in the placement in which it is computed.
         """
-        ways: dict[tuple[Ways, Cut | None], float] = {}
-        for (have,) in dict.fromkeys(ways_of(port)):
-            found: dict[Ways, float] = {(have,): 0.0}
-            if have != WHOLE and not (late and have.kind == "partial"):
-                found[have, WHOLE] = self.moves.move(have, WHOLE, size)
+        available: dict[tuple[Available, Cut | None], float] = {}
+        for (have,) in dict.fromkeys(availability_of(port)):
+            found: dict[Available, float] = {(have,): 0.0}
+            if have != REPLICATED and not (late and have.kind == "partial"):
+                found[have, REPLICATED] = self.edge_costs.move(have, REPLICATED, size)
             if have.kind == "split":
                 for q in wanted:
                     if q != have:
-                        found[have, q] = self.moves.move(have, q, size)
+                        found[have, q] = self.edge_costs.move(have, q, size)
             for way, cost in found.items():
-                ways[way, None] = cost
-                if have.kind != "split" or WHOLE in way:
+                available[way, None] = cost
+                if have.kind != "split" or REPLICATED in way:
                     for cut in cuts:
                         if cut.placement != have:
-                            ways[way, cut] = cost
-        if all(w == (WHOLE,) and cut is None for w, cut in ways):
+                            available[way, cut] = cost
+        if all(w == (REPLICATED,) and cut is None for w, cut in available):
             return None
-        strategies = Alternatives(ValueAlternative(*way) for way in ways)
-        return self._value("value", strategies, list(ways.values()))
+        strategies = Alternatives(ValueAlternative(*way) for way in available)
+        return self._value("value", strategies, list(available.values()))
 
     def _cuts(self, uses: Sequence[OperandUse]) -> list[Cut]:
         """
         Returns the parts that one use may cut out of a value and a later use wants as well.
         """
         found: list[Cut] = []
-        for place, use in enumerate(uses):
+        for position, use in enumerate(uses):
             if isinstance(use, CallUse):
                 continue
-            others = (u for u in uses[place + 1 :] if isinstance(u, OpUse))
+            others = (u for u in uses[position + 1 :] if isinstance(u, OpUse))
             behind = {p for other in others for p in other.wanted()}
             for s in use.node.strategies:
                 p = s.strategy.operands[use.operand]
-                cut = Cut(p, place)
+                cut = Cut(p, position)
                 if (
                     s.takes[use.operand] is Take.CUT
                     and p.kind == "split"
@@ -295,12 +297,12 @@ class AxisGraphBuilder:
     ) -> AxisPort:
         """Returns the port of a value that leaves its function after `uses` uses in it."""
         info = self.program.info(return_op(body.function))
-        rows = self.moves.returned(port, info, index, uses)
-        same = rows == [{p: 0.0} for (p, *_) in ways_of(port)]
+        rows = self.edge_costs.returned(port, info, index, uses)
+        same = rows == [{p: 0.0} for (p, *_) in availability_of(port)]
         if same and not _has_cuts(port):
             return port
-        ways = dict.fromkeys((p,) for row in rows for p in row)
-        node = self._value("result", Alternatives(map(ValueAlternative, ways)))
+        available = dict.fromkeys((p,) for row in rows for p in row)
+        node = self._value("result", Alternatives(map(ValueAlternative, available)))
         self.graph.add(node, body.count)
         self.graph.connect(port, Returned(node, info, index, uses), body.count)
         return Port(node, 0)
@@ -319,7 +321,7 @@ class AxisGraphBuilder:
                 self.graph.connect(port, Replaced(target, info, i), 1)
             else:
                 sink = self._value(
-                    "a result", Alternatives([ValueAlternative((WHOLE,))])
+                    "a result", Alternatives([ValueAlternative((REPLICATED,))])
                 )
                 self.graph.connect(port, Leaving(self.graph.add(sink, 1), info, i), 1)
 

@@ -12,7 +12,7 @@ from distir.errors import DistIRError
 from distir.planning.axes.program import AxisProgram
 from distir.planning.function_plan import AxisPlan
 from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
-from distir.sharding.placement import WHOLE, Placement
+from distir.sharding.placement import REPLICATED, Placement
 
 
 class MicroBatchPlanner:
@@ -70,7 +70,7 @@ class MicroBatchPlanner:
                 strategy = ops[op] = self._op(op, have)
                 taken, given = strategy.operands, strategy.results
             for i, (before, after) in enumerate(zip(have, taken, strict=True)):
-                if before != WHOLE == after:
+                if before != REPLICATED == after:
                     gathered.add((op, i))
             placed.update(zip(op.results, given, strict=True))
         raise DistIRError(f"function @{name} does not end in func.return")
@@ -83,7 +83,7 @@ class MicroBatchPlanner:
         return tuple(
             arguments[self.program.updates[i]]
             if i in self.program.updates
-            else (WHOLE if p.kind == "partial" else p)
+            else (REPLICATED if p.kind == "partial" else p)
             for i, p in enumerate(have)
         )
 
@@ -101,7 +101,7 @@ class MicroBatchPlanner:
         function is linear in them, as a backward is in gradients; otherwise they are
         reduced before the call.
         """
-        keys = [WHOLE if p.kind == "partial" else p for p in have]
+        keys = [REPLICATED if p.kind == "partial" else p for p in have]
         callee = self._solve(name, keys)
         if keys != list(have):
             passed = self._solve(name, have)

@@ -62,60 +62,60 @@ class AxisPolicy:
         return RunLengths(functions, program.info, backwards=True).splits
 
     @cached_property
-    def wishes(self) -> Placements:
+    def requested(self) -> Placements:
         """
         Splits, by value, that a later `dist.constrain` asks for, carried backwards through
         elementwise and other ops that are not contractions, and across calls. An op whose
         result is wanted in parts may cut its operands for that.
         """
-        wishes = Placements()
+        requested = Placements()
         if any(
             isinstance(op, ConstrainOp)
             for function in self.program.functions.values()
             for op in function.body.block.ops
         ):
-            self._collect(self.program.entry.sym_name.data, (), wishes)
-        return wishes
+            self._collect(self.program.entry.sym_name.data, (), requested)
+        return requested
 
     def _collect(
-        self, name: str, results: Sequence[set[Placement]], wishes: Placements
+        self, name: str, results: Sequence[set[Placement]], requested: Placements
     ) -> list[set[Placement]]:
         """
-        Adds the wishes for the values of a function whose results have the given wishes;
-        returns those for its arguments.
+        Adds to `requested` the splits that are requested of the values of a function, given
+        those of its results; returns those of its arguments.
         """
         block = self.program.functions[name].body.block
         for op in reversed(list(block.ops)):
             if isinstance(op, ReturnOp):
-                for value, wished in zip(op.operands, results, strict=False):
-                    wishes.setdefault(value, set()).update(wished)
+                for value, requests in zip(op.operands, results, strict=False):
+                    requested.setdefault(value, set()).update(requests)
             elif isinstance(op, CallOp):
                 inner = self._collect(
                     op.callee.string_value(),
-                    [wishes.get(r, set()) for r in op.results],
-                    wishes,
+                    [requested.get(r, set()) for r in op.results],
+                    requested,
                 )
-                for value, wished in zip(op.operands, inner, strict=True):
-                    wishes.setdefault(value, set()).update(wished)
+                for value, requests in zip(op.operands, inner, strict=True):
+                    requested.setdefault(value, set()).update(requests)
             elif isinstance(op, ConstrainOp):
                 target = placement_in(op.layout.data, self.program.axis)
                 if op.fixes(self.program.axis) and target.kind == "split":
-                    wishes.setdefault(op.source, set()).add(target)
-            elif any(r in wishes for r in op.results):
-                self._wish(op, wishes)
-        return [wishes.get(arg, set()) for arg in block.args]
+                    requested.setdefault(op.source, set()).add(target)
+            elif any(r in requested for r in op.results):
+                self._carry(op, requested)
+        return [requested.get(arg, set()) for arg in block.args]
 
-    def _wish(self, op: Operation, wishes: Placements) -> None:
+    def _carry(self, op: Operation, requested: Placements) -> None:
         info = self.program.info(op)
         if info.rule.flops:
             return
-        for split in self.hinted(op, wishes):
+        for split in self.hinted(op, requested):
             strategy = info.strategy(*split)
             if strategy is None:
                 continue
             for value, p in zip(op.operands, strategy.operands, strict=True):
                 if p.kind == "split":
-                    wishes.setdefault(value, set()).add(p)
+                    requested.setdefault(value, set()).add(p)
 
     def late(self, name: str) -> set[SSAValue]:
         """

@@ -11,7 +11,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.alternatives import OpAlternative, Source, Take, Ways
+from distir.planning.axes.alternatives import Available, OpAlternative, Source, Take
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import (
     Alternatives,
@@ -20,9 +20,9 @@ from distir.planning.axes.reached import (
     Reached,
 )
 from distir.planning.axes.strategies import OperandFacts, OpStrategies
-from distir.planning.likeness import call_kinds
+from distir.planning.tied_ops import call_kinds
 from distir.program import return_op
-from distir.sharding.placement import FREE, WHOLE, Placement
+from distir.sharding.placement import FREE, REPLICATED, Placement
 
 ENDS = 2
 """
@@ -107,7 +107,9 @@ class Reach:
                     (s.strategy.operands[i], s.takes[i]) for s in strategies
                 )
                 if p.kind != "partial"
-                if take is Take.CUT or (splits and take is Take.MOVED) or p == WHOLE
+                if take is Take.CUT
+                or (splits and take is Take.MOVED)
+                or p == REPLICATED
             }
             if not more.keys() <= set(have):
                 reached.possible[value] = tuple({**dict.fromkeys(have), **more})
@@ -155,23 +157,29 @@ class Reach:
             changed |= before is not None and before != reached.possible[result]
         return (more and not is_new) or changed
 
-    def _add_incoming(self, callee: Reached, op: CallOp, came: Sequence[Ways]) -> bool:
+    def _add_incoming(
+        self, callee: Reached, op: CallOp, came: Sequence[Available]
+    ) -> bool:
         """
         Adds the placements in which the arguments of a call may come; returns whether any
         is new. Values never cross a call partial.
         """
         info, is_more = self.program.info(op), False
-        for i, (facts, ways) in enumerate(zip(callee.arguments, came, strict=True)):
+        for i, (facts, available) in enumerate(
+            zip(callee.arguments, came, strict=True)
+        ):
             splits = [
                 fitting
-                for p in ways
+                for p in available
                 if p.kind == "split" and (fitting := info.fitting(i, p)) is not None
             ]
             others = [
-                WHOLE if p.kind == "partial" else p for p in ways if p.kind != "split"
+                REPLICATED if p.kind == "partial" else p
+                for p in available
+                if p.kind != "split"
             ]
-            if not others and len(splits) < len(ways):
-                others = [WHOLE]
+            if not others and len(splits) < len(available):
+                others = [REPLICATED]
             is_more |= facts.add((*others, *splits))
         return is_more
 
@@ -203,11 +211,11 @@ class Reach:
             for v in op.operands
         )
         hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
-        wishes = tuple(frozenset(policy.wishes.get(r, ())) for r in op.results)
+        requested = tuple(frozenset(policy.requested.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
-        key = (op if is_constrained else info, facts, hints, wishes)
+        key = (op if is_constrained else info, facts, hints, requested)
         found = self._known.get(key)
         if found is None:
             space = OpStrategies(op, info, policy)
-            found = self._known[key] = Alternatives(space.of(facts, hints, wishes))
+            found = self._known[key] = Alternatives(space.of(facts, hints, requested))
         return found

@@ -9,7 +9,12 @@ from typing import TypeVar
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.planning.axes.alternatives import Alternative, OpAlternative, Source, Ways
+from distir.planning.axes.alternatives import (
+    Alternative,
+    Available,
+    OpAlternative,
+    Source,
+)
 from distir.sharding.placement import Placement
 
 ArgumentKey = tuple[Placement, Source]
@@ -65,12 +70,14 @@ class Reached:
     function: FuncOp
     arguments: Sequence[ArgumentFacts]
     kinds: Mapping[CallOp, Hashable]
-    possible: dict[SSAValue, Ways] = field(default_factory=dict[SSAValue, Ways])
+    possible: dict[SSAValue, Available] = field(
+        default_factory=dict[SSAValue, Available]
+    )
     sources: dict[SSAValue, Source] = field(default_factory=dict[SSAValue, Source])
     requested: set[SSAValue] = field(default_factory=set[SSAValue])
     calls: dict[CallOp, Reached] = field(default_factory=dict[CallOp, "Reached"])
     strategies: dict[Operation, Alternatives[OpAlternative]] = field(
         default_factory=dict[Operation, Alternatives[OpAlternative]]
     )
-    seen: set[tuple[Ways, ...]] = field(default_factory=set[tuple[Ways, ...]])
+    seen: set[tuple[Available, ...]] = field(default_factory=set[tuple[Available, ...]])
     """The combinations of operand placements in which calls were found to come so far."""

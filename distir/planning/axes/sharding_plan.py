@@ -16,6 +16,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp, Layout
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotate import annotate, decomposed, separated
 from distir.planning.annotations import fixed_axes, requested_layout
@@ -40,11 +41,10 @@ from distir.sharding.layout import check_layout, in_mesh_order, nested
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     FREE,
-    WHOLE,
+    REPLICATED,
     placement_in,
 )
 from distir.sharding.prices import local_bytes
-from distir.sharding.rule import shape_of
 from distir.sharding.signatures import Signatures
 
 SOURCES: Mapping[str, Source] = {
@@ -186,7 +186,7 @@ class ShardingPlan:
             # On an axis that splits the inputs, parameters and states may be stored
             # split (ZeRO), but they do not decide how the work is split.
             data = any(s == "activation" and p.kind == "split" for p, s in keys)
-            stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
+            stored = any(s == "parameter" and p.kind != "replicated" for p, s in keys)
             program = self.seen_by(axis)
             planner = AxisPlanner(
                 program, split_parameters=stored and not data, is_forward=is_forward
@@ -223,7 +223,7 @@ class ShardingPlan:
             placement = placement_in(request or Layout(self.mesh.name), axis)
             source = SOURCES.get(role, "activation")
             is_free = free_parameters and axis not in fixed
-            if is_free and source == "parameter" and placement == WHOLE:
+            if is_free and source == "parameter" and placement == REPLICATED:
                 placement = FREE
             keys.append((placement, source))
         return keys

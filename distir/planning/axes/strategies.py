@@ -20,7 +20,7 @@ from distir.planning.axes.alternatives import OpAlternative, Source, Take
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
-from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
+from distir.sharding.placement import FREE, REPLICATED, Placement, placement_in
 
 WITHOUT_PARAMETERS = 1 / 32
 """
@@ -56,18 +56,18 @@ class OpStrategies:
         self,
         operands: Sequence[OperandFacts],
         hints: Iterable[frozenset[Placement]],
-        wishes: Iterable[frozenset[Placement]],
+        requested: Iterable[frozenset[Placement]],
     ) -> list[OpAlternative]:
         """
         Returns the alternatives for operands with these facts, the one on whole values
-        first. `hints` and `wishes` (see `AxisPolicy`) are those of the op's results.
+        first. `hints` and `requested` (see `AxisPolicy`) are those of the op's results.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])
         found: dict[tuple[AxisStrategy, tuple[Take, ...]], None] = {}
         count = len(operands)
         self._add(found, None, None, (Take.MOVED,) * count)
-        for split, takes in self._splits(operands, hints, wishes):
+        for split, takes in self._splits(operands, hints, requested):
             if not self._is_foreign(operands, split[0]):
                 self._add(found, *split, takes)
         found |= dict.fromkeys(self._linear(operands))
@@ -97,7 +97,7 @@ class OpStrategies:
         self,
         operands: Sequence[OperandFacts],
         hints: Iterable[frozenset[Placement]],
-        wishes: Iterable[frozenset[Placement]],
+        requested: Iterable[frozenset[Placement]],
     ) -> Iterable[tuple[Split, tuple[Take, ...]]]:
         """
         Yields the splits worth trying, with how each operand may be obtained. A split is
@@ -106,7 +106,7 @@ class OpStrategies:
         operands may not be cut), or because it was asked for.
         """
         info, policy, count = self.info, self.policy, len(operands)
-        for split in self._hinted(wishes):
+        for split in self._hinted(requested):
             yield split, (Take.CUT,) * count
         # A parameter that is stored split over a data axis is gathered for its use where an
         # activation is there in parts; contractions work on those wherever they can. But
@@ -162,7 +162,7 @@ class OpStrategies:
             or (
                 policy.split_parameters
                 and f.source == "parameter"
-                and WHOLE in f.possible
+                and REPLICATED in f.possible
             )
         ]
         if not starts:
@@ -219,7 +219,7 @@ class OpStrategies:
                 passes = [i in linear.operands for i in range(len(operands))]
                 strategy = Strategy(
                     (Option(linear=number, monoid=monoid),),
-                    tuple(partial if p else WHOLE for p in passes),
+                    tuple(partial if p else REPLICATED for p in passes),
                     (partial,) * len(self.info.result_bytes),
                 )
                 yield strategy, tuple(Take.AS_IS if p else Take.MOVED for p in passes)
@@ -237,7 +237,7 @@ class OpStrategies:
                 )
             placements, take = [target], Take.CUT
         else:
-            kept = (WHOLE if p == FREE else p for p in operand.possible)
+            kept = (REPLICATED if p == FREE else p for p in operand.possible)
             placements, take = list(dict.fromkeys(kept)), Take.AS_IS
         return [
             OpAlternative(Strategy((NOTHING,), (p,), (p,)), (take,), 0.0)

@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, BlockArgument
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import rank_of, shape_of
 from distir.planning.annotations import (
     add_notes,
     axis_mesh,
@@ -35,7 +36,7 @@ from distir.sharding.placement import (
     add_placement,
     placement_in,
 )
-from distir.sharding.rule import Rule, rank_of, shape_of
+from distir.sharding.rule import Rule
 from distir.sharding.signatures import (
     Signatures,
 )

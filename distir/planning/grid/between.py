@@ -19,9 +19,10 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.dist import layout_of, with_layout
+from distir.dialects.tensors import shape_of
 from distir.program import functions
 from distir.sharding.decompose import decompose, discard
-from distir.sharding.rule import Rule, rule_for, shape_of
+from distir.sharding.rule import Rule, rule_for
 from distir.sharding.signatures import Signatures
 
 

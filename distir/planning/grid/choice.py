@@ -19,7 +19,7 @@ from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
 from distir.planning.meshes import MESH, cluster_in
 from distir.planning.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.placement import WHOLE, placement_in
+from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.verification import DistributionVerifier
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
@@ -128,7 +128,7 @@ def _is_repeated(op: ReshardOp) -> bool:
     before, after = layout_of(op.source), layout_of(op.result)
     assert before is not None and after is not None
     axes = (*before.split_axes, *before.partial_axes)
-    if placement_in(before, TIME_AXIS) != WHOLE or all(
+    if placement_in(before, TIME_AXIS) != REPLICATED or all(
         placement_in(before, axis) == placement_in(after, axis) for axis in axes
     ):
         return False
@@ -137,7 +137,7 @@ def _is_repeated(op: ReshardOp) -> bool:
         for use in op.result.uses
         for value in (*use.operation.operands, *use.operation.results)
     )
-    return any(x and placement_in(x, TIME_AXIS) != WHOLE for x in layouts)
+    return any(x and placement_in(x, TIME_AXIS) != REPLICATED for x in layouts)
 
 
 class ChosenProgram:

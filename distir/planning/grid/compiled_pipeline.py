@@ -116,9 +116,9 @@ class CompiledEntry(CompiledBody):
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """See `Entry`. The function may be that of another stage, on another mesh."""
-        common, likeness = self.compilation, self._division.likenesses.of(group)
+        common, content = self.compilation, self._division.group_contents.of(group)
         sums = [(group.accumulated.index(v), over_time(v).monoid) for v in added]
-        does = *map(common.contents.of, likeness.ops), likeness.wiring, tuple(sums)
+        does = *map(common.contents.of, content.ops), content.wiring, tuple(sums)
         functions = common.shared.functions
         for where in (common.fold.stages[0].name, mesh):
             if (does, where) not in functions:
@@ -127,7 +127,7 @@ class CompiledEntry(CompiledBody):
             if common.device_map.alike(where, mesh, found.axes):
                 break
         symbol = SymbolRefAttr(group.name)
-        function = StageFunction(symbol, likeness.inputs, added, found.numbered)
+        function = StageFunction(symbol, content.inputs, added, found.numbered)
         op = CallOp.create(properties={"callee": symbol})
         place = common.device_map.index[mesh]
         self._sites[function] = _CompiledSite(op, found.compiled, place)

@@ -1,6 +1,7 @@
 """
 Numbers for what ops and functions do in one micro-batch: equal numbers do the same, in
-whichever program, so that what was compiled for one program serves others.
+whichever program, so that what was compiled for one program serves others. Within one
+program, where layouts are chosen, `distir.sharding.signatures` numbers ops.
 
 A model with twice the batch and twice as many micro-batches, for example, has the same
 stages.

@@ -179,11 +179,11 @@ class Evaluator:
             layouts = known.layouts if known else None
             # Layouts are searched at the price of single messages, as the speed of buckets
             # is not known before.
-            known_worth = self.least and not plan.buckets
-            worth = plan.batch / self.least if known_worth else inf
+            has_cutoff = self.least and not plan.buckets
+            cutoff = plan.batch / self.least if has_cutoff else inf
             at_once = _pipeline_step if self._needs_no_program(plan) else None
             found = self._searched.search(
-                module, plan, self._profiles, layouts, worth, at_once
+                module, plan, self._profiles, layouts, cutoff, at_once
             )
         else:
             assert isinstance(plan, GridPlan)

@@ -49,7 +49,7 @@ def run(
     known: Mapping[Plan, Simulated] | None = None,
     clock: Clock | None = None,
     least: Callable[[], float] = float,
-    worth: Callable[[Plan], bool] = _always,
+    is_promising: Callable[[Plan], bool] = _always,
     evaluator: Evaluator | None = None,
 ) -> Generator[list[Result]]:
     """
@@ -65,7 +65,7 @@ def run(
       the iterator;
     - `least`: returns, whenever it is called, the throughput below which plans are of no
       interest (`Evaluator`);
-    - `worth`: plans for which it returns False when their turn comes are left out;
+    - `is_promising`: plans for which it returns False when their turn comes are left out;
     - `evaluator`: an evaluator of the same source, with what earlier runs prepared.
 
     Closing the iterator, or an interrupt, ends the processes. Raises DistIRError if a
@@ -81,7 +81,7 @@ def run(
     # What runs in this process cannot be ended.
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
         for plan in (plan for group in groups for plan in group):
-            if worth(plan):
+            if is_promising(plan):
                 evaluator.least = least()
                 yield [evaluator.evaluate(plan, known.get(plan))]
         return
@@ -93,7 +93,7 @@ def run(
         for group in groups:
             while len(running) == jobs:
                 yield _next_results(running, clock)
-            group = [plan for plan in group if worth(plan)]
+            group = [plan for plan in group if is_promising(plan)]
             if not group:
                 continue
             evaluator.least = least()

@@ -46,11 +46,11 @@ class GridSearch(PlanSearch):
         self._jobs = options.jobs
 
     def run(
-        self, journal: Path | None = None, heard: Callable[[int], None] = _nobody
+        self, journal: Path | None = None, on_progress: Callable[[int], None] = _nobody
     ) -> None:
         """
         Judges the plans. With a `journal`, every result is written to that file at once,
-        and results that it holds already are not computed again; `heard` is called with the
+        and results that it holds already are not computed again; `on_progress` is called with the
         number of new results. An interruption by the user ends the search. Raises
         DistIRError.
         """
@@ -58,14 +58,14 @@ class GridSearch(PlanSearch):
         with Journal(journal, self.programs) if journal else nullcontext() as known:
             before = known.results if known else []
             self.results |= {r.plan: r for r in before if r.plan in wanted}
-            heard(len(self.results))
+            on_progress(len(self.results))
             missing = [plan for plan in self.plans if plan not in self.results]
             try:
                 for some in run(self.programs, missing, self._jobs) if missing else ():
                     self.results |= {result.plan: result for result in some}
                     if known is not None:
                         known.add(some)
-                    heard(len(some))
+                    on_progress(len(some))
             except KeyboardInterrupt:
                 self.interrupted = True
                 return

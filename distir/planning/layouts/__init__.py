@@ -4,7 +4,7 @@ The search for layouts on several mesh axes, behind `search-sharding`.
 The sharding rule of each op offers strategies (`strategies`, `axes.runs`); a `CostModel`
 says what they and the changes of layout between them cost. `GraphBuilder` makes one node
 per op, argument and value with several uses, and edges along the values; repeated calls
-share their nodes (`likeness`).
+share their nodes (`tied_ops`).
 
 `search` chooses the mesh axes one after the other or together; `over_time` and `searched`
 add micro-batches and stages; `fitted` repeats the search until the simulator agrees that

@@ -10,6 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.tensors import shape_of
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.runs import RunLengths
 from distir.planning.bodies import Body
@@ -28,7 +29,6 @@ from distir.planning.layouts.reshards import (
     ReshardGraph,
 )
 from distir.planning.layouts.values import Values
-from distir.planning.likeness import call_kinds
 from distir.planning.strategies import (
     NOTHING,
     LayoutStrategy,
@@ -37,11 +37,12 @@ from distir.planning.strategies import (
     options,
     strategies,
 )
+from distir.planning.tied_ops import call_kinds
 from distir.planning.unit_costs import UnitCosts
 from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS
-from distir.sharding.rule import Rule, rule_for, shape_of
+from distir.sharding.rule import Rule, rule_for
 from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
 
@@ -52,7 +53,7 @@ class GraphBuilder:
 
     - `functions`: the functions that the entry reaches, the entry last;
     - `requests`: what is asked for arguments of the entry, by index;
-    - `share`: whether repeated calls share their choices (`likeness`);
+    - `share`: whether repeated calls share their choices (`tied_ops`);
     - `clock`: when it stops, TimeIsOver is raised;
     - `intervals`: the lifetimes of what was built, as far as they were asked for.
 

@@ -14,10 +14,10 @@ from distir.planning.costs import CostModel
 from distir.planning.layouts.argument_requests import ArgumentRequest
 from distir.planning.layouts.builder import GraphBuilder, work_size
 from distir.planning.layouts.building import Before
-from distir.planning.layouts.over_time import split_over_time
 from distir.planning.layouts.reshards import (
     chosen_plan,
 )
+from distir.planning.layouts.split_over_time import split_over_time
 from distir.planning.unit_costs import UnitCosts
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import TIME_AXIS, Mesh

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
 from distir.dialects.onnx_shapes import bare_type
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotations import requested_layout
 from distir.planning.programs import batch_of
@@ -27,7 +28,6 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import shape_of
 
 Dims = tuple[tuple[Shard, ...], ...]
 """For each dimension, the axes that split it."""

@@ -69,8 +69,8 @@ class Limits:
       choices, the program is then solved once more without sharing, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
       nodes after the other (`distir.solver.segments`);
-    - `worth`: seconds; layouts whose work and communication take longer are of no interest,
-      as better ones are known, so that the least memory that would suffice is not computed
+    - `cutoff`: seconds; layouts whose work and communication take longer are of no
+      interest, as better ones are known, so that the least memory that would suffice is not computed
       either.
 
     Raises DistIRError for negative numbers.
@@ -83,7 +83,7 @@ class Limits:
     level: Level = "O3"
     together: int = 12_000
     release: bool = False
-    worth: float = inf
+    cutoff: float = inf
 
     def __post_init__(self) -> None:
         for what, value in (
@@ -101,7 +101,7 @@ class Limits:
 class NoLayouts:
     """
     The reason why a search found nothing; `slow` says that what fits into memory takes
-    longer than `worth`.
+    longer than `cutoff`.
     """
 
     reason: str
@@ -121,8 +121,8 @@ class LayoutResult:
     - `shared`: whether repeated calls share their choices; the bound then holds for plans
       that share in the same way, unless `released` says that plans without sharing were
       weighed too;
-    - `stages`: the number of groups of mesh axes that were chosen one after the other; with
-      more than one, the bound is that of the last group;
+    - `axis_groups`: the number of groups of mesh axes that were chosen one after the other;
+      with more than one, the bound is that of the last group;
     - `left`: the number of axes over which nothing is split, as the search ended before
       they were chosen;
     - `level`: as in `Limits`; at O2 the bound is far from the optimum;
@@ -139,7 +139,7 @@ class LayoutResult:
     edges: int
     shared: bool
     released: bool
-    stages: int
+    axis_groups: int
     method: str
     build_seconds: float
     solve_seconds: float
@@ -165,14 +165,14 @@ class LayoutResult:
         shared = ", repeated calls share their choices" if self.shared else ""
         if self.released:
             shared += " though they need not" if self.shared else ", nothing is shared"
-        stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
+        groups = f", axes in {self.axis_groups} groups" if self.axis_groups > 1 else ""
         if self.left:
-            stages += f", {self.left} of the axes were not chosen any more"
+            groups += f", {self.left} of the axes were not chosen any more"
         return (
             f"{self.objective:.6g} {self.unit} of work and communication, {proof}, "
             f"in {self.peak:.6g} bytes "
             f"({self.choices} choices with "
-            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages}{level})"
+            f"{self.alternatives} alternatives and {self.edges} edges{shared}{groups}{level})"
         )
 
 
@@ -221,13 +221,13 @@ def search_layouts(
     if joint is None:
         joint = builder.alternatives_of_all() <= limits.together
     one_by_one = list(range(known + 1, axes + 1)) or [axes]
-    stages = [axes] if joint else one_by_one
+    groups = [axes] if joint else one_by_one
     quick = None
-    if clock is not None and clock.limit < inf and stages != one_by_one:
+    if clock is not None and clock.limit < inf and groups != one_by_one:
         quick = _quick(_AxisGroups(builder, limits, first, clock=clock), one_by_one)
     search, failure = _AxisGroups(builder, limits, first, clock=clock), None
     try:
-        failure = search.run_stages(stages)
+        failure = search.run_groups(groups)
     except TimeIsOver:
         if quick is None and not search.steps:
             raise
@@ -236,7 +236,7 @@ def search_layouts(
     if quick is not None:
         search, failure = _better(search, quick), None
     if builder.share and limits.release and search.may_release(perf_counter() - start):
-        released = _released(search, stages, failure)
+        released = _released(search, groups, failure)
         if isinstance(released, NoLayouts):
             return released
         search = released
@@ -247,13 +247,13 @@ def search_layouts(
     return search.found(perf_counter() - start)
 
 
-def _quick(search: _AxisGroups, stages: Sequence[int]) -> _AxisGroups | None:
+def _quick(search: _AxisGroups, groups: Sequence[int]) -> _AxisGroups | None:
     """
     Returns the search after these groups of axes, or after as many as there was time for;
     None if there was time for none.
     """
     try:
-        if search.run_stages(stages) is not None:
+        if search.run_groups(groups) is not None:
             return None  # memory did not suffice like that
     except TimeIsOver:
         pass
@@ -275,7 +275,7 @@ def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
 
 
 def _released(
-    shared: _AxisGroups, stages: Sequence[int], failure: NoLayouts | None
+    shared: _AxisGroups, groups: Sequence[int], failure: NoLayouts | None
 ) -> _AxisGroups | NoLayouts:
     """
     Solves without sharing. Returns that search, or the one with sharing if that is better;
@@ -286,7 +286,7 @@ def _released(
     search = _AxisGroups(builder, limits, shared.first, shared.solving, shared.clock)
     search.is_released = True
     try:
-        problem = search.run_stages(stages)
+        problem = search.run_groups(groups)
     except TimeIsOver:
         return shared if failure is None else failure
     if problem is not None:
@@ -335,24 +335,24 @@ class _AxisGroups:
         times = sum(node.count for node in nodes) / max(len(nodes), 1)
         return times * seconds <= left
 
-    def run_stages(self, stages: Sequence[int]) -> NoLayouts | None:
+    def run_groups(self, groups: Sequence[int]) -> NoLayouts | None:
         """
-        Chooses so many of the first axes at a time, for each number in `stages`. Memory
+        Chooses so many of the first axes at a time, for each number in `groups`. Memory
         that does not suffice yet may still be saved by the axes to come: at first these are
         assumed to split all of it, and while the last ones find nothing that fits, less and
         less, until the first ones find nothing either; returns the reason then. Raises
         TimeIsOver when the clock stops; `steps` are then those that were completed.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
-        rest = [prod(sizes[axes:]) for axes in stages]
+        rest = [prod(sizes[axes:]) for axes in groups]
         failure = None
         for share in _SHARES:
             self.before, axes = self.first, 0
             self.steps, self.limited = [], False
             problem = None
-            for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
+            for i, (axes, most) in enumerate(zip(groups, rest, strict=True)):
                 # A group of axes leaves time for those after it.
-                part = self.clock and self.clock.part(1 / (len(stages) - i))
+                part = self.clock and self.clock.part(1 / (len(groups) - i))
                 problem = self.run(axes, max(1.0, share * most), part)
                 if problem is not None:
                     break
@@ -377,7 +377,7 @@ class _AxisGroups:
         builder = self.builder
         body = builder.build(axes, self.before)
         limit = inf if self.limits.memory is None else splits * self.limits.memory
-        if self.limits.worth < inf and limit < inf:
+        if self.limits.cutoff < inf and limit < inf:
             least = least_peak_of(builder, body)
             if least.bytes > limit:
                 return _never_fits(least, limit, splits)
@@ -418,11 +418,11 @@ class _AxisGroups:
         """
         others = prod(size for _, size in self.builder.mesh.axes[axes:])
         least = solution.bound / self.costs.scale / others
-        if least <= self.limits.worth:
+        if least <= self.limits.cutoff:
             return None
         return NoLayouts(
             f"search-sharding: work and communication take {least:.4g} s or more with any "
-            f"layouts that were weighed, and {self.limits.worth:.4g} s would be too long",
+            f"layouts that were weighed, and {self.limits.cutoff:.4g} s would be too long",
             slow=True,
         )
 

@@ -83,7 +83,7 @@ class SearchedLayouts:
         configuration: LayoutPlan,
         profiles: Sequence[Profile] = (),
         known: ChosenLayouts | None = None,
-        worth: float = inf,
+        cutoff: float = inf,
         pipeline_step: PipelineStep | None = None,
     ) -> SearchedPlan:
         """
@@ -94,7 +94,7 @@ class SearchedLayouts:
           `FittedSearch`);
         - `known`: the layouts for this plan if they were found before, or, for a pipeline,
           the fastest ones without a limit of memory;
-        - `worth`: seconds; the search of layouts with which a step takes longer, even if
+        - `cutoff`: seconds; the search of layouts with which a step takes longer, even if
           nothing waits for anything else, is cut short.
 
         The program has buckets if the plan asks for them; communication is not overlapped
@@ -110,7 +110,7 @@ class SearchedLayouts:
             gap=_GAP,
             seconds=self.requests.seconds,
             together=_TOGETHER,
-            worth=worth * c.p,
+            cutoff=cutoff * c.p,
         )
         if not c.is_pipelined:
             if known is not None:
@@ -125,7 +125,7 @@ class SearchedLayouts:
             plan = search.run(module)
             found = plan.found
             bound = 0.0
-            if found and found.stages == 1 and not found.shared and not found.left:
+            if found and found.axis_groups == 1 and not found.shared and not found.left:
                 bound = found.bound
             return SearchedPlan(
                 plan.module, plan.layouts, bound, plan.simulation, plan.step

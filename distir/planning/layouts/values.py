@@ -11,6 +11,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Layout
+from distir.dialects.tensors import shape_of
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Port
 from distir.planning.layouts.building import Building
@@ -23,7 +24,6 @@ from distir.planning.layouts.reshards import (
     value_node,
 )
 from distir.program import argument_names, describe, linked_arguments
-from distir.sharding.rule import shape_of
 
 
 class Values:
@@ -159,7 +159,7 @@ class Values:
         key = (port, frozenset(uses))
         if key not in self.shared:
             what = f"the result of {describe(value.op)}"
-            before = self.before.place_of(value) if self.before else None
+            before = self.before.sharding_of(value) if self.before else None
             self.shared[key] = value_node(what, self._ordered(layouts, before))
         node = self.graph.add(self.shared[key], self.body.count)
         self.body.kept[value] = node

@@ -70,13 +70,13 @@ def simulated(
     step_time = {c: graph.step_time(c.stages) for c in found}
     order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))
     usual = [c for c in found if c.is_usual]
-    worth = WORTH_SIMULATING * step_time[order[0]]
+    slowest = WORTH_SIMULATING * step_time[order[0]]
     outcomes: list[JudgedStages] = []
     for candidate in dict.fromkeys((order[0], *usual, *order)):
         spared = usual_too and candidate.is_usual
         if outcomes and not spared and monotonic() > end:
             break
-        slow = step_time[candidate] > worth and not candidate.is_usual
+        slow = step_time[candidate] > slowest and not candidate.is_usual
         if slow and any(o.fits for o in outcomes):
             continue
         simulation = judge.simulate(graph.stages(candidate.stages))

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import DictionaryAttr, StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import COMPILED, RECOMPUTE
+from distir.dialects.dist import COMPILED, RECOMPUTE, RECOMPUTE_BY
 from distir.dialects.schedule import (
     DecomposeOp,
     FindOp,
@@ -161,6 +161,7 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
         if group.ops[0].parent_op() is run.modules.entry:
             call = outliner.outline(group.ops, result_of(group))
             call.attributes[RECOMPUTE] = StringAttr(policy)
+            call.attributes[RECOMPUTE_BY] = StringAttr(origin(op))
         else:
             # Whether the result is kept is up to the ops after the group.
             for inner in group.ops[:-1]:

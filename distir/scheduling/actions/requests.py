@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
 from distir.dialects.collective import Collective
-from distir.dialects.dist import RECOMPUTE, STAGE_START, Layout, Shard
+from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, STAGE_START, Layout, Shard
 from distir.dialects.schedule import (
     ExpectOp,
     RecomputeOp,
@@ -21,6 +21,7 @@ from distir.dialects.schedule import (
     StageOp,
     WholeOp,
 )
+from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, one_of
 from distir.planning.expectations import expect
 from distir.planning.meshes import MESH
@@ -29,7 +30,7 @@ from distir.planning.requests import request
 from distir.program import describe, scope_of, text_attribute
 from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
-from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
+from distir.sharding.rule import Rule, rule_for
 from distir.transforms.checkpointing import POLICIES
 
 
@@ -171,9 +172,15 @@ def _recompute_call(op: RecomputeOp, scope: str, call: CallOp, policy: str) -> N
     if before not in (None, policy):
         raise DistIRError(
             f"{origin(op)}: {scope!r} is to be computed again by policy {policy!r}, but "
-            f"is by {before!r} already; ask for one of these"
+            f"is by {before!r} already{_who(call)}; ask for one of these"
         )
     call.attributes[RECOMPUTE] = StringAttr(policy)
+    call.attributes.setdefault(RECOMPUTE_BY, StringAttr(origin(op)))
+
+
+def _who(call: CallOp) -> str:
+    by = text_attribute(call.attributes, RECOMPUTE_BY)
+    return "" if by is None else f" ({by})"
 
 
 @schedule_action("schedule.expect")

@@ -6,7 +6,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import FIXED, LAYOUT
-from distir.dialects.onnx_values import NARROW_FLOATS
+from distir.dialects.onnx_values import LOW_PRECISION_FLOATS
 from distir.dialects.schedule import AutocastOp, MergeOp
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp
@@ -73,7 +73,7 @@ def cast(op: Operation, run: ScheduleRun) -> None:
         function = group.ops[0].parent_op()
         assert isinstance(function, FuncOp)
         inside = set(group.ops)
-        autocast = Autocast(function, NARROW_FLOATS[op.dtype.data])
+        autocast = Autocast(function, LOW_PRECISION_FLOATS[op.dtype.data])
         autocast.cast([o for o in function.body.block.ops if o in inside])
         count += autocast.count
     if not count:

@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, REPACKED
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -25,7 +26,6 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.repacking import Repacked
-from distir.sharding.rule import shape_of
 from distir.transforms.patterns.raising import drop_arguments
 
 

@@ -21,6 +21,7 @@ from distir.dialects.kernel import (
     KernelResultOp,
     kernels,
 )
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import describe, made_with
 from distir.scheduling.groups import result_of
@@ -30,7 +31,6 @@ from distir.scheduling.rewrites.separate import OpGroup
 from distir.sharding.kernel_parts import check_rule, flops_of
 from distir.sharding.kernel_propagation import propagated_rule
 from distir.sharding.kernel_rule import evaluated, parse_rule
-from distir.sharding.rule import shape_of
 
 
 class KernelMaker:

@@ -13,7 +13,7 @@ from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_attributes import attribute_to_python
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.schedule import ConstantOp, FoundOp, NodeOp
-from distir.sharding.rule import rank_of
+from distir.dialects.tensors import rank_of
 from distir.transforms.patterns.match import close
 
 COMMUTATIVE = frozenset(

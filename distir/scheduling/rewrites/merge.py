@@ -10,9 +10,9 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.gradients.rule import GradientBuilder
 from distir.program import describe, scope_of
-from distir.sharding.rule import shape_of
 from distir.transforms.patterns.match import element
 
 

@@ -9,10 +9,10 @@ from random import Random
 from distir.planning.result import Result, Simulated
 from distir.scheduling.tuning.space import Point, TuningSpace
 
-Worth = tuple[bool, float]
+Score = tuple[bool, float]
 
 
-def worth(result: Result) -> Worth:
+def score_of(result: Result) -> Score:
     """
     Returns the rank of a result: results that fit are ordered by throughput, others by
     memory.
@@ -37,7 +37,7 @@ def descend(
         result = evaluate(point)
         if result is None:
             return
-        best = worth(result)
+        best = score_of(result)
         left = random.sample(space.coordinates, len(space.coordinates))
         while left:
             coordinate, before = left.pop(), point
@@ -45,8 +45,8 @@ def descend(
                 result = evaluate(other)
                 if result is None:
                     return
-                if worth(result) > best:
-                    point, best = other, worth(result)
+                if score_of(result) > best:
+                    point, best = other, score_of(result)
             if point != before:
                 others = [c for c in space.coordinates if c != coordinate]
                 left = random.sample(others, len(others))

@@ -34,7 +34,7 @@ class Tuner:
     Finds the best point of a space by the simulator (`exhaustive`, `descent`) or by runs
     that start from its predictions (`measure`). `trials` are the simulated results,
     `measured` the measured ones, including those of earlier tunings if there is a
-    `journal`. `heard` is called after each of them.
+    `journal`. `on_progress` is called after each of them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Tuner:
         programs: TunedPrograms,
         jobs: int = 0,
         journal: TuningJournal | None = None,
-        heard: Callable[[], None] | None = None,
+        on_progress: Callable[[], None] | None = None,
     ):
         self.space = space
         self.programs = programs
@@ -51,7 +51,7 @@ class Tuner:
         self.measured: dict[Point, Measurement] = {}
         self._simulation = Trials(programs, jobs)
         self._journal = journal
-        self._heard = heard
+        self._on_progress = on_progress
         for row in journal.results if journal else ():
             if isinstance(row, Trial):
                 self.trials[row.point] = row.result
@@ -167,8 +167,8 @@ class Tuner:
                 self.measured[row.point] = row
         if self._journal is not None:
             self._journal.add(found)
-        if self._heard is not None:
-            self._heard()
+        if self._on_progress is not None:
+            self._on_progress()
 
 
 def candidate(point: Point, result: Simulated) -> Candidate:

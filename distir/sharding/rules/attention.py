@@ -8,9 +8,10 @@ from math import prod
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
+from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
@@ -22,7 +23,7 @@ def attention(op: OnnxOp) -> Rule:
     whole. Queries are parallel too unless a causal mask or window counts their positions.
     """
     builder = RuleBuilder(op)
-    query, key, value = (shape(op.operands[i]) for i in range(3))
+    query, key, value = (shape_of(op.operands[i]) for i in range(3))
     packed = len(query) == 3
     if packed:
         batch_size, queries, width = query
@@ -37,7 +38,7 @@ def attention(op: OnnxOp) -> Rule:
         key_heads, keys, value_size = key[1], key[2], value[-1]
     if not query_heads or not key_heads or query_heads % key_heads:
         return Rule.replicated(op)
-    past = shape(op.input(4))
+    past = shape_of(op.input(4))
     total = keys + (past[2] if past else 0)
     positional = (
         op.attribute("is_causal")
@@ -94,7 +95,7 @@ def attention_local(context: LocalContext) -> Sequence[Operation]:
     for name, index in (("q_num_heads", 0), ("kv_num_heads", 1)):
         if name in builder.op.properties:
             width, mine = (
-                shape(v)[-1]
+                shape_of(v)[-1]
                 for v in (context.op.operands[index], context.operands[index])
             )
             local[name] = builder.op.attribute(name) * mine // width
@@ -109,7 +110,7 @@ def rotary_embedding(op: OnnxOp) -> Rule:
     positions of the input.
     """
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     heads = op.attribute("num_heads", 0) or 1
     if len(sizes) == 3:
         batch, row = builder.factors(sizes[:2])
@@ -135,6 +136,6 @@ def rotary_embedding_local(context: LocalContext) -> Sequence[Operation]:
     heads = builder.op.attribute("num_heads", 0)
     if not heads:
         return [context.same_op()]
-    before, after = shape(context.op.operands[0]), shape(context.operands[0])
+    before, after = shape_of(context.op.operands[0]), shape_of(context.operands[0])
     axis = 2 if len(before) == 3 else 1
     return builder.finish(attributes={"num_heads": heads * after[axis] // before[axis]})

@@ -10,20 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.constants import constant_of
 from distir.dialects.onnx_op import OnnxOp
-from distir.sharding.rule import (
-    Dim,
-    Factor,
-    Kind,
-    Linear,
-    Rule,
-    rank_of,
-    shape_of,
-    sharding_rule,
-)
+from distir.dialects.tensors import rank_of, shape_of
+from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, sharding_rule
 
 Dims = tuple[Dim, ...]
 """The factors of each dimension of one operand or result."""
@@ -70,17 +62,6 @@ def _has_known_shapes(op: Operation) -> bool:
     return all(
         isinstance(t, TensorType) and min(t.get_shape(), default=0) >= 0 for t in types
     )
-
-
-def shape(value: SSAValue | None) -> tuple[int, ...]:
-    """Returns the global shape of a value; () for an omitted input."""
-    return () if value is None else shape_of(value.type)
-
-
-def element_type(value: SSAValue) -> Attribute:
-    """Returns the element type of a tensor."""
-    assert isinstance(value.type, TensorType)
-    return value.type.element_type
 
 
 def whole(value: SSAValue | None) -> Dims:
@@ -149,7 +130,7 @@ class RuleBuilder:
         Returns the dimensions of a value that broadcasts against dimensions `target`, both
         counted from the last one. A dimension of another size has no factors.
         """
-        sizes = shape(value)
+        sizes = shape_of(value)
         padded = ((),) * (len(sizes) - len(target)) + tuple(target)
         dims = padded[len(padded) - len(sizes) :]
         return tuple(

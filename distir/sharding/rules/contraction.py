@@ -6,8 +6,9 @@ from collections import Counter
 from math import prod
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
+from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule
 
 
 def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
@@ -15,7 +16,11 @@ def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
     Returns the dimensions of `A`, `B` and the result of a NumPy matrix product: operands of
     rank 1 lose their outer dimension, the other leading dimensions broadcast.
     """
-    a, b, out = shape(op.operands[0]), shape(op.operands[1]), shape(op.results[0])
+    a, b, out = (
+        shape_of(op.operands[0]),
+        shape_of(op.operands[1]),
+        shape_of(op.results[0]),
+    )
     matrix = (len(a) > 1) + (len(b) > 1)
     batch = builder.factors(out[: len(out) - matrix])
     row = builder.factors(a[-2:-1])
@@ -51,7 +56,7 @@ def matmul_integer(op: OnnxOp) -> Rule:
     """
     The rule of MatMul, for one zero point per operand: it is subtracted before the sum.
     """
-    if any(prod(shape(op.input(i))) > 1 for i in (2, 3)):
+    if any(prod(shape_of(op.input(i))) > 1 for i in (2, 3)):
         return Rule.replicated(op)
     builder = RuleBuilder(op)
     a, b, out = _product(op, builder)
@@ -65,10 +70,12 @@ def gemm(op: OnnxOp) -> Rule:
     bias is added after the sum over k, so that it and the product are linear together.
     """
     builder = RuleBuilder(op)
-    out = builder.factors(shape(op.results[0]))
+    out = builder.factors(shape_of(op.results[0]))
     row, column = out
     transposed_a, transposed_b = op.attribute("transA"), op.attribute("transB")
-    inner = builder.factor(shape(op.operands[0])[0 if transposed_a else 1], "reduction")
+    inner = builder.factor(
+        shape_of(op.operands[0])[0 if transposed_a else 1], "reduction"
+    )
     a = (inner, row) if transposed_a else (row, inner)
     b = (column, inner) if transposed_b else (inner, column)
     bias = op.input(2)
@@ -97,7 +104,7 @@ def einsum(op: OnnxOp) -> Rule:
     if "." in equation or any(len(set(t)) < len(t) for t in (*terms, right)):
         return Rule.replicated(op)
     builder = RuleBuilder(op)
-    shapes = [shape(operand) for operand in op.operands]
+    shapes = [shape_of(operand) for operand in op.operands]
     sizes: dict[str, int] = {}
     for term, dims in zip(terms, shapes, strict=True):
         for letter, size in zip(term, dims, strict=True):

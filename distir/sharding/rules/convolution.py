@@ -13,6 +13,7 @@ import numpy.typing as npt
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (
@@ -20,7 +21,6 @@ from distir.sharding.rules.builder import (
     constant_operand,
     normalized_axis,
     onnx_rule,
-    shape,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
 
@@ -32,9 +32,9 @@ def convolution(op: OnnxOp) -> Rule:
     `c` is summed, then the bias is added. Batch and output channels are parallel.
     """
     builder, transposed = RuleBuilder(op), op.name == "onnx.ConvTranspose"
-    batch_size, in_channels, *space = shape(op.operands[0])
-    kernel = shape(op.operands[1])
-    _, out_channels, *out_space = shape(op.results[0])
+    batch_size, in_channels, *space = shape_of(op.operands[0])
+    kernel = shape_of(op.operands[1])
+    _, out_channels, *out_space = shape_of(op.results[0])
     groups = op.attribute("group")
     batch = builder.factor(batch_size)
     group = builder.factor(groups)
@@ -71,10 +71,10 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
 
 def _per_channel(op: OnnxOp, linear: bool, monoid: str = "sum") -> Rule:
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     batch, channel = builder.factors(sizes[:2])
     before = builder.factors(sizes[2:], "replicate")
-    after = builder.factors(shape(op.results[0])[2:], "replicate")
+    after = builder.factors(shape_of(op.results[0])[2:], "replicate")
     return builder.rule(
         [(batch, channel, *before)],
         [(batch, channel, *after)],
@@ -119,7 +119,7 @@ def resize(op: OnnxOp) -> Rule:
     if op.input(2) is not None and scales is None:
         return Rule.replicated(op)
     builder = RuleBuilder(op)
-    source, target = shape(op.operands[0]), shape(op.results[0])
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     stretched = _stretched(op, scales, len(source))
     same = [
         before == after and axis not in stretched
@@ -155,7 +155,7 @@ def resize_local(context: LocalContext) -> Sequence[Operation]:
     """The local form of resizing: target sizes are local ones."""
     builder = LocalBuilder(context)
     sizes = builder.result_shape()
-    if builder.input(3) is None or sizes == shape(context.op.results[0]):
+    if builder.input(3) is None or sizes == shape_of(context.op.results[0]):
         return [context.same_op()]
     rank = len(sizes)
     axes = builder.op.attribute("axes", list(range(rank)))

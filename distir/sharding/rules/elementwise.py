@@ -14,15 +14,14 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (
     ANY,
     SUM,
     RuleBuilder,
     constant_operand,
-    element_type,
     onnx_rule,
-    shape,
 )
 
 _OF_ONE = """
@@ -50,7 +49,7 @@ def broadcast(
     result is a factor; an operand's dimension of size 1 that is stretched has none.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.results[0]))
+    dims = builder.factors(shape_of(op.results[0]))
     inputs = {
         op.operand_position(index): builder.aligned(operand, dims)
         for index, operand in enumerate(op.operands)
@@ -163,9 +162,9 @@ def cast_like(op: OnnxOp) -> Rule:
     otherwise.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.results[0]))
-    like = shape(op.operands[1])
-    other = dims if like == shape(op.operands[0]) else builder.factors(like)
+    dims = builder.factors(shape_of(op.results[0]))
+    like = shape_of(op.operands[1])
+    other = dims if like == shape_of(op.operands[0]) else builder.factors(like)
     linear = ((0,),) if _widens(op) else ()
     return builder.rule([dims, other], [dims], linear=linear, monoids=ANY)
 
@@ -191,8 +190,8 @@ def quantize(op: OnnxOp) -> Rule:
     that axis, a scale for each block needs everything whole.
     """
     builder = RuleBuilder(op)
-    sizes = shape(op.results[0])
-    scale = shape(op.input(1))
+    sizes = shape_of(op.results[0])
+    scale = shape_of(op.input(1))
     if len(scale) > 1 or op.attribute("block_size", 0):
         return Rule.replicated(op)
     dims = builder.factors(sizes)
@@ -202,6 +201,6 @@ def quantize(op: OnnxOp) -> Rule:
         whole = scale[0] == 1 or scale[0] != sizes[axis]
         parameters = ((),) if whole else (dims[axis],)
     # One zero point may have a dimension where the only scale has none.
-    rank = len(shape(op.input(2)))
+    rank = len(shape_of(op.input(2)))
     zero = parameters if rank == len(scale) else ((),) * rank
     return builder.rule([dims, parameters, zero], [dims])

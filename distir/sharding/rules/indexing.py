@@ -10,16 +10,10 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule
-from distir.sharding.rules.builder import (
-    ANY,
-    RuleBuilder,
-    attribute_axis,
-    element_type,
-    onnx_rule,
-    shape,
-)
+from distir.sharding.rules.builder import ANY, RuleBuilder, attribute_axis, onnx_rule
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
@@ -42,12 +36,12 @@ def gather(op: OnnxOp) -> Rule:
     (a vocabulary) is a reduction: see the local form.
     """
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     axis = attribute_axis(op, len(sizes))
     before = builder.factors(sizes[:axis])
     table = builder.factor(sizes[axis], _table_kind(op))
     after = builder.factors(sizes[axis + 1 :])
-    indices = builder.factors(shape(op.operands[1]))
+    indices = builder.factors(shape_of(op.operands[1]))
     return builder.rule(
         [(*before, table, *after), indices],
         [(*before, *indices, *after)],
@@ -62,7 +56,7 @@ def gather_elements(op: OnnxOp) -> Rule:
     of the indices along the axis too; the looked-up dimension is a reduction.
     """
     builder = RuleBuilder(op)
-    sizes, picked = shape(op.operands[0]), shape(op.operands[1])
+    sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])
     axis = attribute_axis(op, len(sizes))
     result = builder.factors(
         [
@@ -83,7 +77,7 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     whole look-up.
     """
     builder = LocalBuilder(context)
-    sizes = shape(context.op.operands[0])
+    sizes = shape_of(context.op.operands[0])
     axis = attribute_axis(builder.op, len(sizes))
     (table,) = context.rule.operands[0][axis] or (None,)
     if table is None or context.parts_of(table) == 1:
@@ -94,9 +88,9 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     builder.ops.append(found[-1])
     trailing = len(sizes) - axis - 1
     if builder.op.name == "onnx.Gather" and trailing:
-        rank = len(shape(indices))
+        rank = len(shape_of(indices))
         axes = builder.shape_constant(range(rank, rank + trailing))
-        type_ = TensorType(i1, [*shape(indices), *[1] * trailing])
+        type_ = TensorType(i1, [*shape_of(indices), *[1] * trailing])
         held = builder.emit("Unsqueeze", [held, axes], type_)
     zero = builder.constant(np.zeros((), numpy_dtype(element_type(data))))
     builder.emit("Where", [held, found[-1].results[0], zero], context.result_types[0])
@@ -117,7 +111,7 @@ def locate(
     `from_end`, no device holds them.
     """
     context = builder.context
-    sizes = shape(indices)
+    sizes = shape_of(indices)
     index_type, mask_type = TensorType(i64, sizes), TensorType(i1, sizes)
 
     def number(value: int) -> SSAValue:
@@ -172,7 +166,7 @@ def gather_nd(op: OnnxOp) -> Rule:
     are whole.
     """
     builder = RuleBuilder(op)
-    sizes, picked = shape(op.operands[0]), shape(op.operands[1])
+    sizes, picked = shape_of(op.operands[0]), shape_of(op.operands[1])
     count = op.attribute("batch_dims")
     depth = picked[-1]
     batch = builder.factors(sizes[:count])
@@ -194,7 +188,7 @@ def scatter_elements(op: OnnxOp) -> Rule:
     the axis.
     """
     builder = RuleBuilder(op)
-    sizes, places = shape(op.operands[0]), shape(op.operands[1])
+    sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
     axis = attribute_axis(op, len(sizes))
     data = tuple(
         builder.factor(m, "parallel" if m == n and i != axis else "replicate")
@@ -212,7 +206,7 @@ def scatter_elements(op: OnnxOp) -> Rule:
 def scatter_nd(op: OnnxOp) -> Rule:
     """The rule of ScatterND: indexed dimensions are whole, whole slices are parallel."""
     builder = RuleBuilder(op)
-    sizes, places = shape(op.operands[0]), shape(op.operands[1])
+    sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
     depth = places[-1]
     indexed = builder.factors(sizes[:depth], "replicate")
     rest = builder.factors(sizes[depth:])
@@ -229,7 +223,7 @@ def tensor_scatter(op: OnnxOp) -> Rule:
     parallel.
     """
     builder = RuleBuilder(op)
-    sizes, written = shape(op.operands[0]), shape(op.operands[1])
+    sizes, written = shape_of(op.operands[0]), shape_of(op.operands[1])
     axis = attribute_axis(op, len(sizes))
     cache = builder.whole_along(sizes, {axis})
     update = (
@@ -246,7 +240,7 @@ def one_hot(op: OnnxOp) -> Rule:
     The rule of OneHot: the dimensions of the indices are parallel; the new one is whole.
     """
     builder = RuleBuilder(op)
-    indices = builder.factors(shape(op.operands[0]))
+    indices = builder.factors(shape_of(op.operands[0]))
     axis = attribute_axis(op, len(indices) + 1)
     return builder.rule([indices], [(*indices[:axis], (), *indices[axis:])])
 
@@ -255,6 +249,6 @@ def one_hot(op: OnnxOp) -> Rule:
 def triangle(op: OnnxOp) -> Rule:
     """The rule of Trilu: the dimensions of the matrix are whole."""
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     dims = builder.whole_along(sizes, range(len(sizes) - 2, len(sizes)))
     return builder.rule([dims], [dims], linear=[(0,)])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.sharding.kernel_rule import parse_rule
-from distir.sharding.rule import Rule, shape_of, sharding_rule
+from distir.sharding.rule import Rule, sharding_rule
 
 
 @sharding_rule("kernel.call")

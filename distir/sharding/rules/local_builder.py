@@ -15,8 +15,8 @@ from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext
-from distir.sharding.rule import shape_of
 
 
 class LocalBuilder:

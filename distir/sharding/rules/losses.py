@@ -9,9 +9,10 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, element_type, onnx_rule, shape
+from distir.sharding.rules.builder import RuleBuilder, onnx_rule
 from distir.sharding.rules.local_builder import LocalBuilder, is_split
 
 
@@ -28,7 +29,7 @@ def label_loss(op: OnnxOp) -> Rule:
     if reduction == "mean" and (depends or has_log):
         return Rule.replicated(op)
     builder = RuleBuilder(op)
-    batch, classes, *places = shape(op.operands[0])
+    batch, classes, *places = shape_of(op.operands[0])
     summed = reduction != "none"
     kind = "reduction" if summed and not has_log else "parallel"
     labels = builder.factors([batch, *places], kind)
@@ -50,8 +51,8 @@ def label_loss_local(context: LocalContext) -> Sequence[Operation]:
     builder = LocalBuilder(context)
     if builder.op.attribute("reduction") != "mean" or not is_split(context):
         return [context.same_op()]
-    held = np.prod(shape(context.operands[1]), dtype=np.int64)
-    total = np.prod(shape(context.op.operands[1]), dtype=np.int64)
+    held = np.prod(shape_of(context.operands[1]), dtype=np.int64)
+    total = np.prod(shape_of(context.op.operands[1]), dtype=np.int64)
     dtype = numpy_dtype(element_type(context.op.results[0]))
     (loss,) = builder.finish()
     builder.ops.append(loss)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import (
@@ -14,7 +15,6 @@ from distir.sharding.rules.builder import (
     attribute_axis,
     normalized_axis,
     onnx_rule,
-    shape,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
 
@@ -29,7 +29,7 @@ def along_axes(op: OnnxOp) -> Rule:
     normalised dimensions are whole; for LRN these are the channels.
     """
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     if op.name == "onnx.LRN":
         axes = [1]
     elif op.name == "onnx.MeanVarianceNormalization":
@@ -48,7 +48,7 @@ def from_axis(op: OnnxOp) -> Rule:
     are scale and bias along them.
     """
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     axis = attribute_axis(op, len(sizes))
     dims = builder.whole_along(sizes, range(axis, len(sizes)))
     statistic = (*dims[:axis], *((),) * (len(sizes) - axis))
@@ -64,7 +64,7 @@ def from_axis(op: OnnxOp) -> Rule:
 def over_space(op: OnnxOp) -> Rule:
     """The rule of ops that normalise over space: the dimensions of space are whole."""
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     dims = builder.whole_along(sizes, range(2, len(sizes)))
     return builder.rule([dims, (dims[1],), (dims[1],)], [dims])
 
@@ -76,7 +76,7 @@ def over_groups(op: OnnxOp) -> Rule:
     are independent.
     """
     builder = RuleBuilder(op)
-    batch, channels, *space = shape(op.operands[0])
+    batch, channels, *space = shape_of(op.operands[0])
     groups = op.attribute("num_groups")
     channel: Dim = builder.factor(groups) + builder.factor(
         channels // groups, "replicate"
@@ -93,8 +93,8 @@ def over_groups(op: OnnxOp) -> Rule:
 def over_groups_local(context: LocalContext) -> Sequence[Operation]:
     """The local form of group normalisation: the number of groups is the local one."""
     builder = LocalBuilder(context)
-    channels = shape(context.op.operands[0])[1]
-    local = shape(context.operands[0])[1]
+    channels = shape_of(context.op.operands[0])[1]
+    local = shape_of(context.operands[0])[1]
     groups = builder.op.attribute("num_groups")
     return builder.finish(attributes={"num_groups": groups * local // channels})
 
@@ -106,7 +106,7 @@ def over_batch(op: OnnxOp) -> Rule:
     but channels whole.
     """
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     training = bool(op.attribute("training_mode"))
     axes = {i for i in range(len(sizes)) if i != 1} if training else ()
     dims = builder.whole_along(sizes, axes)

@@ -15,6 +15,7 @@ import numpy as np
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import (
@@ -26,7 +27,6 @@ from distir.sharding.rules.builder import (
     constant_operand,
     normalized_axis,
     onnx_rule,
-    shape,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
 
@@ -49,9 +49,9 @@ def concat_or_split(op: OnnxOp) -> Rule:
     builder = RuleBuilder(op)
     joins = op.name == "onnx.Concat"
     operands, results = op.operands if joins else op.operands[:1], op.results
-    whole = shape(results[0] if joins else operands[0])
+    whole = shape_of(results[0] if joins else operands[0])
     axis = attribute_axis(op, len(whole))
-    sizes = [shape(value)[axis] for value in (*operands, *results)]
+    sizes = [shape_of(value)[axis] for value in (*operands, *results)]
     dims = builder.factors(_one_at(whole, axis))
     pieces = _pieces(builder, sizes, builder.factor(gcd(*sizes)))
     values = [_with(dims, axis, piece) for piece in pieces]
@@ -70,7 +70,7 @@ def _one_at(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
 def split_local(context: LocalContext) -> Sequence[Operation]:
     """The local form of Split: the sizes of the parts are local ones."""
     builder = LocalBuilder(context)
-    source = shape(context.op.operands[0])
+    source = shape_of(context.op.operands[0])
     axis = attribute_axis(builder.op, len(source))
     local = [builder.result_shape(i)[axis] for i in range(len(context.op.results))]
     if sum(local) == source[axis]:
@@ -87,7 +87,7 @@ def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
     starts, ends = constant_operand(op, 1), constant_operand(op, 2)
     if starts is None or ends is None:
         return None
-    source = shape(op.operands[0])
+    source = shape_of(op.operands[0])
     axes = np.arange(len(starts)) if op.input(3) is None else constant_operand(op, 3)
     steps = np.ones_like(starts) if op.input(4) is None else constant_operand(op, 4)
     if axes is None or steps is None:
@@ -107,7 +107,7 @@ def slice_(op: OnnxOp) -> Rule:
     pieces that the cut does not break; any other is whole.
     """
     builder = RuleBuilder(op)
-    source, target = shape(op.operands[0]), shape(op.results[0])
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     cuts = _slices(op)
     before: list[Dim] = []
     after: list[Dim] = []
@@ -133,8 +133,8 @@ def slice_local(context: LocalContext) -> Sequence[Operation]:
     """
     builder = LocalBuilder(context)
     cuts = _slices(builder.op)
-    source = shape(context.op.operands[0])
-    local = shape(context.operands[0])
+    source = shape_of(context.op.operands[0])
+    local = shape_of(context.operands[0])
     starts, ends = (constant_operand(builder.op, i) for i in (1, 2))
     if cuts is None or starts is None or ends is None or source == local:
         return [context.same_op()]
@@ -153,7 +153,7 @@ def pad(op: OnnxOp) -> Rule:
     The rule of Pad: padded dimensions are whole. Padding with zeros or copies is linear.
     """
     builder = RuleBuilder(op)
-    source, target = shape(op.operands[0]), shape(op.results[0])
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     rank = len(source)
     pads = constant_operand(op, 1)
     axes = np.arange(rank) if op.input(3) is None else constant_operand(op, 3)

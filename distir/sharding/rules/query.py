@@ -9,9 +9,10 @@ import numpy as np
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, onnx_rule, shape, whole
+from distir.sharding.rules.builder import RuleBuilder, onnx_rule, whole
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
@@ -22,7 +23,7 @@ def shape_query(op: OnnxOp) -> Rule:
     the whole tensor.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.operands[0]))
+    dims = builder.factors(shape_of(op.operands[0]))
     return builder.rule([dims], [whole(op.results[0])])
 
 
@@ -30,7 +31,7 @@ def shape_query(op: OnnxOp) -> Rule:
 def shape_local(context: LocalContext) -> Sequence[Operation]:
     """The local form of Shape: the global shape as a constant."""
     builder = LocalBuilder(context)
-    sizes = shape(context.op.operands[0])
+    sizes = shape_of(context.op.operands[0])
     start, end = builder.op.attribute("start"), builder.op.attribute("end", len(sizes))
     builder.shape_constant(sizes[start:end])
     return builder.ops
@@ -40,6 +41,6 @@ def shape_local(context: LocalContext) -> Sequence[Operation]:
 def size_local(context: LocalContext) -> Sequence[Operation]:
     """The local form of Size: the global number of elements as a constant."""
     builder = LocalBuilder(context)
-    count = prod(shape(context.op.operands[0]))
+    count = prod(shape_of(context.op.operands[0]))
     builder.constant(np.array(count, dtype=np.int64))
     return builder.ops

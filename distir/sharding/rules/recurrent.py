@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
+from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule
 
 _FIRST_STATE = 5
 """Schema position of the first initial state; input 4 holds the sequence lengths."""
@@ -20,7 +21,7 @@ def recurrent(op: OnnxOp) -> Rule:
     """
     builder = RuleBuilder(op)
     batch_first = bool(op.attribute("layout"))
-    batch = builder.factor(shape(op.operands[0])[0 if batch_first else 1])
+    batch = builder.factor(shape_of(op.operands[0])[0 if batch_first else 1])
     sequence: Dims = (batch, (), ()) if batch_first else ((), batch, ())
     state = sequence
     output: Dims = (batch, (), (), ()) if batch_first else ((), (), batch, ())
@@ -28,8 +29,8 @@ def recurrent(op: OnnxOp) -> Rule:
     if op.name == "onnx.LSTM":
         inputs[_FIRST_STATE + 1] = state
     # Each gate of each step multiplies the input and the state by a matrix.
-    _, rows, width = shape(op.operands[1])
-    directions, _, hidden = shape(op.operands[2])
-    steps = prod(shape(op.operands[0])[:2])
+    _, rows, width = shape_of(op.operands[1])
+    directions, _, hidden = shape_of(op.operands[2])
+    steps = prod(shape_of(op.operands[0])[:2])
     flops = 2 * directions * steps * rows * (width + hidden)
     return builder.rule(inputs, [output, state, state], flops=flops)

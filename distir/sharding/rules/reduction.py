@@ -11,23 +11,22 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule
 from distir.sharding.rules.builder import (
     RuleBuilder,
     attribute_axis,
     constant_operand,
-    element_type,
     normalized_axis,
     onnx_rule,
-    shape,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
 def _reduced_axes(op: OnnxOp) -> frozenset[int] | None:
     """Returns the axes that are reduced; None if they are not known."""
-    rank = len(shape(op.operands[0]))
+    rank = len(shape_of(op.operands[0]))
     axes = constant_operand(op, 1)
     if axes is None:
         if op.input(1) is not None:
@@ -51,7 +50,7 @@ def _reduction(
     builder = RuleBuilder(op)
     dims = tuple(
         builder.factor(size, kind if axis in axes else "parallel", monoid)
-        for axis, size in enumerate(shape(op.operands[0]))
+        for axis, size in enumerate(shape_of(op.operands[0]))
     )
     keep = bool(op.attribute("keepdims"))
     result = tuple(
@@ -136,7 +135,7 @@ def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
 def positions_of_extremes(op: OnnxOp) -> Rule:
     """The rule of ArgMax, ArgMin and TopK: the searched dimension is whole."""
     builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     axis = attribute_axis(op, len(sizes))
     dims = builder.whole_along(sizes, {axis})
     keeps = op.name == "onnx.TopK" or bool(op.attribute("keepdims"))
@@ -152,7 +151,7 @@ def cumulate(op: OnnxOp) -> Rule:
     axis = constant_operand(op, 1)
     if axis is None:
         return Rule.replicated(op)
-    sizes = shape(op.operands[0])
+    sizes = shape_of(op.operands[0])
     whole_axis = normalized_axis(int(axis.reshape(-1)[0]), len(sizes))
     dims = builder.whole_along(sizes, {whole_axis})
     linear = [(0,)] if op.name == "onnx.CumSum" else []

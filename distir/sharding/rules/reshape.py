@@ -8,16 +8,10 @@ from math import gcd
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import (
-    ANY,
-    Dim,
-    Dims,
-    RuleBuilder,
-    onnx_rule,
-    shape,
-)
+from distir.sharding.rules.builder import ANY, Dim, Dims, RuleBuilder, onnx_rule
 from distir.sharding.rules.local_builder import LocalBuilder, is_split
 
 
@@ -85,7 +79,7 @@ def reshape(op: OnnxOp) -> Rule:
     The rule of Reshape and its relatives: the result's type says what the shape or axes
     operand asks for.
     """
-    source, target = shape(op.operands[0]), shape(op.results[0])
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in source:
         return Rule.replicated(op)
     builder = RuleBuilder(op)
@@ -112,7 +106,7 @@ def squeeze_local(context: LocalContext) -> Sequence[Operation]:
     builder = LocalBuilder(context)
     if not is_split(context) or builder.input(1) is not None:
         return [context.same_op()]
-    axes = [i for i, size in enumerate(shape(context.op.operands[0])) if size == 1]
+    axes = [i for i, size in enumerate(shape_of(context.op.operands[0])) if size == 1]
     return builder.finish([builder.input(0), builder.shape_constant(axes)])
 
 
@@ -120,7 +114,7 @@ def squeeze_local(context: LocalContext) -> Sequence[Operation]:
 def transpose(op: OnnxOp) -> Rule:
     """The rule of Transpose, a permutation of the dimensions."""
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.operands[0]))
+    dims = builder.factors(shape_of(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(len(dims)))))
     return builder.rule(
         [dims], [tuple(dims[i] for i in order)], linear=[(0,)], monoids=ANY
@@ -134,7 +128,7 @@ def expand(op: OnnxOp) -> Rule:
     stretched one is whole on each device, at no cost, as cutting a slice of it is free.
     """
     builder = RuleBuilder(op)
-    sizes, target = shape(op.operands[0]), shape(op.results[0])
+    sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
     dims = builder.factors(sizes)
     new = len(target) - len(sizes)
     return builder.rule([dims], [((),) * new + dims], linear=[(0,)], monoids=ANY)
@@ -147,7 +141,7 @@ def tile(op: OnnxOp) -> Rule:
     operand's.
     """
     builder = RuleBuilder(op)
-    sizes, target = shape(op.operands[0]), shape(op.results[0])
+    sizes, target = shape_of(op.operands[0]), shape_of(op.results[0])
     if 0 in sizes or 0 in target:
         return Rule.replicated(op)
     dims = builder.factors(sizes)
@@ -166,7 +160,7 @@ def depth_and_space(op: OnnxOp) -> Rule:
     """
     builder = RuleBuilder(op)
     to_space = op.name == "onnx.DepthToSpace"
-    n, c, h, w = shape(op.results[0] if to_space else op.operands[0])
+    n, c, h, w = shape_of(op.results[0] if to_space else op.operands[0])
     block = op.attribute("blocksize")
     p, q = builder.factors((block, block), "replicate")
     batch, channel, height, width = builder.factors((n, c, h // block, w // block))

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
     from distir.tools.distribution import distributed_as_asked, given_options
     from distir.tools.files import keep_weights_reachable, read_program, write_program
     from distir.tools.reporting import note, progress
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             "distribute needs --cluster, what to distribute over, or --plan, what a search "
             "found"
         )
-    plan = None if arguments.plan is None else FoundPlan.load(arguments.plan)
+    plan = None if arguments.plan is None else SavedPlan.load(arguments.plan)
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
     if plan is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distir.tools.arguments import (
     DTYPES,
-    NARROW_DTYPES,
+    LOW_PRECISION_DTYPES,
     dimension,
     non_negative_integer,
 )
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--autocast",
-        choices=NARROW_DTYPES,
+        choices=LOW_PRECISION_DTYPES,
         help="mixed precision as PyTorch's autocast: parameters stay as they are, matrix "
         "products are computed in 16 bits, norms, softmax and losses in f32",
     )

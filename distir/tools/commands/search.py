@@ -100,19 +100,19 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.reporting import INTERRUPTED, note, progress, progress_bar
 
     clock = Clock(arguments.time_limit)
-    options = search_options(arguments)
-    options.check()
     check_auto_arguments(arguments)
     written = (arguments.json, arguments.plot, arguments.output, arguments.save_plan)
     for path in written:
         if path is not None and not path.parent.is_dir():
             raise DistIRError(f"cannot write {path}: there is no folder {path.parent}")
+    cluster = load_cluster(arguments.cluster, arguments.devices)
+    options = search_options(arguments, cluster)
+    options.check()
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
     if arguments.auto:
         return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
-        cluster = load_cluster(arguments.cluster, arguments.devices)
         search = GridSearch(modules, cluster, options, arguments.degrees)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     with progress_bar("simulating", len(search.plans)) as advance:
@@ -204,10 +204,10 @@ def _run_auto(
 
 
 def _save_plan(search: PlanSearch, path: Path) -> None:
-    from distir.planning.found_plan import FoundPlan
+    from distir.planning.saved_plan import SavedPlan
     from distir.tools.auto_search import explanation
 
-    FoundPlan.of(search, lambda: explanation(search)).save(path)
+    SavedPlan.of(search, lambda: explanation(search)).save(path)
 
 
 def _report(results: Sequence[Result], top: int) -> None:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_cluster_arguments, add_profile_argument
+from distir.tools.arguments import (
+    add_cluster_arguments,
+    add_profile_argument,
+    chosen_profiles,
+)
 from distir.tools.distribution import add_distribution_arguments, given_options
 
 
@@ -85,7 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _one(arguments: argparse.Namespace) -> int:
-    from distir.interpreters.simulator import MemoryReport, simulate, write_html
+    from distir.interpreters.simulator import (
+        MemoryReport,
+        cluster_of,
+        simulate,
+        write_html,
+    )
     from distir.interpreters.simulator.simulation import write_json
     from distir.tools.distribution import distributed_as_asked
     from distir.tools.files import read_program
@@ -96,8 +105,9 @@ def _one(arguments: argparse.Namespace) -> int:
         module = read_program(arguments.program)
     if arguments.cluster is not None:
         distributed_as_asked(module, arguments)
+    profiles = chosen_profiles(arguments.profile, cluster_of(module))
     with progress("simulating"):
-        result = simulate(module, flat=arguments.flat, profiles=arguments.profile)
+        result = simulate(module, flat=arguments.flat, profiles=profiles)
         memory = MemoryReport.of(result) if arguments.memory else None
         if arguments.json is not None:
             more = {} if memory is None else {"memory": memory.to_json()}
@@ -114,7 +124,12 @@ def _one(arguments: argparse.Namespace) -> int:
 
 def _difference(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
-    from distir.interpreters.simulator import Difference, Simulation, simulate
+    from distir.interpreters.simulator import (
+        Difference,
+        Simulation,
+        cluster_of,
+        simulate,
+    )
     from distir.interpreters.simulator.simulation import write_json
     from distir.tools.files import read_program
     from distir.tools.reporting import progress
@@ -129,8 +144,9 @@ def _difference(arguments: argparse.Namespace) -> int:
     def simulated(path: Path) -> Simulation:
         with progress(f"reading {path}"):
             module = read_program(path)
+        profiles = chosen_profiles(arguments.profile, cluster_of(module))
         with progress("simulating"):
-            return simulate(module, flat=arguments.flat, profiles=arguments.profile)
+            return simulate(module, flat=arguments.flat, profiles=profiles)
 
     first, second = arguments.diff
     difference = Difference.of(simulated(first), simulated(second))

@@ -7,6 +7,7 @@ from math import pi, sqrt
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     close,
     factors,
@@ -15,7 +16,6 @@ from distir.transforms.patterns.match import (
     producer,
     product,
     replace_by,
-    shape_of,
 )
 
 
@@ -30,7 +30,7 @@ def raise_gelu(op: OnnxOp) -> bool:
     if len(values) != 2 or not close(constant, 0.5, op.results[0]):
         return False
     for x, gate in (values, reversed(values)):
-        if shape_of(x) is None or shape_of(x) != shape_of(op.results[0]):
+        if known_shape(x) is None or known_shape(x) != known_shape(op.results[0]):
             continue
         shifted = plus_constant(gate)
         if shifted is None or shifted[1] != 1.0:

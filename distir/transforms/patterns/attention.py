@@ -23,6 +23,7 @@ from distir.dialects.dist import layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, tensor_type
+from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.attention_scores import Fill, Scores, readings
 from distir.transforms.patterns.known_arrays import KnownArrays, once
 from distir.transforms.patterns.masks import (
@@ -37,7 +38,6 @@ from distir.transforms.patterns.match import (
     number,
     producer,
     replace_by,
-    shape_of,
     used_once,
 )
 
@@ -72,7 +72,7 @@ class AttentionRaiser:
         if softmax is None:
             return False
         scores = softmax.operands[0]
-        shape = shape_of(scores)
+        shape = known_shape(scores)
         if shape is None or len(shape) != 4 or softmax.attribute("axis") % 4 != 3:
             return False
         for found in readings(scores):
@@ -172,14 +172,16 @@ class _Masks:
             return []
         total, *rest = values
         for value in rest:
-            sizes = np.broadcast_shapes(shape_of(total) or (), shape_of(value) or ())
+            sizes = np.broadcast_shapes(
+                known_shape(total) or (), known_shape(value) or ()
+            )
             total = _made_before(op, "Add", [total, value], sizes)
         return [total]
 
 
 def _as_added(fill: Fill, op: OnnxOp) -> SSAValue:
     """Returns the mask to be added that has the effect of filling scores."""
-    kind, shape = element(fill.lowest), shape_of(fill.condition)
+    kind, shape = element(fill.lowest), known_shape(fill.condition)
     assert kind is not None and shape is not None
     zero = _made_before(
         *(op, "Constant", [], ()), kind, value=np.array(0, numpy_dtype(kind))
@@ -238,7 +240,7 @@ def _shared_heads(value: SSAValue) -> SSAValue:
     unsqueeze = None if expand is None else producer(expand.operands[0], "Unsqueeze")
     if expand is None or unsqueeze is None:
         return value
-    wide, source = shape_of(expand.results[0]), shape_of(unsqueeze.operands[0])
+    wide, source = known_shape(expand.results[0]), known_shape(unsqueeze.operands[0])
     axes = array_of(unsqueeze.input(1))
     if wide is None or source is None or axes is None or len(source) != 4:
         return value
@@ -247,7 +249,7 @@ def _shared_heads(value: SSAValue) -> SSAValue:
     is_repeat = (
         axes.tolist() in ([2], [-3])
         and wide == (batch, heads, repeats, length, features)
-        and shape_of(value) == (batch, heads * repeats, length, features)
+        and known_shape(value) == (batch, heads * repeats, length, features)
     )
     return unsqueeze.operands[0] if is_repeat else value
 
@@ -259,7 +261,7 @@ def _fits(
     Whether the sizes are those of attention whose number of query heads is a multiple of
     the number of key heads.
     """
-    q, k, v = shape_of(query), shape_of(key), shape_of(value)
+    q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
         return False
     return (
@@ -280,7 +282,7 @@ def _fits_mask(mask: SSAValue | Fill, query: SSAValue, scores: Sequence[int]) ->
     if isinstance(mask, Fill):
         value, kind = mask.condition, i1
     assert isinstance(value, SSAValue)
-    shape = shape_of(value)
+    shape = known_shape(value)
     if shape is None or element(value) != kind or not 2 <= len(shape) <= 4:
         return False
     aligned = scores[4 - len(shape) :]

@@ -13,12 +13,12 @@ from xdsl.ir import SSAValue
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import tensor_type
+from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     element,
     factors,
     number,
     producer,
-    shape_of,
     swaps_last_two,
     used_once,
 )
@@ -120,8 +120,8 @@ def _transposed(value: SSAValue) -> SSAValue | None:
     inner = None if transpose is None else producer(transpose.operands[0], "Reshape")
     if transpose is None or inner is None or not swaps_last_two(transpose):
         return None
-    before, after = shape_of(inner.operands[0]), shape_of(value)
-    merged = shape_of(inner.results[0])
+    before, after = known_shape(inner.operands[0]), known_shape(value)
+    merged = known_shape(inner.results[0])
     if before is None or after is None or merged is None or len(merged) != 3:
         return None
     if merged[1:] != before[-2:] or after != (*before[:-2], before[-1], before[-2]):
@@ -135,7 +135,7 @@ def _permuted(transpose: OnnxOp) -> SSAValue | None:
     result of a new Transpose with the last two dimensions in the other order.
     """
     order = list(transpose.attribute("perm") or ())
-    shape = shape_of(transpose.results[0])
+    shape = known_shape(transpose.results[0])
     if len(order) != 4 or shape is None:
         return None
     swapped = [order[0], order[1], order[3], order[2]]

@@ -17,9 +17,9 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
 from distir.interpreters.onnx_evaluator import computed
 from distir.program import ancestors
-from distir.transforms.patterns.match import shape_of
 
 Array = npt.NDArray[Any]
 
@@ -73,7 +73,7 @@ def _results(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
     Returns what an operator computes from these arrays; nothing if that is unknown or too
     large.
     """
-    shapes = [shape_of(result) for result in op.results]
+    shapes = [known_shape(result) for result in op.results]
     name, given = op.name.removeprefix("onnx."), inputs
     if name == "Expand" and shapes[0] is not None and inputs[0] is not None:
         return [np.broadcast_to(inputs[0], shapes[0])]

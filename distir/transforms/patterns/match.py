@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
 
 
 def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
@@ -46,14 +47,6 @@ def producer(value: SSAValue | None, *names: str) -> OnnxOp | None:
 def used_once(value: SSAValue) -> bool:
     """Whether a value has exactly one use."""
     return len(list(value.uses)) == 1
-
-
-def shape_of(value: SSAValue) -> tuple[int, ...] | None:
-    """Returns the local shape of a value; None unless every dimension is known."""
-    type_ = value.type
-    if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
-        return None
-    return type_.get_shape()
 
 
 def element(value: SSAValue) -> Attribute | None:
@@ -130,7 +123,7 @@ def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
 
 def swaps_last_two(op: OnnxOp) -> bool:
     """Whether a Transpose exchanges the last two dimensions and nothing else."""
-    shape = shape_of(op.operands[0])
+    shape = known_shape(op.operands[0])
     if shape is None:
         return False
     rank = len(shape)

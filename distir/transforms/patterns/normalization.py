@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     array_of,
     element,
@@ -16,7 +17,6 @@ from distir.transforms.patterns.match import (
     plus_constant,
     producer,
     replace_by,
-    shape_of,
 )
 
 
@@ -36,11 +36,11 @@ def raise_rms_norm(op: OnnxOp) -> bool:
         if found is None:
             continue
         x, epsilon = found
-        shape = shape_of(x)
+        shape = known_shape(x)
         if (
             shape is not None
-            and shape == shape_of(op.results[0])
-            and shape_of(weight) == shape[-1:]
+            and shape == known_shape(op.results[0])
+            and known_shape(weight) == shape[-1:]
         ):
             double = isinstance(element(x), Float64Type)
             replace_by(
@@ -88,7 +88,7 @@ def _root_mean_square(value: SSAValue, x: SSAValue) -> tuple[SSAValue, float] | 
     if mean is None or not mean.attribute("keepdims"):
         return None
     axes = array_of(mean.input(1))
-    rank = len(shape_of(x) or ())
+    rank = len(known_shape(x) or ())
     if axes is None or rank == 0 or axes.size != 1 or axes.item() % rank != rank - 1:
         return None
     square = mean.operands[0]

@@ -11,7 +11,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
-from distir.transforms.patterns.match import array_of, shape_of
+from distir.dialects.tensors import known_shape
+from distir.transforms.patterns.match import array_of
 
 
 class _SlicedPart(NamedTuple):
@@ -41,7 +42,7 @@ def raise_split(op: OnnxOp) -> bool:
             return False
         found[own] = user
     parts = sorted(found)
-    shape = shape_of(op.operands[0])
+    shape = known_shape(op.operands[0])
     assert shape is not None
     ends = [0, *(p.end for p in parts)]
     if len(parts) < 2 or ends != [*(p.start for p in parts), shape[part.axis]]:
@@ -75,7 +76,7 @@ def _part(op: OnnxOp) -> _SlicedPart | None:
     """
     if op.name != "onnx.Slice":
         return None
-    shape = shape_of(op.operands[0])
+    shape = known_shape(op.operands[0])
     starts, ends, axes = (array_of(op.input(i)) for i in (1, 2, 3))
     steps = array_of(op.input(4))
     if shape is None or starts is None or ends is None or starts.size != 1:

@@ -17,11 +17,11 @@ from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.emit import Emitter, Groups
 from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.equal_groups import GroupContents
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.likeness import Likenesses
 from distir.transforms.pipelines.over_time import FoldedTypes, over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
@@ -36,7 +36,7 @@ class DividedProgram:
 
     `module` holds the program; `stages` has the stage of each op that runs once per
     micro-batch, `homes` those of everything else. `groups` are the groups of ops for the
-    schedules so far, by the phases that these have; `likenesses` says which groups are
+    schedules so far, by the phases that these have; `group_contents` says which groups are
     alike. `types` are the types of the program's values on stages.
     """
 
@@ -44,7 +44,7 @@ class DividedProgram:
     structure: Structure
     stages: Mapping[Operation, int]
     homes: Homes
-    likenesses: Likenesses
+    group_contents: GroupContents
     types: FoldedTypes
     groups: dict[tuple[tuple[int, Phase], ...], Groups] = field(
         default_factory=dict[tuple[tuple[int, Phase], ...], Groups]
@@ -65,7 +65,7 @@ class DividedProgram:
             structure,
             placer.stages,
             Homes(structure, placer.stages),
-            Likenesses(structure),
+            GroupContents(structure),
             FoldedTypes(structure.mesh),
         )
 

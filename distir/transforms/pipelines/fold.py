@@ -277,7 +277,7 @@ class Fold:
         before, after = over_time(op.source), over_time(op.result)
         if self.mesh.size(TIME_AXIS) == 1 or before == after:
             return False
-        if before.kind == "whole" and after.kind == "split":
+        if before.kind == "replicated" and after.kind == "split":
             return True
         owner = op.source.owner
         if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):

@@ -73,7 +73,7 @@ def _computed_whole(
     pending = [value]
     while pending:
         current = pending[-1]
-        if current in whole or over_time(current).kind == "whole":
+        if current in whole or over_time(current).kind == "replicated":
             whole.setdefault(current, current)
             pending.pop()
             continue

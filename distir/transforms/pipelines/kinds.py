@@ -9,9 +9,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import argument_roles, describe, updated_arguments
-from distir.sharding.rule import shape_of
 from distir.transforms.pipelines.over_time import (
     gathers_micro_batches,
     over_time,
@@ -71,7 +71,7 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
         if kinds[op] is Kind.AFTER:
             late.update(op.results)
         elif kinds[op] is Kind.EACH or any(v in again for v in op.operands):
-            again.update(r for r in op.results if over_time(r).kind == "whole")
+            again.update(r for r in op.results if over_time(r).kind == "replicated")
             if kinds[op] is Kind.DIVIDE:
                 kinds[op] = Kind.EACH
     needed: set[SSAValue] = set()
@@ -97,9 +97,9 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
         return Kind.AFTER
     if depends:
         raise _needs_whole_batch(op, depends[0])
-    if isinstance(op, ReshardOp) and before == {"whole"} != after:
+    if isinstance(op, ReshardOp) and before == {"replicated"} != after:
         return Kind.DIVIDE
-    if before | after <= {"whole"}:
+    if before | after <= {"replicated"}:
         return Kind.BEFORE
     if isinstance(op, ReshardOp) and before != after and micro_batches > 1:
         raise _needs_whole_batch(op, op.source)

@@ -46,7 +46,7 @@ def gathers_micro_batches(op: Operation) -> bool:
     """Whether an op combines the micro-batches of a value."""
     return (
         isinstance(op, ReshardOp)
-        and over_time(op.source).kind != "whole" == over_time(op.result).kind
+        and over_time(op.source).kind != "replicated" == over_time(op.result).kind
     )
 
 

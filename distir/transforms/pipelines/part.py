@@ -17,11 +17,12 @@ from distir.dialects.dist import (
 )
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.tensors import shape_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import (
     Placement,
 )
-from distir.sharding.rule import infer, rule_for, shape_of
+from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import over_time
 
 

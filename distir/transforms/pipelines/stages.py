@@ -27,11 +27,20 @@ def forward_stages(
     Returns the stage of each forward op: `count` stretches of the program's order.
 
     `request` is empty, `uniform` for stages with equal numbers of calls (layers), or names
-    for each stage but the first the scope that it begins with. If it is empty, stages are
-    those that ops are marked with; or they begin where ops say so (`dist.stage_start`); or
-    they are stretches of equal work. Raises DistIRError.
+    for each stage but the first the scope that it begins with, which becomes a
+    `dist.stage_start` of its first op. Stages begin where ops say so in this way; without
+    any they are those that ops are marked with, or stretches of equal work. Raises
+    DistIRError.
     """
     ops = structure.forward
+    uniform = list(request) == [UNIFORM]
+    if request and not uniform:
+        if count == 1:
+            raise DistIRError(
+                f"pipeline: stages={','.join(request)} says where stages begin, but the "
+                f"schedule has one stage; leave it out, or choose a larger p"
+            )
+        _request_starts(ops, request)
     asked = stage_starts(ops, count)
     marked = take_marks(ops)
     if not ops:
@@ -43,27 +52,52 @@ def forward_stages(
         _check_marks(structure, marked, count)
         _forget_starts(ops)
         return marked
-    if count == 1 and not request:
-        starts: list[int] = []
-    elif list(request) == [UNIFORM]:
+    if asked and uniform:
+        _check_same(ops, asked, _uniform(ops, count), request)
+    if uniform:
         starts = _uniform(ops, count)
-    elif request:
-        starts = _requested(ops, count, request)
-    elif asked:
+    elif asked or count == 1:
         starts = asked
     else:
         layers = layer_positions(ops)
         if len(layers) < count:
             raise _too_many(count, len(layers), "layers")
         starts = balanced_starts(structure, count)
-    if asked and starts != asked:
-        at, other = next((a, b) for a, b in zip(asked, starts, strict=True) if a != b)
-        raise DistIRError(
-            f"pipeline: {_start_text(ops[at])}, but with stages={','.join(request)} a stage "
-            f"begins with {describe(ops[other])}; ask for one of these"
-        )
     _forget_starts(ops)
     return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
+
+
+def _request_starts(ops: Sequence[Operation], request: Sequence[str]) -> None:
+    """
+    Requests that stages begin with these scopes, as a program may do by itself
+    (`dist.stage_start`). Raises DistIRError if the program asks for a start that is not
+    among them.
+    """
+    positions = _requested(ops, request)
+    own = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
+    _check_same(ops, own, positions, request)
+    for i in positions:
+        by = StringAttr(f"stages={','.join(request)}")
+        ops[i].attributes.setdefault(STAGE_START, by)
+
+
+def _check_same(
+    ops: Sequence[Operation],
+    asked: Sequence[int],
+    starts: Sequence[int],
+    request: Sequence[str],
+) -> None:
+    """
+    Raises DistIRError if one of the positions that the program asks for is not among the
+    `starts` that the option of the pipeline asks for.
+    """
+    for at in asked:
+        if at not in starts:
+            other = min(starts, key=lambda i: abs(i - at))
+            raise DistIRError(
+                f"pipeline: {_start_text(ops[at])}, but with stages={','.join(request)} a "
+                f"stage begins with {describe(ops[other])}; ask for one of these"
+            )
 
 
 def _forget_starts(ops: Iterable[Operation]) -> None:
@@ -156,14 +190,11 @@ def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
     return [calls[stage * len(calls) // count] for stage in range(1, count)]
 
 
-def _requested(
-    ops: Sequence[Operation], count: int, request: Sequence[str]
-) -> list[int]:
-    if len(request) != count - 1:
-        raise DistIRError(
-            f"pipeline: {count} stages begin at {count - 1} places after the first, but "
-            f"{len(request)} scopes were given ({', '.join(request)})"
-        )
+def _requested(ops: Sequence[Operation], request: Sequence[str]) -> list[int]:
+    """
+    Returns the positions of the first ops in these scopes. Raises DistIRError if a scope is
+    unknown, or they are not in the order of the program.
+    """
     starts: list[int] = []
     for scope in request:
         inside = [

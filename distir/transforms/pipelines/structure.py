@@ -132,7 +132,7 @@ class Structure:
         if found is None:
             owner = value.owner
             kind = self.kinds[owner] if isinstance(owner, Operation) else Kind.BEFORE
-            found = kind is Kind.BEFORE and over_time(value).kind == "whole"
+            found = kind is Kind.BEFORE and over_time(value).kind == "replicated"
             self._common[value] = found
         return found
 
@@ -186,7 +186,10 @@ def _separate_time(ops: Iterable[Operation]) -> None:
         before, after = layout_of(op.source), layout_of(op.result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
-        if time.kind == "whole" or placement_in(after, TIME_AXIS).kind != "whole":
+        if (
+            time.kind == "replicated"
+            or placement_in(after, TIME_AXIS).kind != "replicated"
+        ):
             continue
         if early and time.kind == "partial":
             partial = (*after.partial, (TIME_AXIS, time.monoid))

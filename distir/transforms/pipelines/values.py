@@ -113,7 +113,7 @@ class MicroBatchValues(Generic[V]):
         if found is None:
             owner = value.owner
             kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
-            whole = over_time(value).kind == "whole"
+            whole = over_time(value).kind == "replicated"
             found = self._one[number] = whole and kind is not Kind.EACH
         return found
 

@@ -11,12 +11,12 @@ from xdsl.ir import BlockArgument
 from distir.dialects.onnx import OnnxOp
 from distir.transforms.precision.retyping import Float, Retyping
 
-_NARROW = """
+_LOW_PRECISION = """
     Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN
 """
 """The operators for functions in PyTorch's list of those that run in 16 bits."""
 
-_WIDE = """
+_FLOAT32 = """
     Acos Asin Cosh CumProd CumSum Exp GroupNormalization LayerNormalization Log LogSoftmax
     LpNormalization NegativeLogLikelihoodLoss Pow RMSNormalization Reciprocal ReduceL1
     ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd ReduceSum ReduceSumSquare Resize Sinh
@@ -24,8 +24,8 @@ _WIDE = """
 """
 """The operators for functions in PyTorch's list of those that run in 32 bits."""
 
-NARROW_OPS = frozenset(f"onnx.{name}" for name in _NARROW.split())
-_WIDE_OPS = frozenset(f"onnx.{name}" for name in _WIDE.split())
+LOW_PRECISION_OPS = frozenset(f"onnx.{name}" for name in _LOW_PRECISION.split())
+_FLOAT32_OPS = frozenset(f"onnx.{name}" for name in _FLOAT32.split())
 
 
 def autocast(module: ModuleOp, element: Float) -> None:
@@ -40,9 +40,9 @@ def autocast(module: ModuleOp, element: Float) -> None:
     """
 
     def wanted(op: OnnxOp) -> Float | None:
-        if op.name in NARROW_OPS or _adds_bias(op):
+        if op.name in LOW_PRECISION_OPS or _adds_bias(op):
             return element
-        return f32 if op.name in _WIDE_OPS else None
+        return f32 if op.name in _FLOAT32_OPS else None
 
     Retyping(module, promoting=True).run(wanted)
 

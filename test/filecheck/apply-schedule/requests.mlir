@@ -16,8 +16,8 @@
 // A linear layer of PyTorch has its matrix the other way around.
 // CHECK-SAME: %head: {{[^%]*}}#dist.layout<@mesh, [{t:4}, {}]>, dist.fixed = ["t"]
 // CHECK-SAME: %norm: {{[^%]*}}#dist.layout<@mesh>, dist.fixed = ["t"]
-// CHECK:      func.call @layer(%x, {{.*}}) {scope = "h.0", dist.recompute = "full"}
-// CHECK:      func.call @layer(%a, {{.*}}) {scope = "h.1", dist.stage_start = "@schedule, op 13 (schedule.stage)", dist.recompute = "full"}
+// CHECK:      func.call @layer(%x, {{.*}}) {scope = "h.0", dist.recompute = "full", dist.recompute_by = "@schedule, op 15 (schedule.recompute)"}
+// CHECK:      func.call @layer(%a, {{.*}}) {scope = "h.1", dist.stage_start = "@schedule, op 13 (schedule.stage)", dist.recompute = "full", dist.recompute_by =
 // CHECK-NOT:  transform
 
 // SPLIT: %h.0.up: tensor<16x32xf32, #dist.layout<@mesh, [{}, {t}]>>

@@ -5,6 +5,7 @@ All of it is registered from here; nothing in DistIR names this op.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType
@@ -14,7 +15,7 @@ from xdsl.interpreter import (
     impl,
     register_impls,
 )
-from xdsl.ir import Dialect, Operation
+from xdsl.ir import Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -24,10 +25,12 @@ from xdsl.irdl import (
 )
 from xdsl.traits import Pure
 
+from distir.dialects.tensors import shape_of
+from distir.frontends.custom_operators import custom_operator
 from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator import Cost, CostContext, cost_function
 from distir.lowering.emitter import Call, torch_emitter
-from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
+from distir.sharding.rule import Factor, Linear, Rule, sharding_rule
 
 
 @irdl_op_definition
@@ -42,6 +45,20 @@ class SimilarityOp(IRDLOperation):
 
     traits = traits_def(Pure())
     assembly_format = "$x `,` $y attr-dict `:` functional-type(operands, results)"
+
+
+@custom_operator("org.toy::Similarity")
+def read_similarity(
+    operands: Sequence[SSAValue | None], attributes: Mapping[str, Any]
+) -> Operation:
+    """Reads the node of an ONNX model that stands for this op."""
+    if attributes or len(operands) != 2 or None in operands:
+        raise ValueError("it takes two matrices and no attributes")
+    x, y = (value for value in operands if value is not None)
+    (rows, _), (columns, _) = shape_of(x.type), shape_of(y.type)
+    assert isinstance(x.type, TensorType)
+    result = TensorType(x.type.element_type, [rows, columns])
+    return SimilarityOp.create(operands=[x, y], result_types=[result])
 
 
 @sharding_rule("toy.similarity")

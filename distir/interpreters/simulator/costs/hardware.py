@@ -163,6 +163,12 @@ class Hardware:
         )
 
     @property
+    def profile_names(self) -> list[str]:
+        """The names of the profiles of the kinds of devices, each once."""
+        profiles = [kind.profile for kind in self.kinds]
+        return list(dict.fromkeys(p.name for p in profiles if p is not None))
+
+    @property
     def has_profiles(self) -> bool:
         """Whether profiles say what the kinds of devices reach in practice."""
         return self.kinds[0].profile is not None

@@ -22,6 +22,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_values import ElementType
+from distir.dialects.tensors import shape_of
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import (
@@ -36,7 +37,6 @@ from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, 
 from distir.interpreters.simulator.work import Work
 from distir.registries import Registry
 from distir.sharding.kernel_rule import evaluated, parse_rule
-from distir.sharding.rule import shape_of
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ _FOLDER = FOLDER / "profiles"
 
 AUTO = "auto"
 """Stands for the profiles that a cluster's kinds of devices name."""
+
+NONE = "none"
+"""Stands for no profile: devices and links as their data sheets say."""
 
 
 def profile_names() -> list[str]:
@@ -84,9 +88,16 @@ def load_profiles(
 ) -> list[Profile]:
     """
     Returns the profiles for the kinds of devices of a cluster, each given by a built-in
-    name, a file, or `auto`: those that the kinds name themselves (`profile`). Raises
-    DistIRError.
+    name, a file, or `auto`: those that the kinds name themselves (`profile`). `none`, by
+    itself, or no names at all stand for no profile. Raises DistIRError.
     """
+    if NONE in map(str, names):
+        if len(names) > 1:
+            raise DistIRError(
+                "the profile none stands for data sheets alone; leave it out, or the other "
+                "profiles"
+            )
+        return []
     found: list[Profile] = []
     for name in names:
         if isinstance(name, Profile):
@@ -96,6 +107,42 @@ def load_profiles(
         else:
             found.append(load_profile(name))
     return list({profile.name: profile for profile in found}.values())
+
+
+@dataclass(frozen=True)
+class ProfileChoice:
+    """
+    Which profiles a command uses: their names, for `load_profiles`, and, if it found none
+    by itself, the reason, for the user.
+    """
+
+    names: tuple[str, ...]
+    lacking: str = ""
+
+    @staticmethod
+    def of(given: Sequence[str], cluster: ClusterOp) -> ProfileChoice:
+        """
+        Returns the profiles that the user named. If there are none, returns those that the
+        cluster's kinds of devices name, provided that they know all of its links. Raises
+        DistIRError for a profile that is named and cannot be read.
+        """
+        if given:
+            return ProfileChoice(tuple(given))
+        name = cluster.sym_name.data
+        for kind in cluster.kinds:
+            if kind.profile is None:
+                return ProfileChoice(
+                    (), f"device kind @{kind.sym_name.data} of @{name} names no profile"
+                )
+        found = load_profiles([AUTO], cluster)
+        for link in cluster.links:
+            if not any(link.sym_name.data in profile.links for profile in found):
+                names = " and ".join(profile.name for profile in found)
+                return ProfileChoice(
+                    (),
+                    f"profile {names} has no figures for link @{link.sym_name.data} of @{name}",
+                )
+        return ProfileChoice((AUTO,))
 
 
 def _named(kind: KindOp, cluster: ClusterOp) -> str:

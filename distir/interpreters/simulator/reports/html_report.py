@@ -9,6 +9,14 @@ from typing import Any
 
 from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.run import DeviceGroup
+from distir.interpreters.simulator.reports.argument_layouts import (
+    ArgumentLayout,
+    argument_layouts,
+    shape_text,
+)
+from distir.interpreters.simulator.reports.communication_report import (
+    CommunicationRecorder,
+)
 from distir.interpreters.simulator.reports.memory_report import (
     GroupMemory,
     MemoryRecorder,
@@ -73,7 +81,8 @@ def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
     resolution = 2 * simulation.step_time_s * len(shown) / SHOWN_BLOCKS
     time = TimeRecorder(shown, 0.0 if is_short else resolution)
     memory = MemoryRecorder(simulation, shown)
-    simulation.run.follow(time, memory)
+    sent = CommunicationRecorder(shown)
+    simulation.run.follow(time, memory, sent)
     report = time.report()
     names = _Names()
     return {
@@ -102,9 +111,27 @@ def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
             for group in report.groups
         ],
         "causes": [_causes(group) for group in report.groups],
+        "arguments": [_argument(a) for a in argument_layouts(simulation.run.module)],
+        "sent": [
+            [entry.scope, entry.op, ",".join(entry.axes), entry.times, entry.size]
+            for entry in sent.report()
+        ],
         "memory": [_memory(group) for group in memory.report().groups],
         "names": names.listed,
     }
+
+
+def _argument(entry: ArgumentLayout) -> list[Any]:
+    """Returns a row of the table of arguments."""
+    return [
+        entry.name,
+        len(entry.names),
+        entry.role,
+        shape_text(entry.shape),
+        entry.split_text,
+        shape_text(entry.local_shape),
+        entry.local_bytes,
+    ]
 
 
 def _numbers(simulation: Simulation, group: DeviceGroup) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from distir.dialects.tensors import shape_of
 from distir.interpreters.simulator.engine.run import Run
 from distir.program import argument_names, argument_roles, functions
-from distir.sharding.rule import shape_of
 
 
 def device_ranges(devices: Sequence[int]) -> str:

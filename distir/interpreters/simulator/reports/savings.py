@@ -28,7 +28,7 @@ _OPTIONS = {
 }
 """The options of `distir distribute` that split a kind of values over an axis."""
 
-_WORTH_SAYING = 0.01
+_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def savings(
     that calls of a function left for the backward pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
-    worth = [saving for saving in found if saving.saved >= _WORTH_SAYING * peak]
-    return sorted(worth, key=lambda saving: -saving.saved)
+    large = [saving for saving in found if saving.saved >= _LEAST_SHARE * peak]
+    return sorted(large, key=lambda saving: -saving.saved)
 
 
 def _replicated(held: Sequence[Held], mesh_of: Mapping[str, Mesh]) -> list[Saving]:

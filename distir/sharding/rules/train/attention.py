@@ -8,6 +8,7 @@ from math import prod
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Operation
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
@@ -20,7 +21,7 @@ from distir.dialects.train_ops.causal_attention import (
 )
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import Dims, RuleBuilder, train_rule
 
 
 class _Factors:
@@ -151,10 +152,10 @@ def _gradient_rule(op: FusedAttentionOp, f: _Factors, operands: list[Dims]) -> R
 def merge_attention(op: MergeAttentionOp) -> Rule:
     """Returns the rule of merging: batch, heads and queries are parallel."""
     builder = RuleBuilder(op)
-    batch, head, row = rows = builder.factors(shape(op.logsumexp))
-    size = shape(op.y)[-1]
+    batch, head, row = rows = builder.factors(shape_of(op.logsumexp))
+    size = shape_of(op.y)[-1]
     if op.is_packed:
-        inner = builder.factor(size // shape(op.logsumexp)[1], "replicate")
+        inner = builder.factor(size // shape_of(op.logsumexp)[1], "replicate")
         y: Dims = (batch, row, head + inner)
     else:
         y = (*rows, builder.factor(size, "replicate"))
@@ -180,7 +181,7 @@ def attention_of_part(context: LocalContext) -> Sequence[Operation]:
             ("q_num_heads", op.q, local.q, sizes.query_heads),
             ("kv_num_heads", op.k, local.k, sizes.key_heads),
         ):
-            mine = heads * shape(part)[-1] // shape(whole)[-1]
+            mine = heads * shape_of(part)[-1] // shape_of(whole)[-1]
             local.properties[name] = IntegerAttr(mine, i64)
     if op.blocks is not None:
         left = op.block_count * local.sizes.queries // op.sizes.queries

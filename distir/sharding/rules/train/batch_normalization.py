@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Operation
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,
@@ -17,7 +18,7 @@ from distir.dialects.train_ops.batch_normalization import (
 )
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 
 
 @train_rule("batch_norm_variance", "batch_norm_sums")
@@ -26,7 +27,7 @@ def sums(op: BatchNormVarianceOp | BatchNormSumsOp) -> Rule:
     The rule of statistics and their sums: they sum over batch and space; the number of
     elements is an attribute.
     """
-    builder, sizes = RuleBuilder(op), shape(op.x)
+    builder, sizes = RuleBuilder(op), shape_of(op.x)
     dims = builder.whole_along(sizes, (0, *range(2, len(sizes))), "reduction")
     values = (dims[1],)
     if isinstance(op, BatchNormVarianceOp):
@@ -41,7 +42,7 @@ def gradients(op: BatchNormGradOp) -> Rule:
     scale and bias are sums over batch and space.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.x))
+    dims = builder.factors(shape_of(op.x))
     values, summed = (dims[1],), (dims[0], *dims[2:])
     return builder.rule(
         [dims, dims, *[values] * 3],
@@ -58,7 +59,7 @@ def input_gradient(op: BatchNormInputGradOp) -> Rule:
     incoming gradient and its sums together.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.x))
+    dims = builder.factors(shape_of(op.x))
     values = (dims[1],)
     return builder.rule([dims, dims, *[values] * 5], [dims], linear=[(0, 5, 6)])
 
@@ -71,7 +72,7 @@ def of_parts(op: GhostBatchNormOp | GhostBatchNormGradOp) -> Rule:
     are sums over the groups.
     """
     builder = RuleBuilder(op)
-    batch, channels, *space = shape(op.x)
+    batch, channels, *space = shape_of(op.x)
     groups = op.groups.value.data
     group = builder.factor(groups)
     samples: Dim = group + builder.factor(batch // groups, "replicate")
@@ -97,6 +98,6 @@ def local_parts(context: LocalContext) -> Sequence[Operation]:
     assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)
     local = context.same_op()
     assert isinstance(local, GhostBatchNormOp | GhostBatchNormGradOp)
-    groups = op.groups.value.data * shape(local.x)[0] // shape(op.x)[0]
+    groups = op.groups.value.data * shape_of(local.x)[0] // shape_of(op.x)[0]
     local.groups = IntegerAttr(groups, i64)
     return [local]

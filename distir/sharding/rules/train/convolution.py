@@ -8,6 +8,7 @@ from math import prod
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Operation
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
     ConvGradInputOp,
@@ -17,7 +18,7 @@ from distir.dialects.train_ops.convolution import (
 )
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 
 
 @train_rule("conv_grad_input")
@@ -27,12 +28,12 @@ def convolution_input(op: ConvGradInputOp) -> Rule:
     `[group, c]` and `[group, m]`; output channels are summed. Space is never split.
     """
     builder = RuleBuilder(op)
-    batch_size, out_channels, *windows = shape(op.dy)
-    _, in_channels, *space = shape(op.dx)
+    batch_size, out_channels, *windows = shape_of(op.dy)
+    _, in_channels, *space = shape_of(op.dx)
     batch, group = builder.factor(batch_size), builder.factor(op.groups)
     target = builder.factor(out_channels // op.groups, "reduction")
     source = builder.factor(in_channels // op.groups)
-    kernel = shape(op.weight)[2:]
+    kernel = shape_of(op.weight)[2:]
     flops = builder.contraction_flops() * prod(windows) * prod(kernel)
     return builder.rule(
         [
@@ -52,13 +53,13 @@ def convolution_weight(op: ConvGradWeightOp) -> Rule:
     split batch leaves partial sums.
     """
     builder = RuleBuilder(op)
-    batch_size, in_channels, *space = shape(op.x)
-    _, out_channels, *windows = shape(op.dy)
+    batch_size, in_channels, *space = shape_of(op.x)
+    _, out_channels, *windows = shape_of(op.dy)
     batch = builder.factor(batch_size, "reduction")
     group = builder.factor(op.groups)
     target = builder.factor(out_channels // op.groups)
     source = builder.factor(in_channels // op.groups)
-    kernel = shape(op.dweight)[2:]
+    kernel = shape_of(op.dweight)[2:]
     flops = builder.contraction_flops() * prod(windows) * prod(kernel)
     return builder.rule(
         [
@@ -90,10 +91,10 @@ def pool(op: MaxPoolGradOp | AveragePoolGradOp) -> Rule:
     incoming gradient.
     """
     builder = RuleBuilder(op)
-    maps = builder.factors(shape(op.dx)[:2])
+    maps = builder.factors(shape_of(op.dx)[:2])
     operands = [
-        (*maps, *builder.factors(shape(value)[2:], "replicate"))
+        (*maps, *builder.factors(shape_of(value)[2:], "replicate"))
         for value in op.operands
     ]
-    result = (*maps, *((),) * (len(shape(op.dx)) - 2))
+    result = (*maps, *((),) * (len(shape_of(op.dx)) - 2))
     return builder.rule(operands, [result], linear=[(0,)])

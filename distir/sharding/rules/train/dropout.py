@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
 from distir.dialects.train_ops.splits import Split
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
@@ -22,7 +23,7 @@ def dropout(op: DropoutOp) -> Rule:
     tensor (that of one micro-batch) can be split again.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.x))
+    dims = builder.factors(shape_of(op.x))
     return builder.rule([dims, (), *(() for _ in op.coordinates)], [dims, dims])
 
 
@@ -33,7 +34,7 @@ def dropout_gradient(op: DropoutGradOp) -> Rule:
     as by dropout.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.dy))
+    dims = builder.factors(shape_of(op.dy))
     return builder.rule([dims, dims], [dims])
 
 
@@ -48,7 +49,7 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
     splits: list[Split] = list(op.parts)
     coordinates: list[SSAValue] = list(context.operands[2:])
     for dim, factors in enumerate(context.rule.operands[0]):
-        left = shape(op.x)[dim]
+        left = shape_of(op.x)[dim]
         for shard in (s for f in factors for s in context.assignment.get(f, ())):
             parts = context.mesh.size(shard.axis)
             run = left // parts if shard.run is None else shard.run

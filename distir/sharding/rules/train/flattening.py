@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.flattening import (
     FlattenOp,
     UnflattenOp,
@@ -18,7 +19,7 @@ from distir.dialects.train_ops.splits import Split
 from distir.program import made_with
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
-from distir.sharding.rules.builder import ANY, Dims, RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import ANY, Dims, RuleBuilder, train_rule
 
 
 @train_rule("flatten")
@@ -28,7 +29,7 @@ def flatten(op: FlattenOp) -> Rule:
     pass.
     """
     builder = RuleBuilder(op)
-    tensor, flat = _dims(builder, shape(op.tensor), op.parts)
+    tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
     return builder.rule([tensor], [flat], linear=[(0,)], monoids=ANY)
 
 
@@ -39,7 +40,7 @@ def unflatten(op: UnflattenOp) -> Rule:
     pass.
     """
     builder = RuleBuilder(op)
-    tensor, flat = _dims(builder, shape(op.tensor), op.parts)
+    tensor, flat = _dims(builder, shape_of(op.tensor), op.parts)
     return builder.rule([flat], [tensor], linear=[(0,)], monoids=ANY)
 
 

@@ -10,15 +10,11 @@ from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.sharding.local import LocalContext, local_form
-from distir.sharding.rule import Rule, shape_of
-from distir.sharding.rules.builder import (
-    RuleBuilder,
-    element_type,
-    shape,
-    train_rule,
-)
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 from distir.sharding.rules.indexing import locate
 from distir.sharding.rules.local_builder import LocalBuilder
 
@@ -30,10 +26,10 @@ def gather_gradient(op: GatherGradOp) -> Rule:
     leaves partial sums. Rows are split as those of `data` are.
     """
     builder = RuleBuilder(op)
-    sizes, axis = shape(op.ddata), op.dimension
+    sizes, axis = shape_of(op.ddata), op.dimension
     before, after = builder.factors(sizes[:axis]), builder.factors(sizes[axis + 1 :])
     rows = () if op.data is None else builder.factor(sizes[axis])
-    places = builder.factors(shape(op.indices), "reduction")
+    places = builder.factors(shape_of(op.indices), "reduction")
     data = (*before, rows, *after)
     rule = builder.rule(
         [(*before, *places, *after), places, data], [data], linear=[(0,)]
@@ -56,11 +52,11 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
     builder = LocalBuilder(context)
     dy, indices, *like = context.operands
     held, local = locate(builder, rows, indices)
-    depth = len(shape(indices))
-    trailing = len(shape(op.ddata)) - op.dimension - 1
+    depth = len(shape_of(indices))
+    trailing = len(shape_of(op.ddata)) - op.dimension - 1
     if trailing:
         axes = builder.shape_constant(range(depth, depth + trailing))
-        type_ = TensorType(i1, [*shape(indices), *[1] * trailing])
+        type_ = TensorType(i1, [*shape_of(indices), *[1] * trailing])
         held = builder.emit("Unsqueeze", [held, axes], type_)
     zero = builder.constant(np.zeros((), numpy_dtype(element_type(dy))))
     masked = builder.emit("Where", [held, dy, zero], dy.type)

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, i1, i64
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
@@ -18,7 +19,7 @@ from distir.dialects.train_ops.loss_steps import (
 )
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, element_type, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 from distir.sharding.rules.indexing import locate
 from distir.sharding.rules.local_builder import LocalBuilder
 
@@ -37,7 +38,7 @@ def per_label(op: LogitMaximumOp | ExponentialSumOp | LabelLogitOp) -> Rule:
     its classes.
     """
     builder = RuleBuilder(op)
-    *places, count = shape(op.logits)
+    *places, count = shape_of(op.logits)
     monoid = "max" if isinstance(op, LogitMaximumOp) else "sum"
     labels, classes = (
         builder.factors(places),
@@ -51,7 +52,7 @@ def per_label(op: LogitMaximumOp | ExponentialSumOp | LabelLogitOp) -> Rule:
 def cross_entropy_sum(op: CrossEntropySumOp) -> Rule:
     """The rule of the sum over labels, which leaves partial sums."""
     builder = RuleBuilder(op)
-    labels = builder.factors(shape(op.maximum), "reduction")
+    labels = builder.factors(shape_of(op.maximum), "reduction")
     return builder.rule([labels] * 4, [()])
 
 
@@ -62,7 +63,7 @@ def cross_entropy_part_gradient(op: CrossEntropyPartGradOp) -> Rule:
     Linear in the incoming gradient.
     """
     builder = RuleBuilder(op)
-    *places, count = shape(op.logits)
+    *places, count = shape_of(op.logits)
     labels, classes = builder.factors(places), builder.factor(count)
     logits = (*labels, classes)
     return builder.rule([(), logits, labels, labels, labels], [logits], linear=[(0,)])
@@ -78,7 +79,7 @@ def _local_labels(
     builder = LocalBuilder(context)
     _, local = locate(builder, classes, labels, from_end=False, elsewhere=ELSEWHERE)
     if ignored is not None:
-        sizes = shape(labels)
+        sizes = shape_of(labels)
         number = np.array(ignored, numpy_dtype(element_type(labels)))
         operands = [labels, builder.constant(number)]
         equal = builder.emit("Equal", operands, TensorType(i1, sizes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Operation
 
 from distir.dialects.dist import SCOPE, entries_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
@@ -15,7 +16,7 @@ from distir.dialects.train_ops.loss_steps import (
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.sharding.decompose import decomposition
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 
 
 @train_rule("cross_entropy")
@@ -25,7 +26,7 @@ def cross_entropy(op: CrossEntropyOp) -> Rule:
     classes.
     """
     builder = RuleBuilder(op)
-    *places, count = shape(op.logits)
+    *places, count = shape_of(op.logits)
     labels = builder.factors(places, "reduction")
     classes = builder.factor(count, "reduction")
     return builder.rule([(*labels, classes), labels], [()], decomposed=(classes,))
@@ -38,7 +39,7 @@ def cross_entropy_gradient(op: CrossEntropyGradOp) -> Rule:
     the incoming gradient.
     """
     builder = RuleBuilder(op)
-    *places, count = shape(op.logits)
+    *places, count = shape_of(op.logits)
     labels, classes = builder.factors(places), builder.factor(count)
     logits = (*labels, classes)
     return builder.rule(
@@ -66,7 +67,7 @@ def loss_in_steps(op: Operation) -> list[Operation]:
     chosen = LabelLogitOp(op.logits, op.labels)
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, op.labels),
-        classes=entries_of(op) or shape(op.logits)[-1],
+        classes=entries_of(op) or shape_of(op.logits)[-1],
         **op.properties,
     )
     return _scoped(op, [maximum, total, chosen, loss])

@@ -5,6 +5,7 @@ gradients.
 
 from __future__ import annotations
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
     LayerNormOp,
@@ -13,12 +14,12 @@ from distir.dialects.train_ops.normalization import (
     RmsNormOp,
 )
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import Dims, RuleBuilder, train_rule
 
 
 def _dims(builder: RuleBuilder, op: NormalizingOp) -> tuple[Dims, Dims, Dims]:
     """Returns the dimensions of `x`, of `scale` and of a statistic."""
-    sizes, axis = shape(op.x), op.dimension
+    sizes, axis = shape_of(op.x), op.dimension
     dims = builder.whole_along(sizes, range(axis, len(sizes)))
     return dims, dims[axis:], (*dims[:axis], *(() for _ in sizes[axis:]))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 
 
 @train_rule("sgd", "adam", "adamw")
@@ -14,7 +15,7 @@ def update(op: UpdateOp) -> Rule:
     other operands are scalars.
     """
     builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.operands[0]))
+    dims = builder.factors(shape_of(op.operands[0]))
     alike = len(op.tensors)
     scalars = [()] * (len(op.operands) - alike)
     return builder.rule([dims] * alike + scalars, [dims] * len(op.results))
@@ -24,4 +25,4 @@ def update(op: UpdateOp) -> Rule:
 def square_sum(op: SquareSumOp) -> Rule:
     """The rule of sums of squares: everything is summed over."""
     builder = RuleBuilder(op)
-    return builder.rule([builder.factors(shape(op.source), "reduction")], [()])
+    return builder.rule([builder.factors(shape_of(op.source), "reduction")], [()])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.recurrent import LstmGradOp, RecurrentGradOp
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import Dims, RuleBuilder, train_rule
 
 
 @train_rule("rnn_grad", "gru_grad", "lstm_grad")
@@ -18,7 +19,7 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
     """
     builder = RuleBuilder(op)
     batch_first = op.batch_first is not None
-    batch = builder.factor(shape(op.x)[0 if batch_first else 1])
+    batch = builder.factor(shape_of(op.x)[0 if batch_first else 1])
     sequence: Dims = (batch, (), ()) if batch_first else ((), batch, ())
     output: Dims = (batch, (), (), ()) if batch_first else ((), (), batch, ())
     weight: Dims = ((), (), ())
@@ -29,8 +30,10 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
     results = [*cells, sequence, weight, weight, bias, sequence]
     incoming = (*([1] if cells else []), before, before + 1)
     # The forward again, and two products for each of its products.
-    directions, rows, width = shape(op.w)
-    products = directions * prod(shape(op.x)[:2]) * rows * (width + shape(op.r)[2])
+    directions, rows, width = shape_of(op.w)
+    products = (
+        directions * prod(shape_of(op.x)[:2]) * rows * (width + shape_of(op.r)[2])
+    )
     return builder.rule(
         [*operands, sequence],
         results,

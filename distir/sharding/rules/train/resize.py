@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
 
 
 @train_rule("resize_grad")
@@ -16,10 +17,10 @@ def resize_gradient(op: ResizeGradOp) -> Rule:
     builder, resized = RuleBuilder(op), op.resized
     before = tuple(
         builder.factor(size, "replicate" if dim in resized else "parallel")
-        for dim, size in enumerate(shape(op.dy))
+        for dim, size in enumerate(shape_of(op.dy))
     )
     after = tuple(
         builder.factor(size, "replicate") if dim in resized else before[dim]
-        for dim, size in enumerate(shape(op.dx))
+        for dim, size in enumerate(shape_of(op.dx))
     )
     return builder.rule([before], [after], linear=[(0,)])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
+from distir.dialects.tensors import rank_of
 from distir.planning.annotations import requested_layout
 from distir.planning.batches import split_batch
 from distir.planning.layouts.argument_requests import ArgumentRequest
@@ -17,7 +18,6 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import rank_of
 
 
 def split_over_time(

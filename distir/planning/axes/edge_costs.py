@@ -14,17 +14,17 @@ import numpy as np
 from distir.dialects.dist import ConstrainOp
 from distir.planning.axes.alternatives import (
     Alternative,
+    Available,
     OpAlternative,
     Source,
     Take,
     ValueAlternative,
-    Ways,
 )
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.graph import Edge, Floats, Node, Port
 from distir.planning.unit_costs import PREFERENCE
-from distir.sharding.placement import WHOLE, Placement
+from distir.sharding.placement import REPLICATED, Placement
 
 
 class Taken(NamedTuple):
@@ -33,8 +33,8 @@ class Taken(NamedTuple):
 
     - `node`: the op's node; `info`: what the axis can do to the op; `operand`: the index of
       the operand;
-    - `place`: the position of this use among all uses of the value if some use cuts a part
-      out of it, else -1;
+    - `position`: that of this use among all uses of the value if some use cuts a part out of
+      it, else -1;
     - `is_first`: whether the value is a parameter and this is its first use;
     - `late`: whether the value's partial sums are to be reduced late;
     - `source`: what the value is computed from.
@@ -43,7 +43,7 @@ class Taken(NamedTuple):
     node: Node[OpAlternative]
     info: AxisOp
     operand: int
-    place: int
+    position: int
     is_first: bool
     late: bool
     source: Source
@@ -58,7 +58,7 @@ class Passed(NamedTuple):
     node: Node[ValueAlternative]
     info: AxisOp
     operand: int
-    place: int
+    position: int
     is_first: bool
 
 
@@ -100,17 +100,17 @@ class Leaving(NamedTuple):
     result: int
 
 
-Move = Taken | Passed | Kept | Returned | Replaced | Leaving
+ValueUse = Taken | Passed | Kept | Returned | Replaced | Leaving
 
 
-def ways_of(port: Port[Alternative]) -> list[Ways]:
+def availability_of(port: Port[Alternative]) -> list[Available]:
     """
     Returns the placements in which a value is available under each alternative of its node.
     """
-    return [s.ways(port.result) for s in port.node.strategies]
+    return [s.available(port.result) for s in port.node.strategies]
 
 
-class Moves:
+class EdgeCosts:
     """
     Computes the costs of edges, each once: a matrix with one row per alternative of the
     source and one column per alternative of the target.
@@ -122,7 +122,7 @@ class Moves:
         self.parts = policy.program.mesh.size(policy.program.axis)
         self._matrices: dict[Hashable, Floats | None] = {}
 
-    def cost(self, edge: Edge[Alternative, Move]) -> Floats | None:
+    def cost(self, edge: Edge[Alternative, ValueUse]) -> Floats | None:
         """
         Returns the costs of an edge for each pair of alternatives; None if all of them are
         zero.
@@ -140,7 +140,7 @@ class Moves:
             self._matrices[key] = matrix if matrix.any() else None
         return self._matrices[key]
 
-    def _cost(self, port: Port[Alternative], use: Move) -> Floats:
+    def _cost(self, port: Port[Alternative], use: ValueUse) -> Floats:
         match use:
             case Taken():
                 return self._taken(port, use)
@@ -149,7 +149,7 @@ class Moves:
             case Kept(node):
                 rows = [
                     [0.0 if s.placement == have else inf for s in node.strategies]
-                    for (have, *_) in ways_of(port)
+                    for (have, *_) in availability_of(port)
                 ]
             case Returned(node, info, result, uses):
                 rows = [
@@ -163,10 +163,10 @@ class Moves:
                         self.take(w, s.placement, Take.CUT, size, False, "activation")
                         for s in node.strategies
                     ]
-                    for w in ways_of(port)
+                    for w in availability_of(port)
                 ]
             case Leaving(_, info, index):
-                rows = [[self._left(info, index, w)] for w in ways_of(port)]
+                rows = [[self._left(info, index, w)] for w in availability_of(port)]
         return np.array(rows)
 
     def size(self, info: AxisOp, operand: int, source: Source) -> float:
@@ -184,21 +184,21 @@ class Moves:
         """
         return self.costs.move(have, want, size, self.parts)
 
-    def there(
-        self, port: Port[Alternative], place: int
-    ) -> list[tuple[Ways, Placement | None]]:
+    def availability(
+        self, port: Port[Alternative], position: int
+    ) -> list[tuple[Available, Placement | None]]:
         """
         For each alternative of a value's node, returns the placements in which the value is
-        available for its use at position `place`, and the part that this use has to cut out
-        of it, if any.
+        available for its use at this position, and the part that this use has to cut out of
+        it, if any.
         """
-        found: list[tuple[Ways, Placement | None]] = []
+        found: list[tuple[Available, Placement | None]] = []
         for s in port.node.strategies:
-            way = s.ways(port.result)
+            way = s.available(port.result)
             cut = s.cut if isinstance(s, ValueAlternative) else None
-            if cut is None or place < cut.use:
+            if cut is None or position < cut.use:
                 found.append((way, None))
-            elif place == cut.use:
+            elif position == cut.use:
                 found.append((way, cut.placement))
             else:
                 found.append(((*way, cut.placement), None))
@@ -211,7 +211,9 @@ class Moves:
         For each alternative, returns the placements in which a value may leave its function
         after `uses` uses in it, with the cost of each.
         """
-        return [self.leaving(info, result, way) for way, _ in self.there(port, uses)]
+        return [
+            self.leaving(info, result, way) for way, _ in self.availability(port, uses)
+        ]
 
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """
@@ -229,8 +231,10 @@ class Moves:
             splits = own.options[0].factor is not None
             column = own.operands[index], takes[index], splits
             where.append(columns.setdefault(column, len(columns)))
-        rows: dict[tuple[Ways, Placement | None], int] = {}
-        from_ = [rows.setdefault(w, len(rows)) for w in self.there(port, use.place)]
+        rows: dict[tuple[Available, Placement | None], int] = {}
+        from_ = [
+            rows.setdefault(w, len(rows)) for w in self.availability(port, use.position)
+        ]
         small = np.zeros((len(rows), len(columns)))
         for (have, part), a in rows.items():
             for (want, take, splits), b in columns.items():
@@ -257,7 +261,7 @@ class Moves:
         size = use.info.moved_bytes[use.operand]
         wanted = [s.placement for s in use.node.strategies]
         rows: list[list[float]] = []
-        for w, part in self.there(port, use.place):
+        for w, part in self.availability(port, use.position):
             assert part is None
             prices: dict[Placement, float] = {}
             if use.is_first:
@@ -265,23 +269,23 @@ class Moves:
                 rows.append([0.0 if q == w[0] else inf for q in wanted])
                 continue
             for p in w:
-                if p.kind == "whole":
-                    prices[WHOLE] = 0.0
+                if p.kind == "replicated":
+                    prices[REPLICATED] = 0.0
                 elif p.kind == "partial":
-                    price = self.move(p, WHOLE, size)
-                    prices[WHOLE] = min(prices.get(WHOLE, inf), price)
+                    price = self.move(p, REPLICATED, size)
+                    prices[REPLICATED] = min(prices.get(REPLICATED, inf), price)
                 else:
                     fitting = use.info.fitting(use.operand, p)
                     if fitting is not None:
                         prices[fitting] = 0.0
             if not prices:
-                prices[WHOLE] = min(self.move(p, WHOLE, size) for p in w)
+                prices[REPLICATED] = min(self.move(p, REPLICATED, size) for p in w)
             rows.append([prices.get(q, inf) for q in wanted])
         return np.array(rows)
 
     def take(
         self,
-        have: Ways,
+        have: Available,
         want: Placement,
         take: Take,
         size: float,
@@ -299,7 +303,7 @@ class Moves:
             if late and p.kind == "partial":
                 continue
             cuts = take is not Take.MOVED or source != "activation"
-            if p.kind == "whole" and want.kind == "split" and not cuts:
+            if p.kind == "replicated" and want.kind == "split" and not cuts:
                 continue
             if p.kind == "partial" and want.kind == "split" and take is Take.MOVED:
                 continue
@@ -307,35 +311,35 @@ class Moves:
         return best
 
     def leaving(
-        self, info: AxisOp, index: int, ways: Sequence[Placement]
+        self, info: AxisOp, index: int, available: Sequence[Placement]
     ) -> dict[Placement, float]:
         """
         Returns the placements in which a value may leave its function as a result, with the
         cost of each: whole if the value is available whole; else split in a way that fits
         the axes planned before; else partial, or whole at a cost.
         """
-        if WHOLE in ways:
-            return {WHOLE: 0.0}
-        fitting = [info.fitting(index, p) for p in ways if p.kind == "split"]
+        if REPLICATED in available:
+            return {REPLICATED: 0.0}
+        fitting = [info.fitting(index, p) for p in available if p.kind == "split"]
         found = {p: 0.0 for p in fitting if p is not None}
-        partial = [p for p in ways if p.kind == "partial"]
-        if not found and len(partial) == len(ways):
+        partial = [p for p in available if p.kind == "partial"]
+        if not found and len(partial) == len(available):
             found = dict.fromkeys(partial, 0.0)
         if not found:
             size = info.operand_bytes[index]
-            found[WHOLE] = min(self.move(p, WHOLE, size) for p in ways)
+            found[REPLICATED] = min(self.move(p, REPLICATED, size) for p in available)
         return found
 
-    def _left(self, info: AxisOp, index: int, ways: Ways) -> float:
+    def _left(self, info: AxisOp, index: int, available: Available) -> float:
         """
         Returns the cost of handing a result of the program to its caller if it is available
         in these placements.
         """
         size, best = info.operand_bytes[index], inf
-        for p, price in self.leaving(info, index, ways).items():
+        for p, price in self.leaving(info, index, available).items():
             if p.kind == "partial" or (
                 p.kind == "split" and self.policy.split_parameters
             ):
-                price = self.move(p, WHOLE, size)
+                price = self.move(p, REPLICATED, size)
             best = min(best, price)
         return best

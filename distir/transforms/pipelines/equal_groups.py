@@ -1,4 +1,9 @@
-"""Finds stages that do the same on other meshes and other values."""
+"""
+Finds groups of ops of a pipeline that do the same on other meshes and other values, so that
+one function serves them. The groups are of one program, and their ops are compared by the
+caller: `Structure.signature` numbers ops within a program, `distir.planning.grid.contents`
+across programs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from distir.transforms.pipelines.structure import Structure
 
 
 @dataclass(frozen=True)
-class Likeness:
+class GroupContent:
     """
     What a group of ops does. Groups have the same function, but for its mesh, if their
     `ops` are alike one by one and connected in the same way (`wiring`). `inputs` are the
@@ -24,20 +29,20 @@ class Likeness:
     inputs: tuple[SSAValue, ...]
 
 
-class Likenesses:
-    """The likenesses of the groups of a divided program, each computed once."""
+class GroupContents:
+    """The contents of the groups of a divided program, each computed once."""
 
     def __init__(self, structure: Structure):
         self._structure = structure
-        self._known: dict[StageOps, Likeness] = {}
+        self._known: dict[StageOps, GroupContent] = {}
 
-    def of(self, group: StageOps) -> Likeness:
+    def of(self, group: StageOps) -> GroupContent:
         """Returns what a group of ops does, and on which inputs."""
         if group not in self._known:
             self._known[group] = self._find(group)
         return self._known[group]
 
-    def _find(self, group: StageOps) -> Likeness:
+    def _find(self, group: StageOps) -> GroupContent:
         own, found = set(group.ops), list[Operation]()
         numbers: dict[SSAValue, int] = {}
         inputs: list[SSAValue] = []
@@ -68,4 +73,4 @@ class Likenesses:
             add(op.operands, op)
         outputs = (group.kept, group.accumulated)
         wiring += [tuple([numbers[v] for v in values]) for values in outputs]
-        return Likeness(tuple(found), tuple(wiring), tuple(inputs))
+        return GroupContent(tuple(found), tuple(wiring), tuple(inputs))

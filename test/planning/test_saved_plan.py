@@ -13,12 +13,12 @@ from support.command_line import TWO_LAYERS
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
-from distir.planning.found_plan import FoundPlan
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs
 from distir.planning.requests import Requests
+from distir.planning.saved_plan import SavedPlan
 from distir.text import ProgramParser, new_context
 
 PLANS: tuple[Plan, ...] = (
@@ -31,18 +31,18 @@ def program(text: str = TWO_LAYERS) -> Any:
     return ProgramParser(new_context(), text).parse_module()
 
 
-def found(plan: Plan, *shard: str) -> FoundPlan:
+def found(plan: Plan, *shard: str) -> SavedPlan:
     programs = Programs.of([program()], load_cluster("dgx2"), (), Requests(shard))
     search = PlanSearch(programs)
     search.results[plan] = Evaluator(programs).evaluate(plan)
-    return FoundPlan.of(search, lambda: "there is no other")
+    return SavedPlan.of(search, lambda: "there is no other")
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_what_is_read_is_what_was_saved(plan: Plan, tmp_path: Path) -> None:
     made = found(plan, "l0.weight:1=t")
     made.save(tmp_path / "plan.json")
-    read = FoundPlan.load(tmp_path / "plan.json")
+    read = SavedPlan.load(tmp_path / "plan.json")
     assert read == made
     assert read.explain() == "there is no other"
     assert read.devices == 4
@@ -59,7 +59,7 @@ def test_copies_remain_separate(tmp_path: Path) -> None:
     assert layouts is not None and not layouts.separate
     result = replace(made.result, layouts=replace(layouts, separate=True))
     replace(made, result=result).save(tmp_path / "plan.json")
-    read = FoundPlan.load(tmp_path / "plan.json").result.layouts
+    read = SavedPlan.load(tmp_path / "plan.json").result.layouts
     assert read is not None and read.separate
 
 
@@ -98,7 +98,7 @@ def test_damaged_files(key: str, value: Any, told: str, tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {key: value}))
     with pytest.raises(DistIRError, match=told):
-        FoundPlan.load(path)
+        SavedPlan.load(path)
 
 
 def test_files_that_are_no_plans(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_files_that_are_no_plans(tmp_path: Path) -> None:
     for text, told in (("{", "not JSON"), ("[1]", "holds no plan"), ("{}", "no plan")):
         path.write_text(text)
         with pytest.raises(DistIRError, match=told):
-            FoundPlan.load(path)
+            SavedPlan.load(path)
     with pytest.raises(DistIRError, match="cannot read"):
-        FoundPlan.load(tmp_path / "nowhere.json")
+        SavedPlan.load(tmp_path / "nowhere.json")
     with pytest.raises(DistIRError, match="cannot write"):
         found(PLANS[0]).save(tmp_path / "no" / "folder.json")

@@ -45,7 +45,7 @@ def _nothing() -> str:
 
 
 @dataclass(frozen=True)
-class FoundPlan:
+class SavedPlan:
     """
     The best way to distribute a model that `distir.search` found, and what the simulator
     says of it. Users know this class as `distir.Plan`.
@@ -73,7 +73,7 @@ class FoundPlan:
         return {**vars(self), "reason": _nothing}
 
     @staticmethod
-    def of(search: PlanSearch, reason: Callable[[], str]) -> FoundPlan:
+    def of(search: PlanSearch, reason: Callable[[], str]) -> SavedPlan:
         """Returns the best plan of a search that has found one."""
         best = search.best
         assert best is not None
@@ -84,7 +84,7 @@ class FoundPlan:
         text = str(cluster)
         if isinstance(best.plan, LayoutPlan) and best.layouts is not None:
             SearchedLayouts(programs.requests).annotate(module, best.plan, best.layouts)
-        return FoundPlan(
+        return SavedPlan(
             best,
             text,
             tuple(profile.name for profile in programs.profiles),
@@ -164,7 +164,7 @@ class FoundPlan:
             raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
     @staticmethod
-    def load(path: str | Path) -> FoundPlan:
+    def load(path: str | Path) -> SavedPlan:
         """
         Reads the plan that `save` wrote to a file. Raises DistIRError for another file.
         """
@@ -251,7 +251,7 @@ class FoundPlan:
         verify_distribution(module)
 
 
-def _from_json(data: Mapping[str, Any]) -> FoundPlan:
+def _from_json(data: Mapping[str, Any]) -> SavedPlan:
     result, layouts = from_json(data["result"]), data["layouts"]
     if not isinstance(result, Simulated):
         raise ValueError(f"{result.plan} is not possible")
@@ -268,7 +268,7 @@ def _from_json(data: Mapping[str, Any]) -> FoundPlan:
         raise ValueError("there are no layouts")
     explanation = str(data["explanation"])
     cluster_of_text(data["cluster"])
-    return FoundPlan(
+    return SavedPlan(
         result,
         data["cluster"],
         tuple(map(str, data["profiles"])),

@@ -1,0 +1,37 @@
+"""
+Shapes and element types of tensors. Shapes are those of types: global ones where types have
+layouts, with -1 for a size that is not known.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, SSAValue
+
+
+def rank_of(type_: Attribute) -> int:
+    """Returns the number of dimensions; 0 for anything that is not a ranked tensor."""
+    return type_.get_num_dims() if isinstance(type_, TensorType) else 0
+
+
+def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
+    """
+    Returns the shape of a type, or of a value of that type; () for anything that is not a
+    ranked tensor, and for an operand that is omitted.
+    """
+    type_ = tensor.type if isinstance(tensor, SSAValue) else tensor
+    return type_.get_shape() if isinstance(type_, TensorType) else ()
+
+
+def known_shape(value: SSAValue) -> tuple[int, ...] | None:
+    """Returns the shape of a value; None unless every dimension is known."""
+    type_ = value.type
+    if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
+        return None
+    return type_.get_shape()
+
+
+def element_type(value: SSAValue) -> Attribute:
+    """Returns the element type of a tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type.element_type

@@ -1,0 +1,290 @@
+"""
+Mixtures of experts: which row of which expert each token becomes, the way of tokens to these
+rows and back, and products of each row with the matrix of its own expert.
+
+Rows are the dimensions `[shards, groups, places]` of a tensor: experts are dealt out to
+shards, equally many neighbours to each, and the tokens of a group have a fixed number of
+places in each shard. Devices that split the shards have experts of their own; a place that
+nobody takes costs memory and no products. One shard, and groups of one token with as many
+places as it chooses experts, waste none and drop no token.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType, UnitAttr
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.train_ops.base import I64, TrainOp, Types, like
+from distir.dialects.train_ops.checks import (
+    check_element_type,
+    check_float,
+    check_integers,
+    check_shape,
+    element_type,
+    shape_of,
+)
+
+
+def rows_of(value: SSAValue) -> tuple[int, int, int]:
+    """Returns the shards, groups and places of a tensor of rows."""
+    shards, groups, places = shape_of(value)[:3]
+    return shards, groups, places
+
+
+def _check_rank(op: TrainOp, name: str, value: SSAValue, rank: int) -> None:
+    """Raises VerifyException unless a tensor has that many dimensions."""
+    if len(shape_of(value)) != rank:
+        raise VerifyException(
+            f"{op.name}: {name} has {len(shape_of(value))} dimensions, expected {rank}"
+        )
+
+
+def _check_experts(op: TrainOp, experts: int, shards: int) -> None:
+    """Raises VerifyException unless experts can be dealt out to shards."""
+    if shards < 1 or experts % shards:
+        raise VerifyException(
+            f"{op.name}: {experts} experts cannot be dealt out to {shards} shards equally"
+        )
+
+
+@irdl_op_definition
+class ExpertPlacesOp(TrainOp):
+    """
+    Gives every choice of a token a row. `ids` `[groups, tokens, choices]` are numbers of
+    experts, from 0 to `experts` - 1. Of each group an expert takes the first `capacity`
+    choices: all first choices come before second ones, then tokens in their order. Those
+    that it takes get the places of its shard in the order of experts.
+
+    - `slots` `[groups, tokens, choices]`: the number of the shard times the number of places,
+      plus the place; -1 for a choice that is dropped;
+    - `rows` `[shards, groups, places]`: which of its shard's experts a row belongs to; -1 for
+      a place that is empty.
+    """
+
+    name = "train.expert_places"
+
+    ids = operand_def(TensorType)
+    experts = prop_def(I64)
+    capacity = prop_def(I64)
+    slots = result_def(TensorType)
+    rows = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"slots": like("ids")}
+
+    def verify_(self) -> None:
+        check_integers(self, "ids", self.ids)
+        _check_rank(self, "ids", self.ids, 3)
+        _check_rank(self, "rows", self.rows, 3)
+        check_element_type(self, "rows", self.rows, element_type(self.ids))
+        shards, groups, _ = rows_of(self.rows)
+        _check_experts(self, self.experts.value.data, shards)
+        if groups != shape_of(self.ids)[0]:
+            raise VerifyException(
+                f"{self.name}: rows are of {groups} groups, ids of {shape_of(self.ids)[0]}"
+            )
+        super().verify_()
+
+
+@irdl_op_definition
+class DispatchOp(TrainOp):
+    """
+    Copies each token to the rows of its choices, times its weight if there are `weights`;
+    rows that are empty are zero. `x` is `[groups, tokens, width]`, `weights` are `[groups,
+    tokens, choices]`, `result` is `[shards, groups, places, width]`; `slots` and `rows` are
+    those of `train.expert_places`.
+    """
+
+    name = "train.dispatch"
+
+    x = operand_def(TensorType)
+    slots = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    weights = opt_operand_def(TensorType)
+    result = result_def(TensorType)
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        check_integers(self, "slots", self.slots)
+        _check_rank(self, "x", self.x, 3)
+        _check_rank(self, "result", self.result, 4)
+        shards, _, places = rows_of(self.result)
+        groups, tokens, width = shape_of(self.x)
+        _check_slots(self, self.result, groups, tokens)
+        expected = (shards, groups, places, width)
+        check_shape(self, "result", self.result, expected)
+        check_element_type(self, "result", self.result, element_type(self.x))
+        if self.weights is not None:
+            _check_weights(self, self.weights, self.x)
+
+
+@irdl_op_definition
+class CombineOp(TrainOp):
+    """
+    Adds up, for each token, the rows of its choices, each times its weight if there are
+    `weights`; choices that were dropped add nothing. `x` is `[shards, groups, places,
+    width]`, `result` is `[groups, tokens, width]`. It is the transpose of `train.dispatch`,
+    whose operands it has; the values of `rows` are not used.
+    """
+
+    name = "train.combine"
+
+    x = operand_def(TensorType)
+    slots = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    weights = opt_operand_def(TensorType)
+    result = result_def(TensorType)
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        check_integers(self, "slots", self.slots)
+        _check_rank(self, "x", self.x, 4)
+        _check_rank(self, "slots", self.slots, 3)
+        _, groups, _, width = shape_of(self.x)
+        tokens = shape_of(self.slots)[1]
+        _check_slots(self, self.x, groups, tokens)
+        check_shape(self, "result", self.result, (groups, tokens, width))
+        check_element_type(self, "result", self.result, element_type(self.x))
+        if self.weights is not None:
+            _check_weights(self, self.weights, self.x)
+
+
+def _check_slots(
+    op: DispatchOp | CombineOp, values: SSAValue, groups: int, tokens: int
+) -> None:
+    check_shape(op, "slots", op.slots, (groups, tokens, -1))
+    check_integers(op, "rows", op.rows)
+    check_shape(op, "rows", op.rows, rows_of(values))
+
+
+def _check_weights(
+    op: DispatchOp | CombineOp, weights: SSAValue, values: SSAValue
+) -> None:
+    check_shape(op, "weights", weights, shape_of(op.slots))
+    check_element_type(op, "weights", weights, element_type(values))
+
+
+@irdl_op_definition
+class CombineWeightsGradOp(TrainOp):
+    """
+    The gradient of `train.combine` with respect to its weights: for each choice the product
+    of its row `x` `[shards, groups, places, width]` with the token's gradient `dy`
+    `[groups, tokens, width]`; 0 for choices that were dropped.
+    """
+
+    name = "train.combine_weights_grad"
+
+    x = operand_def(TensorType)
+    slots = operand_def(TensorType)
+    dy = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        check_integers(self, "slots", self.slots)
+        _check_rank(self, "x", self.x, 4)
+        _check_rank(self, "slots", self.slots, 3)
+        _, groups, _, width = shape_of(self.x)
+        _, tokens, choices = shape_of(self.slots)
+        check_shape(self, "slots", self.slots, (groups, tokens, choices))
+        check_shape(self, "dy", self.dy, (groups, tokens, width))
+        check_element_type(self, "dy", self.dy, element_type(self.x))
+        check_shape(self, "result", self.result, (groups, tokens, choices))
+        check_element_type(self, "result", self.result, element_type(self.x))
+
+
+class GroupedOp(TrainOp):
+    """
+    Base of products of rows with the matrices of their experts.
+
+    - `rows`: which of its shard's experts each row belongs to; -1 for rows that are empty;
+    - `transposed`: matrices are `[output, input]` instead of `[input, output]`;
+    - `taken`: how many rows of a group, in all shards, are not empty; all if it is absent.
+      It says how much work there is, not what is computed.
+    """
+
+    rows = operand_def(TensorType)
+    transposed = opt_prop_def(UnitAttr)
+    taken = opt_prop_def(I64)
+
+    def taken_of(self, shards: int, places: int) -> int:
+        """Returns how many rows of a group are not empty, of so many shards and places."""
+        count = shards * places
+        return count if self.taken is None else min(count, self.taken.value.data)
+
+    def _check_matrices(
+        self, matrices: SSAValue, x: SSAValue, y: SSAValue, names: tuple[str, str]
+    ) -> None:
+        """
+        Raises VerifyException unless there is a matrix from the width of `x` to that of `y`
+        for each expert.
+        """
+        check_float(self, names[0], x)
+        check_integers(self, "rows", self.rows)
+        _check_rank(self, names[0], x, 4)
+        _check_rank(self, names[1], y, 4)
+        check_shape(self, "rows", self.rows, rows_of(x))
+        check_shape(self, names[1], y, (*rows_of(x), -1))
+        widths = shape_of(x)[3], shape_of(y)[3]
+        expected = widths[::-1] if self.transposed is not None else widths
+        check_shape(self, "matrices", matrices, (-1, *expected))
+        _check_experts(self, shape_of(matrices)[0], rows_of(x)[0])
+        for name, value in zip((names[1], "matrices"), (y, matrices), strict=True):
+            check_element_type(self, name, value, element_type(x))
+
+
+@irdl_op_definition
+class GroupedProductOp(GroupedOp):
+    """
+    Multiplies each row with the matrix of its expert: `x` is `[shards, groups, places,
+    input]`, `matrices` are `[experts, input, output]`, the result is `[shards, groups,
+    places, output]`. Rows that are empty become zero.
+    """
+
+    name = "train.grouped_product"
+
+    x = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    matrices = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    def verify_(self) -> None:
+        self._check_matrices(self.matrices, self.x, self.result, ("x", "result"))
+
+
+@irdl_op_definition
+class GroupedProductGradOp(GroupedOp):
+    """
+    The gradient of `train.grouped_product` with respect to the matrices: for each expert the
+    sum, over its rows, of the outer products of `x` and `dy`.
+    """
+
+    name = "train.grouped_product_grad"
+
+    x = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    dy = operand_def(TensorType)
+    matrices = result_def(TensorType)
+
+    def verify_(self) -> None:
+        self._check_matrices(self.matrices, self.x, self.dy, ("x", "dy"))
+
+
+OPS = [
+    ExpertPlacesOp,
+    DispatchOp,
+    CombineOp,
+    CombineWeightsGradOp,
+    GroupedProductOp,
+    GroupedProductGradOp,
+]

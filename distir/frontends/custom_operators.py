@@ -1,0 +1,62 @@
+"""
+Operators of ONNX models that are not in the standard, as ops of other packages.
+
+A package says how a node of its own domain is read:
+
+```python
+@custom_operator("com.example::Similarity")
+def read_similarity(operands: Sequence[SSAValue | None], attributes: Mapping[str, Any]):
+    x, y = operands
+    ...
+    return SimilarityOp.create(operands=[x, y], result_types=[TensorType(...)])
+```
+
+It is given the values of the node's inputs (None for one that is left out) and the
+attributes by name, as Python and NumPy values, and returns one op, whose results stand for the
+node's outputs and have static shapes. It raises ValueError where the node is not as it should
+be. docs/extending.md has an example from the model to the running program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from xdsl.ir import Operation, SSAValue
+from xdsl.universe import Universe
+
+from distir.registries import Registry
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+CustomImport = Callable[[Sequence[SSAValue | None], Mapping[str, Any]], Operation]
+"""Makes the op of a node; see this module's documentation."""
+
+custom_operator: Registry[CustomImport] = Registry(__name__)
+"""The operators that other packages read, by `DOMAIN::OPERATOR`."""
+
+
+def custom_import(node: NodeProto) -> CustomImport | None:
+    """
+    Returns what reads a node; None for operators of the standard, and for those that no
+    installed package reads.
+    """
+    from distir.dialects.onnx_versions import DOMAIN_VERSIONS
+    from distir.frontends.onnx_names import domain_of
+
+    if domain_of(node) in DOMAIN_VERSIONS:
+        return None
+    _load_packages()
+    return custom_operator.get(f"{node.domain}::{node.op_type}")
+
+
+@cache
+def _load_packages() -> None:
+    """
+    Loads the dialects of all installed packages, which register how their operators are
+    read.
+    """
+    for dialect in Universe.get_multiverse().all_dialects.values():
+        dialect()

@@ -1,0 +1,113 @@
+"""
+Clusters from a few numbers: what a device of a built-in cluster is, how many of them a node
+has, and what connects them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+
+from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
+from distir.errors import DistIRError
+from distir.hardware import cluster_names, load_cluster
+
+NIC_LATENCY = 1e-5
+"""Seconds that a message between nodes takes beside its bytes: a round estimate."""
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """
+    What a person knows about a cluster of equal nodes.
+
+    Attributes:
+        name: The name of the cluster, an identifier.
+        kind: The kind of its devices, one of `device_kinds()`.
+        nodes: The number of nodes.
+        devices_per_node: The number of devices of a node.
+        nic: What one network adapter sends, bytes/s in each direction; None if a single node
+            has none.
+        nics_per_node: The number of network adapters of a node; None for one per device.
+            Where there are fewer, the devices of a node share them.
+        link: What a device sends to the others of its node, bytes/s in each direction; None
+            for what a device of this kind has in the built-in cluster.
+        memory: The usable bytes of a device; None for what the kind has.
+    """
+
+    name: str
+    kind: str
+    nodes: int
+    devices_per_node: int
+    nic: float | None = None
+    nics_per_node: int | None = None
+    link: float | None = None
+    memory: int | None = None
+
+    def build(self) -> ClusterOp:
+        """
+        Returns the cluster. Raises DistIRError if there is no such kind of device, if the
+        nodes have no network, or if the adapters do not divide among the devices.
+        """
+        size = self.nodes * self.devices_per_node
+        if size > MOST_DEVICES:
+            raise DistIRError(
+                f"a cluster cannot have {size} devices; at most {MOST_DEVICES} are possible"
+            )
+        kinds = device_kinds()
+        if self.kind not in kinds:
+            raise DistIRError(
+                f"there is no kind of device {self.kind!r}; choose from "
+                f"{', '.join(kinds)}, or describe the device in a file (docs/clusters.md)"
+            )
+        original = kinds[self.kind]
+        kind = _with_devices(original.kinds[0], size, self.memory)
+        return ClusterOp(self.name, [kind], self._links(original.links[0], size))
+
+    def _links(self, original: LinkOp, size: int) -> list[LinkOp]:
+        """Returns the levels of links, innermost first, given that of the kind's node."""
+        node = self.devices_per_node
+        rate = original.bandwidth.value.data if self.link is None else self.link
+        latency = original.latency.value.data
+        inner = LinkOp(original.sym_name.data, node, bandwidth=rate, latency=latency)
+        if self.nic is None:
+            if self.nodes > 1:
+                raise DistIRError(
+                    f"{self.nodes} nodes are connected by network adapters; say what one "
+                    f"sends, such as --nic 200Gb/s"
+                )
+            return [inner]
+        adapters = node if self.nics_per_node is None else self.nics_per_node
+        if adapters > node and adapters % node:
+            raise DistIRError(
+                f"{adapters} network adapters cannot be dealt out to the {node} devices of a "
+                f"node evenly"
+            )
+        # One device drives all of its own adapters; one that shares them, a single one.
+        own = max(1, adapters // node) * self.nic
+        shared = adapters * self.nic if adapters < node else None
+        network = LinkOp(
+            "network", size, bandwidth=own, latency=NIC_LATENCY, block_bandwidth=shared
+        )
+        return [inner, network]
+
+
+def device_kinds() -> dict[str, ClusterOp]:
+    """
+    Returns the kinds of devices of the built-in clusters, by name, each with the first
+    cluster, in order of name, that has it.
+    """
+    found: dict[str, ClusterOp] = {}
+    for name in cluster_names():
+        cluster = load_cluster(name)
+        found.setdefault(cluster.kinds[0].sym_name.data, cluster)
+    return dict(sorted(found.items()))
+
+
+def _with_devices(kind: KindOp, size: int, memory: int | None) -> KindOp:
+    copy = kind.clone()
+    copy.devices = type(kind.devices)(tuple(range(size)))
+    if memory is not None:
+        copy.memory = IntegerAttr(memory, i64)
+    return copy

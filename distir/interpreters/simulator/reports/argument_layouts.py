@@ -1,0 +1,146 @@
+"""Reports how the arguments of a program are split, and how large each device's part is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Attribute
+
+from distir.dialects.dist import layout_of
+from distir.dialects.onnx_values import bytes_per_element
+from distir.interpreters.simulator.engine.scopes import pattern
+from distir.program import (
+    argument_names,
+    argument_roles,
+    entry_function,
+    parameters_of_states,
+)
+from distir.sharding.layout import local_shape
+from distir.sharding.mesh import Mesh, meshes
+
+
+@dataclass(frozen=True)
+class ArgumentLayout:
+    """
+    Arguments of a program that are split alike.
+
+    Attributes:
+        name: One name for all of them, with `*` for the number of a layer and for the kind
+            of a state.
+        names: What each of them is called.
+        role: `parameter`, `state`, `input`, ...
+        element_type: The type of their elements, such as `f32`.
+        shape: The shape of the whole tensor.
+        split: For each dimension the mesh axes that split it, major to minor.
+        partial: The mesh axes over which devices hold terms of a sum.
+        local_shape: The shape of what one device holds.
+        local_bytes: The bytes of what one device holds of one of them.
+        meshes: The meshes that they are on, `()` in a sequential program.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    role: str
+    element_type: str
+    shape: tuple[int, ...]
+    split: tuple[tuple[str, ...], ...]
+    partial: tuple[str, ...]
+    local_shape: tuple[int, ...]
+    local_bytes: int
+    meshes: tuple[str, ...]
+
+    @property
+    def split_text(self) -> str:
+        """The split as text: `-` for a whole dimension, `d,t` for one split twice."""
+        if not any(self.split) and not self.partial:
+            return "whole"
+        dims = " x ".join(",".join(axes) or "-" for axes in self.split)
+        return dims + (f" +{','.join(self.partial)}" if self.partial else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the entry as JSON data."""
+        return {
+            "name": self.name,
+            "names": list(self.names),
+            "role": self.role,
+            "element_type": self.element_type,
+            "shape": list(self.shape),
+            "split": [list(axes) for axes in self.split],
+            "partial": list(self.partial),
+            "local_shape": list(self.local_shape),
+            "local_bytes": self.local_bytes,
+            "meshes": list(self.meshes),
+        }
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Returns a shape as text, `scalar` without dimensions."""
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def argument_layouts(module: ModuleOp, by_layer: bool = False) -> list[ArgumentLayout]:
+    """
+    Returns the layouts of the arguments of a program, in their order. Layers that are split
+    alike are one entry, unless they are to be told apart (`by_layer`), and so are the states
+    of a parameter. Raises DistIRError.
+    """
+    function, known = entry_function(module), meshes(module)
+    names, roles = argument_names(function), argument_roles(function)
+    parameters = parameters_of_states(function)
+    found: dict[tuple[object, ...], list[ArgumentLayout]] = {}
+    for i, argument in enumerate(function.body.block.args):
+        entry = _argument_layout(names[i], roles[i], argument.type, known)
+        if entry is None:
+            continue
+        owner = names[parameters[i]] if i in parameters else names[i]
+        of_layers = owner if by_layer else pattern(owner)
+        key = (of_layers, entry.role, entry.element_type, entry.shape, entry.split)
+        found.setdefault((*key, entry.partial), []).append(entry)
+    return [_merged(str(of_layers), of) for (of_layers, *_), of in found.items()]
+
+
+def _argument_layout(
+    name: str, role: str, type_: Attribute, known: dict[str, Mesh]
+) -> ArgumentLayout | None:
+    """Returns the entry of one argument; None if it is no tensor of a known shape."""
+    if not isinstance(type_, TensorType):
+        return None
+    shape = type_.get_shape()
+    if any(size < 0 for size in shape):
+        return None
+    layout = layout_of(type_)
+    split: tuple[tuple[str, ...], ...] = ((),) * len(shape)
+    local = shape
+    if layout is not None:
+        dims = layout.full_dims(len(shape))
+        split = tuple(tuple(shard.axis for shard in dim) for dim in dims)
+        local = local_shape(shape, layout, known[layout.mesh])
+    element = type_.element_type
+    return ArgumentLayout(
+        name,
+        (name,),
+        role,
+        str(element),
+        shape,
+        split,
+        () if layout is None else layout.partial_axes,
+        local,
+        round(prod(local) * bytes_per_element(element)),
+        () if layout is None else (layout.mesh,),
+    )
+
+
+def _merged(owner: str, entries: Sequence[ArgumentLayout]) -> ArgumentLayout:
+    """Returns one entry for several that are alike, of arguments or parameters `owner`."""
+    first = entries[0]
+    if len(entries) == 1:
+        return first
+    kinds = {pattern(entry.name) for entry in entries}
+    names = tuple(entry.name for entry in entries)
+    on = tuple(dict.fromkeys(mesh for entry in entries for mesh in entry.meshes))
+    one = f"{owner}.*" if len(kinds) > 1 else pattern(first.name)
+    return replace(first, name=one, names=names, meshes=on)

@@ -1,0 +1,123 @@
+"""Reports what devices send in a step: by module, collective and mesh axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.dialects.collective import CollectiveOp
+from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.following import Follower
+from distir.interpreters.simulator.engine.machine import Execution
+from distir.interpreters.simulator.engine.run import DeviceGroup
+from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
+from distir.interpreters.simulator.reports.group_rows import GroupRows
+from distir.interpreters.simulator.simulation import Simulation
+
+
+@dataclass
+class Sent:
+    """
+    What one device sends in a step with the collectives, or sends between stages, of a
+    module: `times` messages with `size` bytes in all. It is the device that sends the most
+    of them.
+
+    Attributes:
+        scope: The module, with `*` for the number of its layer where layers are not told
+            apart.
+        op: The name of the op.
+        axes: The mesh axes over which a collective communicates.
+        times: The number of messages.
+        size: The bytes that the device sends.
+    """
+
+    scope: str
+    op: str
+    axes: tuple[str, ...]
+    times: int = 0
+    size: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the entry as JSON data."""
+        return {
+            "scope": self.scope,
+            "op": self.op,
+            "axes": list(self.axes),
+            "times": self.times,
+            "bytes": self.size,
+        }
+
+
+Key = tuple[str, str, tuple[str, ...]]
+"""Module, op and axes."""
+
+
+class CommunicationRecorder(Follower):
+    """Follows one device of each of some groups, and adds up what it sends."""
+
+    def __init__(self, groups: Sequence[DeviceGroup], by_layer: bool = False):
+        self._rows = GroupRows(groups)
+        self._by_layer = by_layer
+        self._scope = ScopeCache()
+        self._keys: dict[tuple[CompiledOp, str], Key] = {}
+        self._sent: list[dict[Key, Sent]] = [{} for _ in groups]
+
+    def ran(self, execution: Execution) -> None:
+        step, path, positions, _, _ = execution
+        if not step.transfers:
+            return
+        rows = self._rows.among(positions)
+        if not rows:
+            return
+        sizes = _sizes(step, np.asarray(positions))
+        key = self._key(step, self._scope(step.op, path))
+        for row, offset in rows:
+            sent = self._sent[row].get(key)
+            if sent is None:
+                sent = self._sent[row][key] = Sent(*key)
+            sent.times += 1
+            sent.size += float(sizes[offset])
+
+    def _key(self, step: CompiledOp, scope: str) -> Key:
+        key = self._keys.get((step, scope))
+        if key is None:
+            op = step.op
+            axes = op.axis_names if isinstance(op, CollectiveOp) else ()
+            name = scope if self._by_layer else pattern(scope)
+            key = self._keys[step, scope] = name, op.name, axes
+        return key
+
+    def report(self) -> list[Sent]:
+        """
+        Returns what is sent, once the program has been executed: the modules in the order
+        in which they first communicate.
+        """
+        most: dict[Key, Sent] = {}
+        for of_group in self._sent:
+            for key, sent in of_group.items():
+                if key not in most or most[key].size < sent.size:
+                    most[key] = sent
+        return list(most.values())
+
+
+def _sizes(step: CompiledOp, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    """Returns what each of the positions sends in the transfer that they take part in."""
+    for transfer in step.transfers:
+        if np.array_equal(transfer.positions.ravel(), positions):
+            return transfer.sent.ravel()
+    return np.zeros(len(positions))
+
+
+def communication_of(simulation: Simulation, by_layer: bool = False) -> list[Sent]:
+    """
+    Executes a simulated program once more and returns what its devices send. Layers that
+    send the same kinds of messages are one entry, unless they are to be told apart
+    (`by_layer`).
+    """
+    recorder = CommunicationRecorder(simulation.groups, by_layer)
+    simulation.run.follow(recorder)
+    return recorder.report()

@@ -1,0 +1,101 @@
+"""`distir cluster`: writes the description of a cluster from a few numbers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from distir.tools.arguments import number_of_bytes, positive_integer, rate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kind",
+        required=True,
+        metavar="KIND",
+        help="the kind of device: A100, H100, H200, V100, V100S or core",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="the number of nodes (default 1)",
+    )
+    parser.add_argument(
+        "--devices-per-node",
+        type=positive_integer,
+        default=8,
+        metavar="N",
+        help="the number of devices of a node (default 8)",
+    )
+    parser.add_argument(
+        "--nic",
+        type=rate,
+        metavar="RATE",
+        help="what one network adapter sends in each direction, such as 200Gb/s or 25GB/s; "
+        "needed for more than one node",
+    )
+    parser.add_argument(
+        "--nics-per-node",
+        type=positive_integer,
+        metavar="N",
+        help="network adapters of a node; fewer than devices are shared (default: one per "
+        "device)",
+    )
+    parser.add_argument(
+        "--link",
+        type=rate,
+        metavar="RATE",
+        help="what a device sends in each direction to the others of its node (default: as "
+        "in the built-in cluster of these devices)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=number_of_bytes,
+        metavar="BYTES",
+        help="usable memory of a device, such as 40GB (default: that of the kind)",
+    )
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="the cluster's name (default: as the file is called)",
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="my.mlir"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import re
+
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.errors import DistIRError
+    from distir.hardware.description import ClusterDescription
+    from distir.tools.files import verify, write_program
+
+    output: Path = arguments.output
+    given = arguments.name
+    name = re.sub(r"\W", "_", output.stem) if given is None else given
+    if not name.isidentifier():
+        raise DistIRError(
+            f"{name!r} cannot be the name of a cluster, which is letters, digits and "
+            f"underscores and does not begin with a digit; give another one with --name"
+        )
+    description = ClusterDescription(
+        name,
+        arguments.kind,
+        arguments.nodes,
+        arguments.devices_per_node,
+        arguments.nic,
+        arguments.nics_per_node,
+        arguments.link,
+        arguments.memory,
+    )
+    cluster = description.build()
+    module = ModuleOp([cluster])
+    verify(module)
+    write_program(module, output)
+    print(f"wrote {output}: {cluster.size} {arguments.kind}, for --cluster {output}")
+    return 0
