@@ -1,5 +1,5 @@
 """
-Runs the zoo: `python -m zoo [FAMILY ...] [--columns import,...] [--results FILE]`.
+Runs the zoo: `python -m zoo [FAMILY ...] [--columns import,...] [--write docs/models.md]`.
 
 Each family is visited in a process of its own, which is forked from one that has
 everything loaded. What came of it goes to a file of JSON lines at once, so that a run that
@@ -26,27 +26,55 @@ SECONDS = 300
 def main() -> int:
     """Visits the families that are asked for and shows what came of them."""
     from zoo.columns import COLUMNS
-    from zoo.families import families
+    from zoo.families import REFUSALS, families
+    from zoo.table import write_table
 
-    parser = argparse.ArgumentParser(prog="python -m zoo")
+    parser = argparse.ArgumentParser(prog="python -m zoo", description=__doc__)
     parser.add_argument("families", nargs="*", metavar="FAMILY")
     parser.add_argument("--columns", type=lambda text: text.split(","), default=COLUMNS)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--again", action="store_true", help="also what is there")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="for a family")
-    parser.add_argument("--write", type=Path, metavar="models.md")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE.jsonl")
+    parser.add_argument(
+        "--again", action="store_true", help="visit those that are done"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=SECONDS, help="the most that a family may take"
+    )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE.md",
+        help="where the matrix is to be written",
+    )
     arguments = parser.parse_args()
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
     every = families()
-    _warm_up()
-    wanted = arguments.families or list(every)
+    for word, known in ((arguments.families, every), (arguments.columns, COLUMNS)):
+        if unknown := [w for w in word if w not in known]:
+            parser.error(f"there is no {unknown[0]!r}; choose from {', '.join(known)}")
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
     done = {} if arguments.again else read(arguments.results)
-    for name in wanted:
-        left = [c for c in arguments.columns if c not in done.get(name, {})]
-        if left:
-            _visit_apart(name, left, arguments.results, arguments.seconds)
-    return 0
+    left = {
+        name: [c for c in arguments.columns if c not in done.get(name, {})]
+        for name in arguments.families or every
+    }
+    if any(left.values()):
+        _warm_up()
+    for name, columns in left.items():
+        if columns:
+            _visit_apart(name, columns, arguments.results, arguments.seconds)
+    outcomes = read(arguments.results)
+    if arguments.write:
+        write_table(arguments.write, every, outcomes)
+    unexplained = [
+        f"{name}, {column}: {outcome}"
+        for name in left
+        for column, outcome in outcomes.get(name, {}).items()
+        if column in COLUMNS
+        and outcome != "equal"
+        and not any(r.explains(name, column, outcome) for r in REFUSALS)
+    ]
+    for text in unexplained:
+        print(text)
+    return 1 if unexplained else 0
 
 
 def _warm_up() -> None:
@@ -61,7 +89,7 @@ def read(path: Path) -> dict[str, dict[str, str]]:
     """Returns what came of each column of each family; the last word counts."""
     found: dict[str, dict[str, str]] = {}
     if path.exists():
-        for line in path.read_text().splitlines():
+        for line in path.read_text("utf-8").splitlines():
             row = json.loads(line)
             found.setdefault(row["family"], {})[row["column"]] = row["outcome"]
     return found
@@ -70,7 +98,7 @@ def read(path: Path) -> dict[str, dict[str, str]]:
 def _visit_apart(
     name: str, columns: Sequence[str], results: Path, seconds: int
 ) -> None:
-    """Visits a family in a forked process, for at most so many seconds of processor."""
+    """Visits a family in a forked process, for at most so many seconds."""
     start = time.monotonic()
     reading, writing = os.pipe()
     child = os.fork()
