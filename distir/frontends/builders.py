@@ -83,7 +83,8 @@ def build_gpt(
       in the embeddings, the attention probabilities and both residual branches of a layer;
       the program then takes the number of steps done before as its last argument;
     - `fused_attention`: the attention of a layer is one op, unless there is dropout, which
-      is between its products; otherwise it is written out;
+      is between its products (`differentiate` makes one op of that); otherwise it is
+      written out;
     - `cache`: each layer's keys and values, [batch, heads, seq, width of a head], are
       results too, named `transformer.h.<i>.attn.key` and `.value`, from which
       `build_gpt_decoding` continues.

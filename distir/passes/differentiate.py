@@ -65,6 +65,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     - `loss_scaling`: `dynamic`: the backward is that of the loss times a power of two, so that
       gradients in f16 do not vanish; where one overflows the step updates nothing but that
       power, a state (see `distir.gradients.loss_scaling`).
+    - `fused_attention`: whether attention with dropout inside becomes one op, as `attention`
+      of `train-dropout` says; where masks are stored it stays written out.
     - `dropout_seed`: of the random numbers of dropout, 32 bits.
     - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches` of
       `batch-statistics`.
@@ -79,6 +81,7 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     gradient_dtype: str = "parameter"
     loss_scaling: str = "none"
     dropout_seed: int = 0
+    fused_attention: bool = True
     batch_norm_devices: int = 1
     batch_norm_micro_batches: int = 1
 
@@ -90,7 +93,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         one_of("loss scaling", self.loss_scaling, LOSS_SCALINGS, self.name)
         parts = (self.batch_norm_devices, self.batch_norm_micro_batches)
         BatchStatisticsPass(*parts).apply(ctx, op)
-        TrainDropoutPass(self.dropout_seed).apply(ctx, op)
+        fused = self.fused_attention and self.dropout_masks == "drawn"
+        TrainDropoutPass(self.dropout_seed, fused).apply(ctx, op)
         if self.dropout_masks == "stored":
             with_masks(op)
         step = TrainingStep(op)

@@ -20,11 +20,13 @@ class RaisePatternsPass(DistIRPass):
 
     - `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features] becomes
       `onnx.Attention`: with the scale on scores, queries or keys, a soft cap `c tanh(s /
-      c)`, keys and values repeated for groups of query heads, and masks that are added or
-      that fill the scores. A mask that is known to be causal becomes `is_causal`, others
-      (ALiBi) are added up. Attention stays written out if one op would compute something
-      else (a mask that may be minus infinity for all keys of a query, a dropout of the
-      probabilities), and if a mask depends on a parameter.
+      c)`, keys and values repeated for groups of query heads, a softmax in a wider type,
+      batch and heads merged for the products, and masks that are added or that fill the
+      scores. A mask that is known to be causal becomes `is_causal`, others (windows, ALiBi)
+      are added up. Attention stays written out if one op would compute something else (a
+      mask that may be minus infinity for all keys of a query), if a mask depends on a
+      parameter, and if probabilities are dropped: `train-dropout` makes one op of that.
+    - Casts and reshapes to the type that a value has, and dropouts outside of training, go.
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.
     - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)`
       becomes `onnx.Swish`.

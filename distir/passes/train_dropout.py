@@ -25,16 +25,20 @@ class TrainDropoutPass(DistIRPass):
     as PyTorch's exporters write the dropout inside attention in this way. Others stay as
     they are.
 
-    - `seed`: of all random numbers, 32 bits.
+    - `seed`: of all random numbers, 32 bits;
+    - `attention`: whether attention whose probabilities are dropped becomes one op too,
+      `train.dropped_attention`, which keeps neither probabilities nor masks for its gradient.
+      What `raise-patterns` says of attention holds for it.
     """
 
     name = "train-dropout"
 
     seed: int = 0
+    attention: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if not 0 <= self.seed < 2**32:
             raise DistIRError(
                 f"train-dropout: the seed is {self.seed}; expected a number of 32 bits"
             )
-        train_dropouts(op, self.seed)
+        train_dropouts(op, self.seed, attention=self.attention)

@@ -124,6 +124,8 @@ def differentiate_pass(
         *(name.replace("-", "_") for name in _NUMBERS),
     ]
     given = {n: v for n in names if (v := getattr(arguments, n, None)) is not None}
+    if arguments.training and getattr(arguments, "no_fused_attention", False):
+        given["fused_attention"] = False
     if arguments.output_index is not None:
         given["output"] = arguments.output_index
     if not arguments.training:

@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, SCOPE
 from distir.dialects.train_ops.attention import AttentionOp
 from distir.dialects.train_ops.causal_attention import PlacedAttentionOp
+from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import (
     CallPair,
@@ -150,7 +151,7 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
         in_core = any(v in core for v in op.operands)
         starts = (
             contraction
-            and not isinstance(op, AttentionOp | PlacedAttentionOp)
+            and not isinstance(op, AttentionOp | DroppedAttentionOp | PlacedAttentionOp)
             and not in_core
             and not any(v in derived for v in op.operands)
         )

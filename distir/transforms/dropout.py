@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 
 import numpy as np
@@ -27,6 +27,7 @@ from distir.program import (
     replace_call,
     set_argument_attributes,
 )
+from distir.transforms.patterns.raising import raise_dropped_attention
 
 DEFAULT_RATIO = 0.5
 """ONNX's default ratio of a Dropout."""
@@ -173,14 +174,20 @@ def _calls(function: FuncOp) -> list[CallOp]:
     return [op for op in function.body.block.ops if isinstance(op, CallOp)]
 
 
-def train_dropouts(module: ModuleOp, seed: int) -> None:
+def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     """
     Replaces every `onnx.Dropout` in training mode by `train.dropout`, with random numbers
-    that follow from the seed. Raises DistIRError.
+    that follow from the seed; with `attention`, those inside attention by
+    `train.dropped_attention`, together with the attention. Raises DistIRError.
     """
     found = dropouts(reachable_functions(module))
-    if not found:
-        return
+    if found:
+        _replace_all(module, found, seed)
+    if attention:
+        raise_dropped_attention(module)
+
+
+def _replace_all(module: ModuleOp, found: Mapping[OnnxOp, FuncOp], seed: int) -> None:
     taken = {o.stream.value.data for o in module.walk() if isinstance(o, DropoutOp)}
     streams = (n for n in count() if n not in taken)
     counters = Counters(module, found.values())

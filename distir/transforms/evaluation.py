@@ -10,6 +10,7 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import COUNTER, JOINED, LOSS_SCALE
 from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
@@ -57,4 +58,6 @@ def evaluation_program(module: ModuleOp) -> ModuleOp:
             op.attributes.pop(JOINED, None)
             if isinstance(op, DropoutOp):
                 Rewriter.replace_op(op, [], [op.x, *([None] * (len(op.results) - 1))])
+            elif isinstance(op, DroppedAttentionOp):
+                Rewriter.replace_op(op, op.without_dropout())
     return part

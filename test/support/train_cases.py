@@ -31,6 +31,10 @@ from distir.dialects.train_ops.convolution import (
     MaxPoolGradOp,
 )
 from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.dropped_attention import (
+    DroppedAttentionGradOp,
+    DroppedAttentionOp,
+)
 from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,
@@ -40,7 +44,7 @@ from distir.dialects.train_ops.experts import (
     GroupedProductOp,
 )
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
-from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
@@ -212,6 +216,65 @@ placed_attention_cases(
     **_heads,
     label="packed f16",
 )
+
+# Sums at indexed places
+_rng = np.random.default_rng(32)
+for _dtype, _element in ((np.float32, f32), (np.float16, f16)):
+    case(
+        *(ScatterSumOp, coarse(12, 4, dtype=_dtype), integers(-6, 6, 12, 1)),
+        result=TensorType(_element, [6, 4]),
+        label=f"rows {_element}",
+    )
+    case(
+        *(ScatterSumOp, coarse(2, 12, 3, dtype=_dtype), integers(0, 4, 2, 12, 2)),
+        result=TensorType(_element, [2, 6, 4, 3]),
+        batch_dims=1,
+        label=f"batch {_element}",
+    )
+    case(
+        *(ScatterSumOp, coarse(2, 12, 6, dtype=_dtype), integers(-6, 6, 2, 12, 6)),
+        result=TensorType(_element, [2, 6, 12]),
+        axis=1,
+        label=f"elements {_element}",
+    )
+
+
+def dropped_attention_cases(
+    dy: Array,
+    *operands: Array,
+    mask: Array | None = None,
+    label: str = "",
+    **options: Any,
+):
+    """Adds cases of attention with dropout inside, and of its gradient."""
+    options |= {"ratio": 0.25, "seed": 7, "stream": 3}
+    masks = [] if mask is None else [mask]
+    given = [*operands, *masks, scalar(5, np.int64)]
+
+    def made(kind: Any) -> Callable[..., Operation]:
+        """Returns what builds the op, which takes a place for a mask that is left out."""
+
+        def make(*values: Any, **options: Any) -> Operation:
+            *first, counter = values
+            return kind(*first, *([] if masks else [None]), counter, **options)
+
+        make.__name__ = kind.name
+        return make
+
+    case(made(DroppedAttentionOp), *given, label=label, **options)
+    forward = sequential(CASES[-1]).results
+    case(made(DroppedAttentionGradOp), dy, *forward, *given, label=label, **options)
+
+
+_rng = np.random.default_rng(31)
+dropped_attention_cases(_dy, _q, *_kv, label="plain")
+dropped_attention_cases(
+    *(_dy, _q, *_few), is_causal=True, softcap=0.5, label="causal groups"
+)
+dropped_attention_cases(_dy, _q, *_few, mask=real(2, 6, 4, 4), label="mask")
+dropped_attention_cases(*_packed, **_heads, label="packed")
+_half = [a.astype(np.float16) for a in _packed]
+dropped_attention_cases(*_half, **_heads, label="packed f16")
 
 # Mixtures of experts
 _rng = np.random.default_rng(31)

@@ -32,7 +32,8 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.train.dropout import threefry
 from distir.lowering.template import random_numbers
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
-from distir.program import argument_names, entry_function, result_names
+from distir.program import argument_names, entry_function, functions, result_names
+from distir.transforms.evaluation import evaluation_program
 
 PROGRAM = """
 func.func @main(
@@ -161,12 +162,51 @@ def arguments_of(module: ModuleOp) -> list[Array]:
     ]
 
 
-@pytest.fixture(scope="module")
-def step() -> tuple[ModuleOp, list[Array], list[Array]]:
+def run_step(**options: Any) -> tuple[ModuleOp, list[Array], list[Array]]:
     """A step of a GPT with dropout, its arguments and results."""
-    module = training_gpt(dropout=0.25, optimizer="sgd", learning_rate=1.0)
+    module = training_gpt(dropout=0.25, optimizer="sgd", learning_rate=1.0, **options)
     arguments = arguments_of(module)
     return module, arguments, run_program(module, arguments)
+
+
+@pytest.fixture(scope="module")
+def step() -> tuple[ModuleOp, list[Array], list[Array]]:
+    """With attention as one op."""
+    return run_step()
+
+
+@pytest.fixture(scope="module")
+def written_out() -> tuple[ModuleOp, list[Array], list[Array]]:
+    """With attention in products, a softmax and a dropout."""
+    return run_step(fused_attention=False)
+
+
+def test_fused_attention_drops_the_same_elements(step: Any, written_out: Any):
+    """One op instead of three, which keeps neither probabilities nor masks."""
+    module, arguments, results = step
+    other, _, expected = written_out
+    text, plain = str(module), str(other)
+    assert "train.dropped_attention_grad" in text and "onnx.Softmax(" not in text
+    assert "onnx.Softmax(" in plain and "train.dropped_attention" not in plain
+    for found in (results, run_here(module, arguments)):
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    # In the function of a layer nothing has a size for each query and key but the mask.
+    (forward,) = [f for n, f in functions(module).items() if n.endswith("_forward")]
+    scores = [t for t in forward.function_type.outputs if "8x8x" in str(t)]
+    assert not scores
+
+
+def test_attention_is_evaluated_without_dropout(step: Any):
+    module, arguments, _ = step
+    plain = training_gpt(optimizer="sgd", learning_rate=1.0)
+    evaluation = evaluation_program(module)
+    (found,), (expected, *_) = (
+        run_program(evaluation, arguments),
+        run_program(plain, arguments[:-1]),
+    )
+    assert "dropped" not in str(evaluation)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +217,8 @@ def step() -> tuple[ModuleOp, list[Array], list[Array]]:
         {"d": 2, "t": 2},
         {"t": 4, "sequence_parallel": True},
         {"d": 2, "t": 2, "zero": 3, "checkpoint": "full"},
+        {"c": 2, "d": 2},
+        {"p": 2, "k": 2},
     ],
 )
 def test_distributions_train_alike(step: Any, options: dict[str, Any]):
@@ -186,9 +228,13 @@ def test_distributions_train_alike(step: Any, options: dict[str, Any]):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", ["full", "selective"])
-def test_recomputation_draws_again(step: Any, policy: str):
-    module, arguments, expected = step
+@pytest.mark.parametrize(
+    ("policy", "program"), [("full", "step"), ("selective", "written_out")]
+)
+def test_recomputation_draws_again(
+    policy: str, program: str, request: pytest.FixtureRequest
+):
+    module, arguments, expected = request.getfixturevalue(program)
     other = module.clone()
     ActivationCheckpointPass(policy=policy).apply(Context(), other)
     assert str(other) != str(module)
@@ -206,8 +252,8 @@ def stored() -> ModuleOp:
     return module
 
 
-def test_stored_masks_are_those_drawn_again(step: Any):
-    module, arguments, expected = step
+def test_stored_masks_are_those_drawn_again(written_out: Any):
+    module, arguments, expected = written_out
     other = stored()
     for a, b in zip(run_program(other, arguments), expected, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -229,9 +275,9 @@ def test_stored_masks_are_those_drawn_again(step: Any):
         2,
     ),
 )
-def test_stored_masks_of_distributions(step: Any, options: dict[str, Any]):
+def test_stored_masks_of_distributions(written_out: Any, options: dict[str, Any]):
     """Bit by bit where the rest of the program is the same, as without sequences split."""
-    module, arguments, expected = step
+    module, arguments, expected = written_out
     found = run_program(distributed(stored(), **options), arguments)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -5,7 +5,8 @@ tensor.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -39,23 +40,19 @@ from distir.dialects.train_ops.checks import (
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 
-@irdl_op_definition
-class DropoutOp(TrainOp):
+class DrawingOp(TrainOp):
     """
-    `y = x / (1 - ratio)` where an element is kept, else 0. An element is kept if its random
-    number is not less than `ratio * 2^32`, rounded. With threefry(key, counter) being
-    Threefry-2x32-20 and every pair (lower, upper) 32 bits of a 64-bit number,
+    Base of ops that drop elements of a tensor, `drawn_shape`, by random numbers. An element
+    is kept, times `1 / (1 - ratio)`, if its random number is not less than `ratio * 2^32`,
+    rounded. With threefry(key, counter) being Threefry-2x32-20 and every pair (lower,
+    upper) 32 bits of a 64-bit number,
 
         key = threefry((seed, stream), counter)
         random number = threefry(key, position)[0]
 
     where the position of an element is its row-major index in the whole tensor. So every
-    distribution draws the same numbers. They can be drawn again at any time: without
-    `mask`, the gradient is the same op on `dy`, and nothing but the counter is kept for it.
+    distribution draws the same numbers. They can be drawn again at any time.
 
-    - `mask`: an optional second result, which elements are kept, as booleans. The gradient
-      then takes it (`train.dropout_grad`) instead of drawing again: a byte for each element
-      in memory, and less work.
     - `counter`: an i64 scalar that differs for each training step and each call of the
       function that the op is in;
     - `stream`: differs for each op; `seed`: that of the whole program; 32 bits each.
@@ -66,9 +63,6 @@ class DropoutOp(TrainOp):
     axes of one dimension major to minor.
     """
 
-    name = "train.dropout"
-
-    x = operand_def(TensorType)
     counter = operand_def(TensorType)
     coordinates = var_operand_def(TensorType)
     ratio = prop_def(F64)
@@ -76,15 +70,17 @@ class DropoutOp(TrainOp):
     stream = prop_def(I64)
     global_shape = opt_prop_def(INTEGERS)
     splits = opt_prop_def(ArrayAttr.constr(INTEGERS))
-    y = result_def(TensorType)
-    mask = opt_result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"y": like("x")}
+    @property
+    @abstractmethod
+    def drawn_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor, or of this part of it, for which numbers are drawn."""
 
-    assembly_format = (
-        "$x `,` $counter (`at` `(` $coordinates^ `)`)? attr-dict `:` "
-        "functional-type(operands, results)"
-    )
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """The properties that determine the numbers, by name."""
+        names = ("ratio", "seed", "stream", "global_shape", "splits")
+        return {name: self.properties.get(name) for name in names}
 
     @property
     def threshold(self) -> int:
@@ -92,7 +88,7 @@ class DropoutOp(TrainOp):
         return round(self.ratio.value.data * 2**32)
 
     @property
-    def scale(self) -> float:
+    def kept_factor(self) -> float:
         """The factor of elements that are kept."""
         return 1 / (1 - self.ratio.value.data)
 
@@ -108,14 +104,11 @@ class DropoutOp(TrainOp):
     def whole_shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor."""
         if self.global_shape is None:
-            return shape_of(self.x)
+            return self.drawn_shape
         return tuple(int(v) for v in self.global_shape.get_values())
 
     def verify_(self) -> None:
-        check_float(self, "x", self.x)
         super().verify_()
-        if self.mask is not None:
-            check_mask(self, self.mask, self.x)
         for name, value in (
             ("counter", self.counter),
             *(("a coordinate", c) for c in self.coordinates),
@@ -140,13 +133,53 @@ class DropoutOp(TrainOp):
             )
         if not entries:
             return
-        left = shape_of_part(self.whole_shape, self.parts)
+        left, drawn = shape_of_part(self.whole_shape, self.parts), self.drawn_shape
         if left is None:
             raise VerifyException(
                 f"{self.name}: a tensor with global_shape {list(self.whole_shape)} "
                 f"cannot be split by {', '.join(str([*s]) for s in self.parts)}"
             )
-        check_shape(self, "x", self.x, left)
+        if list(drawn) != left:
+            raise VerifyException(
+                f"{self.name}: what elements are dropped of has shape {list(drawn)}, "
+                f"expected {left}"
+            )
+
+
+@irdl_op_definition
+class DropoutOp(DrawingOp):
+    """
+    `y = x / (1 - ratio)` where an element is kept, else 0; `DrawingOp` says which are kept.
+    Without `mask`, the gradient is the same op on `dy`, and nothing but the counter is kept
+    for it.
+
+    - `mask`: an optional second result, which elements are kept, as booleans. The gradient
+      then takes it (`train.dropout_grad`) instead of drawing again: a byte for each element
+      in memory, and less work.
+    """
+
+    name = "train.dropout"
+
+    x = operand_def(TensorType)
+    y = result_def(TensorType)
+    mask = opt_result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"y": like("x")}
+
+    assembly_format = (
+        "$x `,` $counter (`at` `(` $coordinates^ `)`)? attr-dict `:` "
+        "functional-type(operands, results)"
+    )
+
+    @property
+    def drawn_shape(self) -> tuple[int, ...]:
+        return shape_of(self.x)
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        super().verify_()
+        if self.mask is not None:
+            check_mask(self, self.mask, self.x)
 
 
 @irdl_op_definition

@@ -9,6 +9,8 @@ from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropped_attention import DroppedAttentionGradOp
 from distir.dialects.train_ops.softmax import SoftmaxGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
@@ -85,11 +87,13 @@ def attention(
     )
     found: list[SSAValue | None] = list(build.add(fused).results)
     if op.mask is not None:
-        found.append(_mask_gradient(fused, build) if is_wanted(op.mask) else None)
+        found.append(mask_gradient(fused, build) if is_wanted(op.mask) else None)
     return found
 
 
-def _mask_gradient(fused: AttentionGradOp, build: GradientBuilder) -> SSAValue:
+def mask_gradient(
+    fused: AttentionGradOp | DroppedAttentionGradOp, build: GradientBuilder
+) -> SSAValue:
     """
     Returns the gradient of a mask that is added, in elementary ops, which are removed if it
     is not used. Query heads are `[key heads, group]` here.
@@ -130,5 +134,8 @@ def _mask_gradient(fused: AttentionGradOp, build: GradientBuilder) -> SSAValue:
         scores = build.onnx("Add", scores, build.constant(hidden))
     weights = build.onnx("Softmax", scores, axis=-1)
     of_weights = product(fused.dy, fused.v)
+    if isinstance(fused, DroppedAttentionGradOp):
+        kept = DropoutOp(of_weights, fused.counter, fused.coordinates, **fused.drawing)
+        of_weights = build.result(kept)
     gradient = build.result(SoftmaxGradOp(of_weights, weights, axis=-1))
     return build.sum_to(gradient, mask)

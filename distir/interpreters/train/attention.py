@@ -34,7 +34,7 @@ def _like(x: Array, like: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Attended:
+class Attended:
     """
     The operands of attention by head, with keys and values repeated for each query head;
     `scores` with the factor and the cap; `shown`, the scores with the mask.
@@ -54,9 +54,10 @@ def _blocks(op: FusedAttentionOp, length: int) -> Array:
     return np.arange(length) // max(run, 1) % count
 
 
-def _attended(
+def attended(
     op: FusedAttentionOp, q: Array, k: Array, v: Array, mask: Array | None = None
-) -> _Attended:
+) -> Attended:
+    """Returns what attention computes of its operands up to the softmax."""
     sizes = op.sizes
     groups = sizes.query_heads // sizes.key_heads
     q = _by_head(q, sizes.query_heads)
@@ -75,10 +76,10 @@ def _attended(
     if op.blocks is not None:
         same = _blocks(op, sizes.queries)[:, None] == _blocks(op, sizes.keys)
         shown = np.where(same, shown, -np.inf)
-    return _Attended(q, k, v, scores, shown)
+    return Attended(q, k, v, scores, shown)
 
 
-def _logsumexp(shown: Array) -> Array:
+def logsumexp_of(shown: Array) -> Array:
     """
     Returns the logarithm of the sum of exponentials along keys; 0 for a query that sees
     none.
@@ -89,9 +90,7 @@ def _logsumexp(shown: Array) -> Array:
     return np.where(total == 0, 0, largest[..., 0] + np.log(np.where(total, total, 1)))
 
 
-def _placed(
-    found: _Attended, query_positions: Array, key_positions: Array
-) -> _Attended:
+def _placed(found: Attended, query_positions: Array, key_positions: Array) -> Attended:
     """
     Returns the same attention with the keys hidden whose position is after the query's.
     """
@@ -101,8 +100,8 @@ def _placed(
 
 @computes(AttentionOp)
 def attention(op: AttentionOp, *operands: Array) -> tuple[Array, ...]:
-    found = _attended(op, *operands)
-    return _results(op, found, _logsumexp(found.shown), operands[0])
+    found = attended(op, *operands)
+    return attention_results(op, found, logsumexp_of(found.shown), operands[0])
 
 
 @computes(PlacedAttentionOp)
@@ -112,16 +111,24 @@ def placed_attention(
     key_positions: Array,
     *operands: Array,
 ) -> tuple[Array, ...]:
-    found = _placed(_attended(op, *operands), query_positions, key_positions)
-    sums = _logsumexp(found.shown)
-    y, _ = _results(op, found, sums, operands[0])
+    found = _placed(attended(op, *operands), query_positions, key_positions)
+    sums = logsumexp_of(found.shown)
+    y, _ = attention_results(op, found, sums, operands[0])
     return y, np.where(np.isneginf(found.shown).all(-1), -np.inf, sums)
 
 
-def _results(
-    op: FusedAttentionOp, found: _Attended, logsumexp: Array, q: Array
+def attention_results(
+    op: FusedAttentionOp,
+    found: Attended,
+    logsumexp: Array,
+    q: Array,
+    factors: Array | float = 1.0,
 ) -> tuple[Array, ...]:
-    p = np.exp(found.shown - logsumexp[..., None])
+    """
+    Returns the results of attention, whose probabilities are multiplied by `factors` for
+    the product with the values.
+    """
+    p = np.exp(found.shown - logsumexp[..., None]) * factors
     y = (p @ found.v).astype(q.dtype)
     if op.is_packed:
         y = y.swapaxes(1, 2).reshape(*q.shape[:2], -1)
@@ -146,7 +153,7 @@ def merge_attention(
 def attention_gradient(
     op: AttentionGradOp, dy: Array, y: Array, logsumexp: Array, *operands: Array
 ) -> tuple[Array, ...]:
-    return _gradients(op, dy, y, logsumexp, operands, _attended(op, *operands))
+    return attention_gradients(op, dy, y, logsumexp, operands, attended(op, *operands))
 
 
 @computes(PlacedAttentionGradOp)
@@ -159,25 +166,30 @@ def placed_attention_gradient(
     key_positions: Array,
     *operands: Array,
 ) -> tuple[Array, ...]:
-    found = _placed(_attended(op, *operands), query_positions, key_positions)
+    found = _placed(attended(op, *operands), query_positions, key_positions)
     # A query that sees no key has no probabilities.
     sums = np.where(np.isneginf(logsumexp), 0, logsumexp)
-    return _gradients(op, dy, y, sums, operands, found)
+    return attention_gradients(op, dy, y, sums, operands, found)
 
 
-def _gradients(
+def attention_gradients(
     op: FusedAttentionOp,
     dy: Array,
     y: Array,
     logsumexp: Array,
     operands: Sequence[Array],
-    found: _Attended,
+    found: Attended,
+    factors: Array | float = 1.0,
 ) -> tuple[Array, ...]:
+    """
+    Returns the gradients of queries, keys and values; `factors` are as in
+    `attention_results`.
+    """
     sizes, scale = op.sizes, dy.dtype.type(op.factor)
     groups = sizes.query_heads // sizes.key_heads
     dy, y = (_by_head(x, sizes.query_heads) for x in (dy, y))
     p = np.exp(found.shown - logsumexp[..., None]).astype(dy.dtype)
-    dp = dy @ found.v.swapaxes(2, 3)
+    dp = dy @ found.v.swapaxes(2, 3) * factors
     ds = p * (dp - (dy * y).sum(-1, keepdims=True)) * scale
     if op.cap is not None:
         ds = ds * (1 - (found.scores / dy.dtype.type(op.cap)) ** 2)
@@ -187,7 +199,7 @@ def _gradients(
         return x.reshape(shape).sum(2)
 
     dk = over_groups(ds.swapaxes(2, 3) @ found.q)
-    dv = over_groups(p.swapaxes(2, 3) @ dy)
+    dv = over_groups((p * factors).astype(dy.dtype).swapaxes(2, 3) @ dy)
     gradients = zip((ds @ found.k, dk, dv), operands, strict=False)
     return tuple(_like(gradient, operand) for gradient, operand in gradients)
 

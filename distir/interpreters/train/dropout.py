@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.dropout import DrawingOp, DropoutGradOp, DropoutOp
 from distir.interpreters.train.arithmetic import Array, computes
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -39,7 +39,7 @@ def _halves(numbers: Any) -> tuple[Array, Array]:
     return bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)
 
 
-def positions(op: DropoutOp, shape: tuple[int, ...], coordinates: Any) -> Array:
+def positions(op: DrawingOp, shape: tuple[int, ...], coordinates: Any) -> Array:
     """Returns the positions in the whole tensor of the elements of this part."""
     indices = [np.arange(size, dtype=np.int64) for size in shape]
     for split, place in reversed(list(zip(op.parts, coordinates, strict=True))):
@@ -52,7 +52,7 @@ def positions(op: DropoutOp, shape: tuple[int, ...], coordinates: Any) -> Array:
     return found
 
 
-def kept(op: DropoutOp, shape: tuple[int, ...], counter: Any, places: Any) -> Array:
+def kept(op: DrawingOp, shape: tuple[int, ...], counter: Any, places: Any) -> Array:
     """Returns which elements of a tensor, or of this part of it, are kept."""
     key = threefry(
         (op.seed.value.data, op.stream.value.data), *_halves(np.int64(counter))
@@ -67,7 +67,7 @@ def dropout(
     op: DropoutOp, x: Array, counter: Array, *places: Array
 ) -> Array | tuple[Array, ...]:
     keep = kept(op, x.shape, counter, places)
-    y = _scaled(x, keep, op.scale)
+    y = _scaled(x, keep, op.kept_factor)
     return y if op.mask is None else (y, keep)
 
 

@@ -14,7 +14,6 @@ from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
 from distir.lowering.fusions.convolution import fuse_convolution_gradients
-from distir.lowering.fusions.identity import drop_identity
 from distir.lowering.fusions.linear import (
     fuse_flattened_linear,
     fuse_linear,
@@ -24,6 +23,7 @@ from distir.lowering.fusions.messages import MessageOp, fuse_messages
 from distir.lowering.fusions.multiply_add import fuse_multiply_add
 from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
+from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
 
 # In this order: what a later one looks for may be part of what an earlier one takes.

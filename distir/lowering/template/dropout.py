@@ -25,19 +25,21 @@ def _positions(places, local, shape, splits, coordinates):
     return found
 
 
-def _kept(x, counter, coordinates, key, threshold, shape, splits):
+def kept(local, within, counter, coordinates, key, threshold, shape, splits):
     """
-    Yields which elements of x are kept, as (start, end, booleans) of one chunk after
-    another: those whose random number is at least `threshold`. Numbers depend on key,
-    counter and the position in the whole tensor, of that shape, which `splits` (dimension,
-    parts, run) divide into parts: x is the part at these coordinates.
+    Yields which elements of a part of a tensor are kept, as (start, end, booleans) of one
+    chunk after another of the elements from `within[0]` to `within[1]`, in row-major order:
+    those whose random number is at least `threshold`. Numbers depend on key, counter and the
+    position in the whole tensor, of that shape, which `splits` (dimension, parts, run)
+    divide into parts of shape `local`: this is the part at these coordinates.
     """
     key = random_numbers.threefry(key, *random_numbers.halves(counter))
-    for start in range(0, x.numel(), _CHUNK):
-        end = min(start + _CHUNK, x.numel())
-        where = torch.arange(start, end, device=x.device)
+    first, last = within
+    for start in range(first, last, _CHUNK):
+        end = min(start + _CHUNK, last)
+        where = torch.arange(start, end, device=counter.device)
         if splits:
-            where = _positions(where, x.shape, shape, splits, coordinates)
+            where = _positions(where, local, shape, splits, coordinates)
         word, _ = random_numbers.threefry(key, *random_numbers.halves(where))
         yield start, end, word >= threshold
 
@@ -51,12 +53,13 @@ def dropout(
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     flat, values = out.view(-1), x.reshape(-1)
-    for start, end, kept in _kept(
-        x, counter, coordinates, key, threshold, shape, splits
-    ):
-        flat[start:end] = torch.where(kept, values[start:end] * scale, 0)
+    drawn = kept(
+        *(x.shape, (0, x.numel())), counter, coordinates, key, threshold, shape, splits
+    )
+    for start, end, keep in drawn:
+        flat[start:end] = torch.where(keep, values[start:end] * scale, 0)
         if mask is not None:
-            mask.view(-1)[start:end] = kept
+            mask.view(-1)[start:end] = keep
     return out
 
 

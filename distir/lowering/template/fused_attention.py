@@ -190,11 +190,18 @@ class Attention:
                 *operands, self._bias(), True, 0.0, self.is_causal, scale=self.scale
             )
             return out, sums[:, :, : self.query.shape[2]]
+        weights, sums = self.probabilities()
+        return weights @ self.repeated(self.value), sums
+
+    def probabilities(self):
+        """
+        Returns the probabilities, and the logarithms of the sums of exponentials, without a
+        kernel.
+        """
         scores = self._scores()[1]
         sums = scores.to(self._sum_type()).logsumexp(-1)
         sums = sums.masked_fill(sums == -torch.inf, 0)
-        weights = (scores - sums[..., None]).exp_().to(self.wide)
-        return weights @ self._repeated(self.value), sums
+        return (scores - sums[..., None]).exp_().to(self.wide), sums
 
     def backward(self, dy, out, sums):
         """Returns the gradients of query, key and value."""
@@ -226,9 +233,9 @@ class Attention:
                 scale=self.scale,
             )[:3]
         if not kernel:
-            found = self._written_out(dy, out, sums)
+            found = self.written_out(dy, out, sums)
         dquery, dkey, dvalue = found
-        return dquery, self._over_groups(dkey), self._over_groups(dvalue)
+        return dquery, self.over_groups(dkey), self.over_groups(dvalue)
 
     def _operands(self):
         """
@@ -237,22 +244,25 @@ class Attention:
         """
         if not self.query.is_cuda:
             return self.query, self.key, self.value
-        return self.query, self._repeated(self.key), self._repeated(self.value)
+        return self.query, self.repeated(self.key), self.repeated(self.value)
 
-    def _written_out(self, dy, out, sums):
+    def written_out(self, dy, out, sums, factors=None):
         """
         Returns the gradients without a kernel, those of keys and values for each query
-        head.
+        head. If given, `factors` multiplied the probabilities (dropout).
         """
-        key, value = self._repeated(self.key), self._repeated(self.value)
+        key, value = self.repeated(self.key), self.repeated(self.value)
         capped, scores = self._scores()
         weights = (scores - sums[..., None]).exp_().to(self.wide)
         dscores = dy @ value.transpose(2, 3)
+        used = weights
+        if factors is not None:
+            dscores, used = dscores * factors, weights * factors
         dscores = weights * (dscores - (dy * out).sum(-1, keepdim=True)) * self.scale
         if self.softcap is not None:
             dscores = dscores * (1 - (capped / self.softcap).square())
         dkey = dscores.transpose(2, 3) @ self.query
-        return dscores @ key, dkey, weights.transpose(2, 3) @ dy
+        return dscores @ key, dkey, used.transpose(2, 3) @ dy
 
     def _bias(self):
         """
@@ -269,19 +279,19 @@ class Attention:
             scores
         )
 
-    def _repeated(self, x):
+    def repeated(self, x):
         """Returns keys or values repeated for each query head."""
         groups = self.query.shape[1] // x.shape[1]
         return x if groups == 1 else x.repeat_interleave(groups, 1)
 
-    def _over_groups(self, x):
+    def over_groups(self, x):
         """Returns sums over the query heads of a key head."""
         key_heads = self.key.shape[1]
         return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).sum(2)
 
     def _scores(self):
         """Returns the scores with factor and cap, and the scores with the mask."""
-        scores = self.query @ self._repeated(self.key).transpose(2, 3) * self.scale
+        scores = self.query @ self.repeated(self.key).transpose(2, 3) * self.scale
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap
         shown = scores if self.mask is None else scores + self.mask

@@ -34,7 +34,7 @@ from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock, TimeIsOver
-from distir.transforms.partitioning import partition
+from distir.transforms.partitioning import Price, partition
 from distir.transforms.resharding import lower_reshards
 
 _ROUNDS = 4
@@ -146,6 +146,15 @@ def search_without_cluster(
     return found
 
 
+def copy_price(mesh: Mesh, cluster: ClusterOp) -> Price:
+    """
+    Returns the price in seconds by which copies of values that several ops share are made
+    in programs with searched layouts. It is that of the data sheets, whatever profile the
+    layouts were searched with, so that layouts always mean the same program.
+    """
+    return costs_on(mesh, cluster).reshard
+
+
 class FittedSearch:
     """
     Finds layouts with which a program or a pipeline fits.
@@ -212,6 +221,7 @@ class FittedSearch:
             self.pipeline_step = None  # it knows one device's memory
         least = float(min(kind.memory for kind in kinds))
         self.memory = least if limits.memory is None else limits.memory
+        self.price = copy_price(mesh, cluster)
 
     def run(
         self,
@@ -294,7 +304,7 @@ class FittedSearch:
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()
-        partition(module, lower=self.finish is None)
+        partition(module, lower=self.finish is None, price=self.price)
         if self.finish is not None:
             if self.pipeline_step is not None:
                 step = self.pipeline_step(module.clone(), self.finish, self.buckets)

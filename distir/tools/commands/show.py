@@ -9,6 +9,7 @@ from distir.tools.arguments import (
     add_cluster_arguments,
     add_profile_argument,
     chosen_profiles,
+    output_file,
 )
 from distir.tools.distribution import add_distribution_arguments
 
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "layer by itself; without it, layers that are alike are one line",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="out.json", help="write the tables to a file"
+        "--json",
+        type=output_file,
+        metavar="out.json",
+        help="write the tables to a file",
     )
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)

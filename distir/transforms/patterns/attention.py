@@ -1,8 +1,8 @@
 """
 Recognises scaled dot-product attention that is written out in products and a softmax.
 
-It becomes `onnx.Attention`. The pattern is `softmax(cap(scale Q K^T) + masks) V` over
-[batch, heads, length, features], where factors of queries and keys may be part of the
+It becomes `onnx.Attention`, or `train.dropped_attention` if probabilities are dropped. The
+pattern is `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features], where factors of queries and keys may be part of the
 scale, keys and values may be repeated for groups of query heads, scores may have a soft
 cap, and masks may be added or fill the scores, such as a causal mask or one for distances
 (ALiBi).
@@ -11,20 +11,28 @@ cap, and masks may be added or fill the scores, such as a causal mask or one for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import Float32Type, Float64Type, i1
+from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import Attribute, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype, tensor_type
+from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
 from distir.dialects.tensors import known_shape
-from distir.transforms.patterns.attention_scores import Fill, Scores, readings
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
+from distir.transforms.patterns.attention_scores import (
+    Fill,
+    Mask,
+    Scaled,
+    Scores,
+    readings,
+)
 from distir.transforms.patterns.known_arrays import KnownArrays, once
 from distir.transforms.patterns.masks import (
     is_finite,
@@ -35,20 +43,30 @@ from distir.transforms.patterns.masks import (
 from distir.transforms.patterns.match import (
     array_of,
     element,
+    made_before,
     number,
     producer,
     replace_by,
+    uncast,
     used_once,
 )
+
+_HIDDEN = -1e4
+"""The highest number that hides a key in the place of its score."""
 
 
 class AttentionRaiser:
     """
-    Replaces attention that is written out by `onnx.Attention`, in a program without
-    layouts: a sequential one, or that of one rank.
+    Replaces attention that is written out by one op, in a program without layouts: a
+    sequential one, or that of one rank.
+
+    With `dropped`, this is attention whose probabilities a `train.dropout` drops, which
+    becomes `train.dropped_attention`; else attention without dropout, which becomes
+    `onnx.Attention`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, dropped: bool = False) -> None:
+        self._dropped = dropped
         self._triangles: dict[SSAValue, bool] = {}
         self._known = KnownArrays()
 
@@ -65,28 +83,50 @@ class AttentionRaiser:
         if op.name != "onnx.MatMul" or layout_of(op.results[0]) is not None:
             return False
         weights, value = op.operands
-        if not used_once(weights) and not _is_guard(weights):
+        read = _probabilities(weights)
+        if read is None or (read.dropout is not None) != self._dropped:
             return False
-        guarded = _unguarded(weights)
-        softmax = producer(weights if guarded is None else guarded, "Softmax")
-        if softmax is None:
-            return False
-        scores = softmax.operands[0]
+        scores = read.scores
         shape = known_shape(scores)
-        if shape is None or len(shape) != 4 or softmax.attribute("axis") % 4 != 3:
+        if shape is None or len(shape) != 4:
             return False
         for found in readings(scores):
-            mask = self._read_masks(found, shape, guarded is not None)
+            mask = self._read_masks(found, shape, read.is_guarded)
             key, value_ = _shared_heads(found.key), _shared_heads(value)
             if mask is None or not _fits(found.query, key, value_, shape):
                 continue
-            options: dict[str, object] = {"is_causal": 1} if mask.is_causal else {}
-            if found.cap is not None:
-                options["softcap"] = found.cap
-            operands = [found.query, key, value_, *mask.added_before(op)]
-            replace_by(op, "Attention", operands, scale=found.scale, **options)
+            self._put(op, found, (found.query, key, value_), mask, read.dropout)
             return True
         return False
+
+    def _put(
+        self,
+        op: OnnxOp,
+        scores: Scores,
+        operands: tuple[SSAValue, SSAValue, SSAValue],
+        masks: _Masks,
+        dropout: DropoutOp | None,
+    ) -> None:
+        """Puts one op with these queries, keys and values in the place of a product."""
+        masks = replace(masks, kind=element(scores.query))
+        if dropout is None:
+            options: dict[str, object] = {"is_causal": 1} if masks.is_causal else {}
+            if scores.cap is not None:
+                options["softcap"] = scores.cap
+            given = [*operands, *masks.added_before(op)]
+            replace_by(op, "Attention", given, scale=scores.scale, **options)
+            return
+        mask = next(iter(masks.added_before(op)), None)
+        new = DroppedAttentionOp(
+            *(*operands, mask, dropout.counter, dropout.coordinates),
+            scale=scores.scale,
+            softcap=scores.cap,
+            **dropout.drawing,
+        )
+        new.attributes.update(op.attributes)
+        new.y.name_hint = op.results[0].name_hint
+        Rewriter.insert_op(new, InsertPoint.before(op))
+        op.results[0].replace_all_uses_with(new.y)
 
     def _read_masks(
         self, scores: Scores, shape: Sequence[int], is_guarded: bool
@@ -94,9 +134,10 @@ class AttentionRaiser:
         """Returns the masks of scores; None if `onnx.Attention` cannot have them."""
         found = _Masks()
         for mask in scores.masks:
-            if self._is_causal(mask, shape):
+            # With a mask that is added, queries can be split, and no kernel skips keys.
+            if not self._dropped and self._is_causal(mask, shape):
                 found.is_causal = True
-            elif self._takes(mask, is_guarded) and _fits_mask(
+            elif self._takes(mask, is_guarded) and self._fits_mask(
                 mask, scores.query, shape
             ):
                 found.others.append(mask)
@@ -104,7 +145,7 @@ class AttentionRaiser:
                 return None
         return found
 
-    def _takes(self, mask: SSAValue | Fill, is_guarded: bool) -> bool:
+    def _takes(self, mask: Mask, is_guarded: bool) -> bool:
         """Whether a mask has the same effect if it is added, and needs no gradient."""
         if isinstance(mask, Fill):
             kind, lowest = element(mask.lowest), number(mask.lowest)
@@ -114,20 +155,45 @@ class AttentionRaiser:
             is_finite_ = -np.inf < lowest <= np.finfo(np.float32).min / 2
             if isinstance(kind, Float64Type) and is_finite_:
                 is_finite_ = lowest <= np.finfo(np.float64).min / 2
-            can = is_finite_ or (lowest == -np.inf and is_guarded)
-            return (can or self._shows_a_key(mask)) and not is_learned(mask.condition)
-        can = is_guarded or is_finite(mask) or self._shows_a_key(mask)
-        return can and not is_learned(mask)
+            # Next to a key that is seen, weights of scores this low vanish either way.
+            hides = lowest <= _HIDDEN and self._shows_a_key(mask)
+            can = is_finite_ or (lowest == -np.inf and is_guarded) or hides
+            return can and not is_learned(mask.condition)
+        value = mask.value if isinstance(mask, Scaled) else mask
+        can = is_guarded or is_finite(value) or self._shows_a_key(mask)
+        return can and not is_learned(value)
 
-    def _shows_a_key(self, mask: SSAValue | Fill) -> bool:
+    def _shows_a_key(self, mask: Mask) -> bool:
         """Whether a mask is known to leave each query at least one key."""
         array = self._array(mask)
-        return array is not None and bool(np.isfinite(once(array)).any(-1).all())
+        return array is not None and bool((once(array) > _HIDDEN).any(-1).all())
 
-    def _array(self, mask: SSAValue | Fill) -> npt.NDArray[Any] | None:
+    def _fits_mask(self, mask: Mask, query: SSAValue, scores: Sequence[int]) -> bool:
+        """
+        Whether a mask has a shape that broadcasts to that of the scores, and the queries'
+        element type. A wider type will do where each query is known to see a key: the
+        lowest number of the wider type may be minus infinity in the narrower one.
+        """
+        value = _value_of(mask)
+        shape, kind = known_shape(value), element(value)
+        if isinstance(mask, Fill):
+            kind = element(mask.lowest)
+        if shape is None or not 2 <= len(shape) <= 4:
+            return False
+        if kind != element(query) and not self._shows_a_key(mask):
+            return False
+        aligned = scores[4 - len(shape) :]
+        return shape[-1] == scores[-1] and all(
+            n in (1, full) for n, full in zip(shape, aligned, strict=True)
+        )
+
+    def _array(self, mask: Mask) -> npt.NDArray[Any] | None:
         """Returns what a mask adds to the scores if it depends on constants alone."""
-        source = only_source(mask.condition if isinstance(mask, Fill) else mask)
+        source = only_source(_value_of(mask))
         array = None if source is None else self._known.of(source)
+        if array is not None and isinstance(mask, Scaled):
+            scaled = once(array) * array.dtype.type(mask.factor)
+            return np.broadcast_to(scaled, array.shape)
         if array is None or not isinstance(mask, Fill):
             return array
         lowest = array_of(mask.lowest)
@@ -137,12 +203,12 @@ class AttentionRaiser:
             np.where(hidden, lowest.reshape(()), lowest.dtype.type(0)), array.shape
         )
 
-    def _is_causal(self, mask: SSAValue | Fill, scores: Sequence[int]) -> bool:
+    def _is_causal(self, mask: Mask, scores: Sequence[int]) -> bool:
         """
         Whether a mask is known to hide the keys after each query's position and nothing
         else.
         """
-        if scores[2] != scores[3]:
+        if scores[2] != scores[3] or isinstance(mask, Scaled):
             return False
         source = mask.condition if isinstance(mask, Fill) else only_source(mask)
         if source is None:
@@ -158,16 +224,20 @@ class AttentionRaiser:
 
 @dataclass
 class _Masks:
-    """Whether attention is causal, and its other masks, which are added."""
+    """
+    Whether attention is causal, and its other masks, which are added in the element type
+    `kind`.
+    """
 
     is_causal: bool = False
-    others: list[SSAValue | Fill] = field(default_factory=list["SSAValue | Fill"])
+    others: list[Mask] = field(default_factory=list["Mask"])
+    kind: Attribute | None = None
 
     def added_before(self, op: OnnxOp) -> list[SSAValue]:
         """
         Returns the sum of the other masks, computed before an op; empty if there are none.
         """
-        values = [_as_added(m, op) if isinstance(m, Fill) else m for m in self.others]
+        values = [_as_added(mask, op, self.kind) for mask in self.others]
         if not values:
             return []
         total, *rest = values
@@ -175,46 +245,88 @@ class _Masks:
             sizes = np.broadcast_shapes(
                 known_shape(total) or (), known_shape(value) or ()
             )
-            total = _made_before(op, "Add", [total, value], sizes)
+            total = made_before(op, "Add", [total, value], sizes)
         return [total]
 
 
-def _as_added(fill: Fill, op: OnnxOp) -> SSAValue:
-    """Returns the mask to be added that has the effect of filling scores."""
-    kind, shape = element(fill.lowest), known_shape(fill.condition)
-    assert kind is not None and shape is not None
-    zero = _made_before(
-        *(op, "Constant", [], ()), kind, value=np.array(0, numpy_dtype(kind))
-    )
-    sides = [fill.lowest, zero] if fill.hidden else [zero, fill.lowest]
-    return _made_before(op, "Where", [fill.condition, *sides], shape, kind)
+def _value_of(mask: Mask) -> SSAValue:
+    """Returns the value of a mask: its condition, or what it adds before it is scaled."""
+    match mask:
+        case Fill():
+            return mask.condition
+        case Scaled():
+            return mask.value
+        case _:
+            return mask
 
 
-def _made_before(
-    op: OnnxOp,
-    name: str,
-    operands: Sequence[SSAValue],
-    shape: Sequence[int],
-    kind: Attribute | None = None,
-    **attributes: object,
-) -> SSAValue:
-    """
-    Returns the result of an operator that is inserted before an op; by default it has the
-    type of its operands.
-    """
-    kind = element(operands[0]) if kind is None else kind
+def _as_added(mask: Mask, op: OnnxOp, kind: Attribute | None) -> SSAValue:
+    """Returns the mask to be added, in an element type, that has the effect of a mask."""
+    value = _value_of(mask)
+    shape = known_shape(value)
+    assert shape is not None
+    if isinstance(mask, Scaled):
+        factor = _number_before(op, mask.factor, value)
+        value = made_before(op, "Mul", [value, factor], shape)
+    elif isinstance(mask, Fill):
+        zero = _number_before(op, 0.0, mask.lowest)
+        sides = [mask.lowest, zero] if mask.hidden else [zero, mask.lowest]
+        own = element(mask.lowest)
+        value = made_before(op, "Where", [value, *sides], shape, own)
+    if kind is not None and element(value) != kind:
+        to = onnx_element_type(kind)
+        value = made_before(op, "Cast", [value], shape, kind, to=to)
+    return value
+
+
+def _number_before(op: OnnxOp, number: float, like: SSAValue) -> SSAValue:
+    """Returns a constant of the element type of another value, made before an op."""
+    kind = element(like)
     assert kind is not None
-    new = operator(name).build_op(
-        list(operands), [tensor_type(shape, kind)], attributes, dict(op.attributes)
-    )
-    block = op.parent_block()
-    assert block is not None
-    block.insert_op_before(new, op)
-    return new.results[0]
+    array = np.array(number, numpy_dtype(kind))
+    return made_before(op, "Constant", [], (), kind, value=array)
 
 
-def _is_guard(weights: SSAValue) -> bool:
-    return producer(weights, "Where") is not None and used_once(weights)
+@dataclass(frozen=True)
+class _Probabilities:
+    """
+    Probabilities in front of the product with the values: the softmax of `scores`, which
+    are 0 instead of NaN if `is_guarded`, and which `dropout` drops if there is one.
+    """
+
+    scores: SSAValue
+    is_guarded: bool = False
+    dropout: DropoutOp | None = None
+
+
+def _probabilities(value: SSAValue) -> _Probabilities | None:
+    """
+    Reads probabilities, of which intermediate values have no other uses. Casts to a
+    narrower type are passed over.
+    """
+    dropout, is_guarded = None, False
+    while True:
+        value = uncast(value, widens=False)
+        softmax = producer(value, "Softmax")
+        if softmax is not None and (used_once(value) or is_guarded):
+            last = softmax.attribute("axis") % 4 == 3
+            return (
+                _Probabilities(softmax.operands[0], is_guarded, dropout)
+                if last
+                else None
+            )
+        if not used_once(value):
+            return None
+        if isinstance(value.owner, DropoutOp) and dropout is None:
+            dropout = value.owner
+            value = dropout.x
+            if dropout.mask is not None:
+                return None
+            continue
+        guarded = _unguarded(value)
+        if guarded is None:
+            return None
+        value, is_guarded = guarded, True
 
 
 def _unguarded(weights: SSAValue) -> SSAValue | None:
@@ -270,22 +382,4 @@ def _fits(
         and k[1] > 0
         and q[1] % k[1] == 0
         and scores == (*q[:3], k[2])
-    )
-
-
-def _fits_mask(mask: SSAValue | Fill, query: SSAValue, scores: Sequence[int]) -> bool:
-    """
-    Whether a mask has the queries' element type and a shape that broadcasts to that of the
-    scores.
-    """
-    value, kind = mask, element(query)
-    if isinstance(mask, Fill):
-        value, kind = mask.condition, i1
-    assert isinstance(value, SSAValue)
-    shape = known_shape(value)
-    if shape is None or element(value) != kind or not 2 <= len(shape) <= 4:
-        return False
-    aligned = scores[4 - len(shape) :]
-    return shape[-1] == scores[-1] and all(
-        n in (1, full) for n, full in zip(shape, aligned, strict=True)
     )

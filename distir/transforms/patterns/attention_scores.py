@@ -20,6 +20,7 @@ from distir.transforms.patterns.match import (
     number,
     producer,
     swaps_last_two,
+    uncast,
     used_once,
 )
 
@@ -39,26 +40,39 @@ class Fill:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """A mask that is multiplied by a number before it is added."""
+
+    value: SSAValue
+    factor: float
+
+
+Mask = SSAValue | Fill | Scaled
+"""A mask of scores: a value that is added, as it is or scaled, or a `Fill`."""
+
+
+@dataclass(frozen=True)
 class Scores:
     """
     Scores `cap(scale * query key') + masks`, where the cap is c * tanh(s / c), if there is
-    one; a mask is a value that is added or a `Fill`.
+    one.
     """
 
     query: SSAValue
     key: SSAValue
     scale: float
     cap: float | None = None
-    masks: Sequence[SSAValue | Fill] = ()
+    masks: Sequence[Mask] = ()
 
 
 def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
     """
     Yields the ways to read a value as scores. The intermediate values must have no other
-    uses.
+    uses. Casts of scores to a wider type are passed over.
     """
     if not used_once(value):
         return
+    value = uncast(value, widens=True)
     add, where = producer(value, "Add"), producer(value, "Where")
     if add is not None and depth:
         for inner, mask in (add.operands, reversed(add.operands)):
@@ -75,6 +89,32 @@ def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
         found = _capped(value)
         if found is not None:
             yield found
+        elif depth:
+            yield from _scaled_sums(value, depth)
+
+
+def _scaled_sums(value: SSAValue, depth: int) -> Iterator[Scores]:
+    """
+    Yields the ways to read a constant times the sum of scores and a mask, as some models
+    with distances (ALiBi) write them.
+    """
+    scale, values = factors(value)
+    if len(values) != 1 or producer(values[0], "Add") is None:
+        return
+    for found in readings(values[0], depth - 1):
+        masks = [_times(mask, scale) for mask in found.masks]
+        if found.cap is None and None not in masks:
+            known = [mask for mask in masks if mask is not None]
+            yield replace(found, scale=found.scale * scale, masks=known)
+
+
+def _times(mask: Mask, scale: float) -> Mask | None:
+    """Returns a mask that is added times a number; None for one that fills scores."""
+    if isinstance(mask, Fill):
+        return None
+    if isinstance(mask, Scaled):
+        return Scaled(mask.value, mask.factor * scale)
+    return Scaled(mask, scale)
 
 
 def _capped(value: SSAValue) -> Scores | None:
@@ -94,8 +134,9 @@ def _scaled_product(raw: SSAValue) -> Scores | None:
     scale, values = factors(raw)
     if len(values) != 1:
         return None
-    product = producer(values[0], "MatMul")
-    if product is None or not used_once(values[0]):
+    raw = uncast(values[0], widens=True)
+    product = producer(raw, "MatMul")
+    if product is None or not used_once(raw):
         return None
     a, queries = factors(product.operands[0])
     b, keys = factors(product.operands[1])

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType
+from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_values import tensor_type
 from distir.dialects.tensors import known_shape
 
 
@@ -35,6 +36,44 @@ def replace_by(
     assert block is not None
     block.insert_op_before(new, op)
     result.replace_all_uses_with(new.results[0])
+
+
+def made_before(
+    op: OnnxOp,
+    name: str,
+    operands: Sequence[SSAValue],
+    shape: Sequence[int],
+    kind: Attribute | None = None,
+    **attributes: object,
+) -> SSAValue:
+    """
+    Returns the result of an operator that is inserted before an op; by default it has the
+    type of its operands.
+    """
+    kind = element(operands[0]) if kind is None else kind
+    assert kind is not None
+    new = operator(name).build_op(
+        list(operands), [tensor_type(shape, kind)], attributes, dict(op.attributes)
+    )
+    block = op.parent_block()
+    assert block is not None
+    block.insert_op_before(new, op)
+    return new.results[0]
+
+
+def uncast(value: SSAValue, *, widens: bool) -> SSAValue:
+    """
+    Returns the operand of a cast to a wider floating-point type (to a narrower one if not
+    `widens`) with a single use; any other value itself.
+    """
+    cast = producer(value, "Cast")
+    if cast is None or not used_once(value):
+        return value
+    before, after = element(cast.operands[0]), element(value)
+    if not isinstance(before, AnyFloat) or not isinstance(after, AnyFloat):
+        return value
+    is_wider = after.bitwidth > before.bitwidth
+    return cast.operands[0] if is_wider == widens else value
 
 
 def producer(value: SSAValue | None, *names: str) -> OnnxOp | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument
 from xdsl.rewriter import Rewriter
 
+from distir.dialects.dist import STOP_GRADIENT
 from distir.dialects.onnx_op import OnnxOp
 from distir.program import (
     argument_attributes,
@@ -20,6 +22,8 @@ from distir.program import (
 )
 from distir.transforms.patterns.activation import raise_gelu, raise_silu
 from distir.transforms.patterns.attention import AttentionRaiser
+from distir.transforms.patterns.identity import drop_identity
+from distir.transforms.patterns.merged_heads import split_heads
 from distir.transforms.patterns.normalization import raise_rms_norm
 from distir.transforms.patterns.slices import raise_split
 
@@ -33,14 +37,63 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     afterwards is removed, arguments of called functions included (such as a mask that
     `is_causal` replaces).
     """
-    *callees, entry = reachable_functions(module)
-    raise_in([*callees, entry], attention=attention)
-    replace_in([*callees, entry], raise_split)
+    known = reachable_functions(module)
+    with erasing_unused(known):
+        replace_in(known, _drop_no_op)
+        if attention:
+            separate_heads(known)
+        raise_in(known, attention=attention)
+        replace_in(known, raise_split)
+
+
+def raise_dropped_attention(module: ModuleOp) -> None:
+    """
+    Replaces attention whose probabilities a `train.dropout` drops by one op. What is unused
+    afterwards is removed, arguments of called functions included.
+    """
+    known = reachable_functions(module)
+    with erasing_unused(known):
+        separate_heads(known)
+        replace_in(known, AttentionRaiser(dropped=True).replace)
+
+
+def separate_heads(known: Sequence[FuncOp]) -> None:
+    """
+    Computes attention over merged batch and heads with both apart. What computed it before
+    goes, as uses of values are counted to recognise attention.
+    """
+    if any([split_heads(op) for f in known for op in list(_operators(f))]):
+        for function in known:
+            erase_dead(function.body.block)
+
+
+def _operators(function: FuncOp) -> Iterator[OnnxOp]:
+    """Yields the operators of a function."""
+    return (op for op in function.body.block.ops if isinstance(op, OnnxOp))
+
+
+@contextmanager
+def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
+    """
+    A context manager that removes what has no uses after changes to functions of a program,
+    the last of which is its entry: ops, and arguments of the others that had uses before.
+    """
+    *callees, entry = known
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
+    yield
     for function in callees:
         erase_dead(function.body.block)
         drop_arguments(function, [a for a in used[function] if a.first_use is None])
     erase_dead(entry.body.block)
+
+
+def _drop_no_op(op: OnnxOp) -> bool:
+    """Replaces an op that returns its operand by it, unless gradients stop there."""
+    if STOP_GRADIENT in op.attributes or not drop_identity(op):
+        return False
+    # A Dropout would stay, as it may draw random numbers, and would use its operand.
+    Rewriter.erase_op(op)
+    return True
 
 
 def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:

@@ -57,7 +57,7 @@ func.func @uneven(%x: tensor<4xf32>, %step: tensor<i64>) {
 // -----
 
 func.func @part(%x: tensor<4xf32>, %step: tensor<i64>) {
-  // CHECK: train.dropout: x has shape [4], expected [2]
+  // CHECK: train.dropout: what elements are dropped of has shape [4], expected [2]
   %y = train.dropout %x, %step at(%step) {ratio = 0.5 : f64, seed = 0 : i64, stream = 0 : i64, global_shape = array<i64: 8>, splits = [array<i64: 0, 4, 2>]} : (tensor<4xf32>, tensor<i64>, tensor<i64>) -> tensor<4xf32>
   func.return
 }

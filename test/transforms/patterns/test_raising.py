@@ -12,6 +12,7 @@ from support import models
 from support.lowering_cases import run_here
 from support.pipelines import arguments_of, assert_equal_results
 from support.programs import parse
+from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -113,12 +114,51 @@ FORMS: dict[str, tuple[str, dict[str, object], int]] = {
         {"is_causal": 1},
         3,
     ),
+    "sliding window": (
+        f"""
+        %window = onnx.Constant() {{value = dense<[[1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1]]> : tensor<6x6xi1>}} : () -> tensor<6x6xi1>
+        %hidden = onnx.Constant() {{value = dense<"0x000080FF"> : tensor<f32>}} : () -> tensor<f32>
+        %scores = onnx.Where(%window, %raw, %hidden) : (tensor<6x6xi1>, {SCORES}, tensor<f32>) -> {SCORES}
+        """,
+        {"is_causal": 0},
+        4,
+    ),
+    "distances scaled with the scores": (
+        f"""
+        %factor = onnx.Constant() {{value = dense<0.25> : tensor<f32>}} : () -> tensor<f32>
+        %places = onnx.Constant() {{value = dense<[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]> : tensor<1x6xf32>}} : () -> tensor<1x6xf32>
+        %c0 = onnx.Add(%raw, %places) : ({SCORES}, tensor<1x6xf32>) -> {SCORES}
+        %c1 = onnx.Mul(%c0, %factor) : ({SCORES}, tensor<f32>) -> {SCORES}
+        %scores = onnx.Add(%c1, %causal) : ({SCORES}, tensor<6x6xf32>) -> {SCORES}
+        """,
+        {"is_causal": 1, "scale": 0.25},
+        4,
+    ),
+    "soft cap, window and distances": (
+        f"""
+        %cap = onnx.Constant() {{value = dense<2.0> : tensor<f32>}} : () -> tensor<f32>
+        %places = onnx.Constant() {{value = dense<[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]> : tensor<1x6xf32>}} : () -> tensor<1x6xf32>
+        %near = onnx.Constant() {{value = dense<[[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 1]]> : tensor<6x6xi1>}} : () -> tensor<6x6xi1>
+        %c0 = onnx.Div(%raw, %cap) : ({SCORES}, tensor<f32>) -> {SCORES}
+        %c1 = onnx.Tanh(%c0) : ({SCORES}) -> {SCORES}
+        %c2 = onnx.Mul(%c1, %cap) : ({SCORES}, tensor<f32>) -> {SCORES}
+        %c3 = onnx.Add(%c2, %places) : ({SCORES}, tensor<1x6xf32>) -> {SCORES}
+        %scores = onnx.Where(%near, %c3, %low) : (tensor<6x6xi1>, {SCORES}, tensor<f32>) -> {SCORES}
+        """,
+        {"softcap": 2.0, "is_causal": 0},
+        4,
+    ),
 }  # fmt: skip
 """How scores come of a product, the attributes of attention then, and its operands."""
 
 
-def written_out(form: str) -> ModuleOp:
-    """Attention of parameters, with these ops between the product and the softmax."""
+def written_out(form: str, dropout: bool = False) -> ModuleOp:
+    """
+    Attention of parameters, with these ops between the product and the softmax, and perhaps
+    dropout behind it.
+    """
+    drop = "%p = onnx.Dropout(%w, %ratio, %on)" if dropout else "%p = onnx.Identity(%w)"
+    more = ", tensor<f32>, tensor<i1>" if dropout else ""
     heads, turned = "tensor<2x4x6x8xf32>", "tensor<2x4x8x6xf32>"
     given = ", ".join(
         f'%{n}: {heads} {{dist.role = "parameter", dist.name = "{n}"}}' for n in "qkv"
@@ -133,7 +173,10 @@ def written_out(form: str) -> ModuleOp:
         %t = onnx.Transpose(%k) {{perm = [0 : i64, 1 : i64, 3 : i64, 2 : i64]}} : ({heads}) -> {turned}
         %raw = onnx.MatMul(%q, %t) : ({heads}, {turned}) -> {SCORES}
         {FORMS[form][0]}
-        %p = onnx.Softmax(%scores) {{axis = -1 : i64}} : ({SCORES}) -> {SCORES}
+        %ratio = onnx.Constant() {{value = dense<0.25> : tensor<f32>}} : () -> tensor<f32>
+        %on = onnx.Constant() {{value = dense<true> : tensor<i1>}} : () -> tensor<i1>
+        %w = onnx.Softmax(%scores) {{axis = -1 : i64}} : ({SCORES}) -> {SCORES}
+        {drop} : ({SCORES}{more}) -> {SCORES}
         %y = onnx.MatMul(%p, %v) : ({SCORES}, {heads}) -> {heads}
         func.return %y : {heads}
         }}""")  # fmt: skip
@@ -160,14 +203,105 @@ def test_forms_of_scores(form: str) -> None:
     assert_equal_results(trained[0], *results, 1e-4)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_with_dropout(form: str) -> None:
+    """Each becomes one op in training, which drops the same probabilities."""
+    plain = step(written_out(form, dropout=True), loss="mse", fused=False)
+    module = step(fused(written_out(form, dropout=True)), loss="mse")
+    split = distributed(module, d=2, t=2)
+    assert ops(module)["train.dropped_attention"] == 1 and ops(plain)["train.dropout"]
+    assert not ops(module)["onnx.Softmax"] and not ops(module)["train.dropout"]
+    arguments = arguments_of(plain)
+    expected = run_program(plain, arguments)
+    for found in (run_program(split, arguments), run_here(module, arguments)):
+        assert_equal_results(plain, expected, found, 1e-4)
+
+
+@pytest.mark.parametrize("lowest", ["0.0", "-1.0", "1.0e9"])
+def test_scores_filled_with_other_numbers(lowest: str) -> None:
+    """Added to the scores they would not have the effect that they have in their place."""
+    plain = written_out("distances")
+    text = str(plain).replace("-3.40282347e+38", lowest)
+    assert text != str(plain)
+    assert ops(fused(parse(text)))["onnx.Softmax"] == 1
+
+
+MERGED = """
+    func.func @main(%q: tensor<2x4x6x8xf32> {dist.role = "parameter", dist.name = "q"}, %k: tensor<2x4x6x8xf32> {dist.role = "parameter", dist.name = "k"}, %v: tensor<2x4x6x8xf32> {dist.role = "parameter", dist.name = "v"}) -> tensor<2x4x6x8xf32> {
+    %flat = onnx.Constant() {value = dense<[8, 6, 8]> : tensor<3xi64>} : () -> tensor<3xi64>
+    %wide = onnx.Constant() {value = dense<[2, 4, 6, 6]> : tensor<4xi64>} : () -> tensor<4xi64>
+    %square = onnx.Constant() {value = dense<[8, 6, 6]> : tensor<3xi64>} : () -> tensor<3xi64>
+    %end = onnx.Constant() {value = dense<[2, 4, 6, 8]> : tensor<4xi64>} : () -> tensor<4xi64>
+    %half = onnx.Constant() {value = dense<0.5> : tensor<f32>} : () -> tensor<f32>
+    %alibi = onnx.Constant() {value = dense<0.125> : tensor<8x1x6xf32>} : () -> tensor<8x1x6xf32>
+    %off = onnx.Constant() {value = dense<false> : tensor<i1>} : () -> tensor<i1>
+    %q3 = onnx.Reshape(%q, %flat) : (tensor<2x4x6x8xf32>, tensor<3xi64>) -> tensor<8x6x8xf32>
+    %k3 = onnx.Reshape(%k, %flat) : (tensor<2x4x6x8xf32>, tensor<3xi64>) -> tensor<8x6x8xf32>
+    %v3 = onnx.Reshape(%v, %flat) : (tensor<2x4x6x8xf32>, tensor<3xi64>) -> tensor<8x6x8xf32>
+    %t = onnx.Transpose(%k3) {perm = [0 : i64, 2 : i64, 1 : i64]} : (tensor<8x6x8xf32>) -> tensor<8x8x6xf32>
+    %raw = onnx.MatMul(%q3, %t) : (tensor<8x6x8xf32>, tensor<8x8x6xf32>) -> tensor<8x6x6xf32>
+    %scaled = onnx.Mul(%raw, %half) : (tensor<8x6x6xf32>, tensor<f32>) -> tensor<8x6x6xf32>
+    %sum = onnx.Add(%scaled, %alibi) : (tensor<8x6x6xf32>, tensor<8x1x6xf32>) -> tensor<8x6x6xf32>
+    %scores = onnx.Reshape(%sum, %wide) : (tensor<8x6x6xf32>, tensor<4xi64>) -> tensor<2x4x6x6xf32>
+    %p = onnx.Softmax(%scores) {axis = -1 : i64} : (tensor<2x4x6x6xf32>) -> tensor<2x4x6x6xf32>
+    %c = onnx.Cast(%p) {to = 1 : i64} : (tensor<2x4x6x6xf32>) -> tensor<2x4x6x6xf32>
+    %d = onnx.Dropout(%c, %half, %off) : (tensor<2x4x6x6xf32>, tensor<f32>, tensor<i1>) -> tensor<2x4x6x6xf32>
+    %p3 = onnx.Reshape(%d, %square) : (tensor<2x4x6x6xf32>, tensor<3xi64>) -> tensor<8x6x6xf32>
+    %y3 = onnx.MatMul(%p3, %v3) : (tensor<8x6x6xf32>, tensor<8x6x8xf32>) -> tensor<8x6x8xf32>
+    %y = onnx.Reshape(%y3, %end) : (tensor<8x6x8xf32>, tensor<4xi64>) -> tensor<2x4x6x8xf32>
+    func.return %y : tensor<2x4x6x8xf32>
+    }"""  # fmt: skip
+"""
+Attention as BLOOM writes it: batch and heads are merged for the products; with a cast to the
+same type, and a dropout in evaluation.
+"""
+
+
+def test_merged_heads() -> None:
+    plain = parse(MERGED)
+    module = fused(plain)
+    found = ops(module)
+    assert found["onnx.Attention"] == 1
+    assert not {"onnx.Softmax", "onnx.Cast", "onnx.Dropout"} & found.keys()
+    trained = [step(plain, loss="mse"), step(module, loss="mse", d=2, t=2)]
+    arguments = arguments_of(trained[0])
+    results = [run_program(program, arguments) for program in trained]
+    assert_equal_results(trained[0], *results, 1e-4)
+
+
+def test_softmax_in_a_wider_type() -> None:
+    """Scores that are cast to f32 for the softmax, as mixed precision does it."""
+    text = str(written_out("distances")).replace("xf32", "xf16")
+    narrow, wide = (SCORES.replace("f32", kind) for kind in ("f16", "f32"))
+    before = f"%w = onnx.Softmax(%scores) {{axis = -1 : i64}} : ({narrow}) -> {narrow}"
+    assert before in text
+    text = text.replace(
+        before,
+        f"""%up = onnx.Cast(%scores) {{to = 1 : i64}} : ({narrow}) -> {wide}
+        %w32 = onnx.Softmax(%up) {{axis = -1 : i64}} : ({wide}) -> {wide}
+        %w = onnx.Cast(%w32) {{to = 10 : i64}} : ({wide}) -> {narrow}""",
+    )
+    text = text.replace("tensor<f32>", "tensor<f16>").replace(
+        "-3.40282347e+38", "-65504.0"
+    )
+    plain = parse(text)
+    module = fused(plain)
+    assert ops(module)["onnx.Attention"] == 1 and not ops(module)["onnx.Softmax"]
+    given = [normal(2, 4, 6, 8, seed=i).astype(np.float16) for i in range(3)]
+    (expected,), (found,) = (run_program(m, [*given, KEEP]) for m in (plain, module))
+    np.testing.assert_allclose(found, expected, atol=5e-3)
+
+
 KEEP = np.arange(12).reshape(2, 1, 1, 6) % 5 > 0
 """The keys that a mask shows; the first query of the first sequence sees none if causal."""
 
 
-def step(module: ModuleOp, loss: str = "cross_entropy", **options: Any) -> ModuleOp:
-    """A distributed training step of a model."""
+def step(
+    module: ModuleOp, loss: str = "cross_entropy", fused: bool = True, **options: Any
+) -> ModuleOp:
+    """A training step of a model, distributed if there are options."""
     module = module.clone()
-    DifferentiatePass(loss=loss).apply(Context(), module)
+    DifferentiatePass(loss=loss, fused_attention=fused).apply(Context(), module)
     if options:
         DistributePass(**options).apply(Context(), module)
     module.verify()

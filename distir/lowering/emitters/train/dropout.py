@@ -15,7 +15,7 @@ def dropout(call: Call) -> str:
         *call.operands(),
         f"key={(op.seed.value.data, op.stream.value.data)!r}",
         f"threshold={op.threshold!r}",
-        f"scale={op.scale!r}",
+        f"scale={op.kept_factor!r}",
     ]
     if op.parts:
         splits = [tuple(split) for split in op.parts]

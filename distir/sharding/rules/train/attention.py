@@ -24,7 +24,7 @@ from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, train_rule
 
 
-class _Factors:
+class AttentionFactors:
     """
     The factors of attention. Batch and heads are parallel, and so are queries, unless a
     causal mask counts their positions. Query heads are `[key heads, group]`. Where queries
@@ -83,9 +83,9 @@ def attention(op: AttentionOp) -> Rule:
     """
     The rule of attention: batch and heads are parallel, and queries if it is not causal.
     """
-    f = _Factors(op)
+    f = AttentionFactors(op)
     return f.builder.rule(
-        [f.q, f.k, f.v, *f.mask], [f.y, f.logsumexp], flops=_forward_flops(op)
+        [f.q, f.k, f.v, *f.mask], [f.y, f.logsumexp], flops=attention_flops(op)
     )
 
 
@@ -95,15 +95,16 @@ def placed_attention(op: PlacedAttentionOp) -> Rule:
     Returns the rule of attention with positions: queries are parallel, as their positions
     are split with them.
     """
-    f = _Factors(op)
+    f = AttentionFactors(op)
     return f.builder.rule(
         [(f.row,), (f.column,), f.q, f.k, f.v, *f.mask],
         [f.y, f.logsumexp],
-        flops=_forward_flops(op),
+        flops=attention_flops(op),
     )
 
 
-def _forward_flops(op: FusedAttentionOp) -> int:
+def attention_flops(op: FusedAttentionOp) -> int:
+    """Returns the floating-point operations of the two products of attention."""
     sizes = op.sizes
     work = prod(sizes.scores) * (sizes.head + sizes.value_head)
     return 2 * work // op.block_count
@@ -121,22 +122,27 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
     The rule of attention's gradients: parallel as attention is. The gradients of keys and
     values are sums over the queries and over the query heads of a key head.
     """
-    f = _Factors(op)
-    return _gradient_rule(op, f, [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask])
+    f = AttentionFactors(op)
+    return gradient_rule(op, f, [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask])
 
 
 @train_rule("placed_attention_grad")
 def placed_attention_gradient(op: PlacedAttentionGradOp) -> Rule:
     """Returns the rule of the gradient of attention with positions."""
-    f = _Factors(op)
-    return _gradient_rule(
+    f = AttentionFactors(op)
+    return gradient_rule(
         op,
         f,
         [f.y, f.y, f.logsumexp, (f.row,), (f.column,), f.q, f.k, f.v, *f.mask],
     )
 
 
-def _gradient_rule(op: FusedAttentionOp, f: _Factors, operands: list[Dims]) -> Rule:
+def gradient_rule(
+    op: FusedAttentionOp, f: AttentionFactors, operands: list[Dims]
+) -> Rule:
+    """
+    Returns the rule of a gradient of attention, given the dimensions of its operands.
+    """
     summed = (f.group, f.rows_of_keys)
     return f.builder.rule(
         operands,
@@ -173,6 +179,19 @@ def attention_of_part(context: LocalContext) -> Sequence[Operation]:
     Returns the local form of attention: attributes count the local heads (of packed
     operands) and the local blocks.
     """
+    op, local = context.op, with_local_heads(context)
+    assert isinstance(op, FusedAttentionOp)
+    if op.blocks is not None:
+        left = op.block_count * local.sizes.queries // op.sizes.queries
+        if left > 1:
+            local.properties["blocks"] = IntegerAttr(left, i64)
+        else:
+            local.blocks = local.run = None
+    return [local]
+
+
+def with_local_heads(context: LocalContext) -> FusedAttentionOp:
+    """Returns a device's part of attention, which counts its own heads."""
     op, local = context.op, context.same_op()
     assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)
     if op.is_packed:
@@ -183,10 +202,4 @@ def attention_of_part(context: LocalContext) -> Sequence[Operation]:
         ):
             mine = heads * shape_of(part)[-1] // shape_of(whole)[-1]
             local.properties[name] = IntegerAttr(mine, i64)
-    if op.blocks is not None:
-        left = op.block_count * local.sizes.queries // op.sizes.queries
-        if left > 1:
-            local.properties["blocks"] = IntegerAttr(left, i64)
-        else:
-            local.blocks = local.run = None
-    return [local]
+    return local

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import known_shape
 
@@ -20,10 +21,11 @@ _SAME_IF_SAME_TYPE = frozenset(
 
 def drop_identity(op: OnnxOp) -> bool:
     """
-    Replaces an Identity, a reshape to the same shape, or a choice between a value and
-    itself, by its operand; returns whether it did.
+    Replaces an Identity, a reshape to the same shape, a cast to the same type, a dropout
+    outside of training, or a choice between a value and itself, by its operand; returns
+    whether it did.
     """
-    same = op.name == "onnx.Identity"
+    same = op.name == "onnx.Identity" or _keeps_all(op)
     if op.name in _SAME_IF_SAME_TYPE:
         shape = known_shape(op.results[0])
         same = shape is not None and op.operands[0].type == op.results[0].type
@@ -38,3 +40,14 @@ def drop_identity(op: OnnxOp) -> bool:
     kept = op.operands[1] if op.name == "onnx.Where" else op.operands[0]
     op.results[0].replace_all_uses_with(kept)
     return True
+
+
+def _keeps_all(op: OnnxOp) -> bool:
+    """
+    Whether an op is a Dropout that is told not to be in training mode, whose mask is unused.
+    """
+    mode = op.input(2) if op.name == "onnx.Dropout" else None
+    known = None if mode is None else direct_constant(mode)
+    if known is None or known.any():
+        return False
+    return all(result.first_use is None for result in op.results[1:])

@@ -1,0 +1,79 @@
+"""
+Attention in training with dropout of the probabilities. No kernel of PyTorch draws random
+numbers by position, so it is written out, for one sample after another: the scores of a
+whole batch are never in memory.
+"""
+
+import torch
+
+from . import dropout, fused_attention
+
+
+class DrawnFactors:
+    """
+    The random numbers of the probabilities, (batch, heads, queries, keys); arguments are
+    those of `dropout.dropout`.
+    """
+
+    def __init__(self, counter, *coordinates, key, threshold, scale, shape, splits):
+        self.scale = scale
+        self._given = counter, coordinates, key, threshold, shape, splits
+
+    def factors(self, like, local, sample):
+        """
+        Returns `scale` for each probability of a sample that is kept, else 0, in the type
+        of `like`; `local` is the shape of this part of the probabilities.
+        """
+        size = local[1] * local[2] * local[3]
+        found = torch.empty(size, dtype=like.dtype, device=like.device)
+        first = sample * size
+        for start, end, keep in dropout.kept(
+            local, (first, first + size), *self._given
+        ):
+            found[start - first : end - first] = keep
+        return found.mul_(self.scale).view(1, *local[1:])
+
+
+def _samples(query, key, value, mask, numbers, options):
+    """
+    Yields the attention of one sample after another, with its number and the factors of its
+    probabilities.
+    """
+    for index in range(query.shape[0]):
+        own = slice(index, index + 1)
+        shown = mask
+        if mask is not None and mask.dim() == 4 and mask.shape[0] > 1:
+            shown = mask[own]
+        part = fused_attention.Attention(
+            query[own], key[own], value[own], shown, **options
+        )
+        local = (query.shape[0], *part.query.shape[1:3], part.key.shape[2])
+        yield own, part, numbers.factors(part.query, local, index)
+
+
+def dropped_attention(query, key, value, *, numbers, mask=None, **options):
+    """
+    Returns the result, and the logarithms of the sums of exponentials, as
+    `fused_attention.attention` does.
+    """
+    outs, sums = [], []
+    for _, part, factors in _samples(query, key, value, mask, numbers, options):
+        weights, own = part.probabilities()
+        outs.append(part.packed((weights * factors) @ part.repeated(part.value)))
+        sums.append(own)
+    return torch.cat(outs).to(query.dtype), torch.cat(sums)
+
+
+def dropped_attention_grad(
+    dy, out, sums, query, key, value, *, numbers, mask=None, **options
+):
+    """
+    Returns the gradients of query, key and value, from the results of `dropped_attention`.
+    """
+    found = []
+    for own, part, factors in _samples(query, key, value, mask, numbers, options):
+        mine = (part.by_head(x[own], part.query.shape[1]) for x in (dy, out))
+        dquery, *others = part.written_out(*mine, sums[own], factors)
+        given = [dquery, *(part.over_groups(x) for x in others)]
+        found.append([part.packed(x) for x in given])
+    return tuple(torch.cat(x).to(query.dtype) for x in zip(*found, strict=True))

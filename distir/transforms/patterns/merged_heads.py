@@ -1,0 +1,96 @@
+"""
+Separates batch and heads where a model merges them for a product of matrices (BLOOM), so
+that attention has its four dimensions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects.builtin import i64
+from xdsl.ir import SSAValue
+
+from distir.dialects.dist import layout_of
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import known_shape
+from distir.transforms.patterns.match import (
+    made_before,
+    number,
+    producer,
+    used_once,
+)
+
+
+def split_heads(op: OnnxOp) -> bool:
+    """
+    If `op` is a Reshape of [batch * heads, m, n] to [batch, heads, m, n], of what products,
+    sums and scalings compute from values whose batch and heads were merged, computes the
+    same from the values before; returns whether it did.
+    """
+    if op.name != "onnx.Reshape" or layout_of(op.results[0]) is not None:
+        return False
+    before, after = known_shape(op.operands[0]), known_shape(op.results[0])
+    if before is None or after is None or len(before) != 3 or len(after) != 4:
+        return False
+    if after[2:] != before[1:] or not used_once(op.operands[0]):
+        return False
+    found = _apart(op.operands[0], after[:2], op)
+    if found is None:
+        return False
+    op.results[0].replace_all_uses_with(found)
+    return True
+
+
+def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
+    """
+    Returns a [batch * heads, m, n] as [batch, heads, m, n], computed before the op `end`
+    from the values before they were merged; None where there are none.
+    """
+    shape = known_shape(value)
+    if shape is None or len(shape) != 3:
+        return None
+    whole = (*heads, *shape[1:])
+    merge = producer(value, "Reshape")
+    if merge is not None:
+        source = merge.operands[0]
+        return source if known_shape(source) == whole else None
+    op = producer(value, "MatMul", "Transpose", "Add", "Mul", "Div")
+    if op is None or not used_once(value):
+        return None
+    if op.name == "onnx.Transpose":
+        source = _apart(op.operands[0], heads, end)
+        if source is None or list(op.attribute("perm") or ()) != [0, 2, 1]:
+            return None
+        return made_before(end, "Transpose", [source], whole, perm=[0, 1, 3, 2])
+    sides = [_apart(operand, heads, end) for operand in op.operands]
+    if op.name == "onnx.MatMul":
+        if None in sides:
+            return None
+    elif all(side is None for side in sides):
+        return None
+    else:
+        sides = [
+            _beside(operand, heads, end) if side is None else side
+            for side, operand in zip(sides, op.operands, strict=True)
+        ]
+    known = [side for side in sides if side is not None]
+    if len(known) < 2:
+        return None
+    return made_before(end, op.name.removeprefix("onnx."), known, whole)
+
+
+def _beside(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
+    """
+    Returns what stands beside a value with batch and heads apart: a number or a value that
+    has neither, as it is, others reshaped.
+    """
+    shape = known_shape(value)
+    if number(value) is not None:
+        return value
+    if shape is None or len(shape) > 3:
+        return None
+    if len(shape) < 3 or shape[0] == 1:
+        return value
+    target = (*heads, *shape[1:])
+    sizes = np.array(target, np.int64)
+    to = made_before(end, "Constant", [], [4], i64, value=sizes)
+    return made_before(end, "Reshape", [value, to], target)
