@@ -8,7 +8,8 @@ the `.mlir` file, so that a program never makes a tool read from anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,30 @@ def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
             '"model.safetensors"'
         )
     return Path(model_path).parent / name
+
+
+def path_beside(program: Path) -> Path:
+    """
+    Returns where the weights of a program in this file go. Raises DistIRError if that is
+    the program's own file.
+    """
+    path = program.with_suffix(SUFFIX)
+    if path == program:
+        raise DistIRError(
+            f"{program} is where the weights would go; give the program the suffix .mlir"
+        )
+    return path
+
+
+@contextmanager
+def attributes_kept(module: ModuleOp) -> Generator[None]:
+    """
+    Gives a module its attributes back at the end, so that what it names meanwhile for the
+    file that it is written to stays in that file.
+    """
+    before = dict(module.attributes)
+    try:
+        yield
+    finally:
+        module.attributes.clear()
+        module.attributes.update(before)

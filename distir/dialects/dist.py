@@ -28,7 +28,8 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   with it, and as its value who asks for that; `dist.stage`, the stage that was found;
 - on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone, and
   `dist.recompute_by`, who asked for it; on another op of a function: the backward of the function recomputes it;
-- on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`);
+- on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`,
+  `"cuda_graph"`);
 - on an op that looks something up in a padded table: `dist.entries`, how many of its
   entries are not padding;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,

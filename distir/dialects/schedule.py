@@ -62,6 +62,9 @@ The attribute of an op of a schedule that says where the user wrote it: a file a
 BACKENDS = ("eager", "inductor")
 """The ways in which a fused group can be run."""
 
+CUDA_GRAPH = "cuda_graph"
+"""The `dist.compiled` of functions that CUDA is to replay as one graph."""
+
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 KnobValue = IntegerAttr | FloatAttr | StringAttr
@@ -358,6 +361,28 @@ class WholeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class PlaceOp(IRDLOperation):
+    """
+    Requests what mesh axis `axis` does to a value that these modules compute: it splits
+    dimension `dim`, or nothing of it. `index` counts the values of a module that others use.
+    """
+
+    name = "schedule.place"
+
+    modules = operand_def(AnyOpType())
+    index = attr_def(IntegerAttr)
+    axis = attr_def(StringAttr)
+    dim = opt_attr_def(IntegerAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        numbers = (self.index, *([] if self.dim is None else [self.dim]))
+        if any(number.value.data < 0 for number in numbers):
+            raise VerifyException("schedule.place: `index` and `dim` count from 0")
+
+
+@irdl_op_definition
 class SplitLinearOp(IRDLOperation):
     """
     Requests that mesh axis `axis` splits linear layers: each module has one matrix product
@@ -437,6 +462,20 @@ class RecomputeOp(IRDLOperation):
             raise VerifyException(
                 "schedule.recompute takes a `policy`, or a knob that says it"
             )
+
+
+@irdl_op_definition
+class CudaGraphOp(IRDLOperation):
+    """
+    Asks that packages capture each run of these modules as a CUDA graph, which GPUs replay
+    without the host. Modules must be calls of functions (`outline-repeats`).
+    """
+
+    name = "schedule.cuda_graph"
+
+    modules = operand_def(AnyOpType())
+
+    assembly_format = "$modules attr-dict"
 
 
 @irdl_op_definition
@@ -606,10 +645,12 @@ ScheduleDialect = Dialect(
         ParametersOp,
         ShardOp,
         WholeOp,
+        PlaceOp,
         SplitLinearOp,
         MergeOp,
         StageOp,
         RecomputeOp,
+        CudaGraphOp,
         AutocastOp,
         ExpectOp,
         KnobOp,

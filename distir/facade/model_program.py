@@ -23,7 +23,13 @@ from distir.tools.files import (
     read_program,
     write_program,
 )
-from distir.weights import SUFFIX, save_weights, weights_file
+from distir.weights import (
+    SUFFIX,
+    attributes_kept,
+    path_beside,
+    save_weights,
+    weights_file,
+)
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -101,29 +107,17 @@ class ModelProgram:
         the suffix `.safetensors`. Raises DistIRError.
         """
         path = Path(path)
-        attributes = self.module.attributes
-        before = attributes.get(WEIGHTS)
-        try:
+        with attributes_kept(self.module):
             if self.source is not None:
                 keep_weights_reachable(self.module, self.source, path)
             elif self.arrays:
-                beside = path.with_suffix(SUFFIX)
-                if beside == path:
-                    raise DistIRError(
-                        f"{path} is where the weights would go; give the program the "
-                        f"suffix .mlir"
-                    )
+                beside = path_beside(path)
                 save_weights(beside, self.arrays)
-                attributes[WEIGHTS] = StringAttr(beside.name)
+                self.module.attributes[WEIGHTS] = StringAttr(beside.name)
             try:
                 write_program(self.module, path)
             except OSError as error:
                 raise DistIRError(f"cannot write {path}: {error.strerror}") from error
-        finally:
-            # What the program names is beside its own file, not beside the new one.
-            attributes.pop(WEIGHTS, None)
-            if before is not None:
-                attributes[WEIGHTS] = before
 
     def __str__(self) -> str:
         text = StringIO()

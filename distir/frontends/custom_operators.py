@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 CustomImport = Callable[[Sequence[SSAValue | None], Mapping[str, Any]], Operation]
 """Makes the op of a node; see this module's documentation."""
 
-custom_operator: Registry[CustomImport] = Registry(__name__)
-"""The operators that other packages read, by `DOMAIN::OPERATOR`."""
+custom_operator: Registry[CustomImport] = Registry("distir.frontends.expert_nodes")
+"""The operators that other packages read, and our own, by `DOMAIN::OPERATOR`."""
 
 
 def custom_import(node: NodeProto) -> CustomImport | None:

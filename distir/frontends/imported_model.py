@@ -16,7 +16,7 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
 from distir.program import argument_names, argument_roles, entry_function
-from distir.weights import SUFFIX, save_weights
+from distir.weights import attributes_kept, path_beside, save_weights
 
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
@@ -94,19 +94,16 @@ class ImportedModel:
         """
         Writes the program to `path` and the weights beside it, under the same name with the
         suffix `.safetensors`, which the program then names. What has no value is not in
-        that file; a program without any weights names none. Raises DistIRError.
+        that file; a program without any weights names none. The module stays as it is.
+        Raises DistIRError.
         """
         path = Path(path)
-        if self.weights:
-            weights_path = path.with_suffix(SUFFIX)
-            if weights_path == path:
-                raise DistIRError(
-                    f"{path} is where the weights would go; give the program the "
-                    "suffix .mlir"
-                )
-            save_weights(weights_path, self.weights)
-            self.module.attributes[WEIGHTS] = StringAttr(weights_path.name)
-        try:
-            path.write_text(str(self.module) + "\n")
-        except OSError as error:
-            raise DistIRError(f"cannot write {path}: {error}") from error
+        with attributes_kept(self.module):
+            if self.weights:
+                beside = path_beside(path)
+                save_weights(beside, self.weights)
+                self.module.attributes[WEIGHTS] = StringAttr(beside.name)
+            try:
+                path.write_text(str(self.module) + "\n")
+            except OSError as error:
+                raise DistIRError(f"cannot write {path}: {error}") from error

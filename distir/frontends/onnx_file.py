@@ -161,14 +161,20 @@ def _external_path(tensor: str, location: str, folder: Path | None) -> Path:
         )
     folder = folder.resolve()
     path = Path(location)
-    if (
-        not location
-        or path.is_absolute()
-        or ".." in path.parts
-        or "\\" in location
-        or "\0" in location
-        or not (folder / path).resolve().is_relative_to(folder)
-    ):
+    is_inside = (
+        location
+        and not path.is_absolute()
+        and ".." not in path.parts
+        and "\\" not in location
+        and "\0" not in location
+    )
+    if is_inside and not (folder / path).resolve().is_relative_to(folder):
+        raise DistIRError(
+            f"tensor {tensor!r} is in the external file {folder / path}, a symbolic link to "
+            f"{(folder / path).resolve()}, outside of the model's folder; DistIR does not "
+            f"follow it: copy the folder with `cp -rL` and import the copy"
+        )
+    if not is_inside:
         raise DistIRError(
             f"tensor {tensor!r} is in the external file {location!r}, which is not "
             f"inside the model's folder {folder}; DistIR does not read it: move the "

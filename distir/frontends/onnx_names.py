@@ -6,6 +6,9 @@ from onnx import ModelProto, NodeProto
 
 _STANDARD = ("", "ai.onnx")
 
+TRAIN_DOMAIN = "distir.train"
+"""The domain of nodes that stand for ops of the `train` dialect."""
+
 
 def domain_of(node: NodeProto) -> str:
     """Returns the operator's domain; the default domain has two spellings."""

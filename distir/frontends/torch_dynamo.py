@@ -15,20 +15,29 @@ if TYPE_CHECKING:
 
 
 def export_dynamo(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    capacity_factor: float | None = None,
 ) -> ExportedModule:
     """
-    Exports a module with the newer exporter, with the names of the module's outputs. Raises
-    whatever the exporter and the module raise.
+    Exports a module with the newer exporter, with the names of the module's outputs. Experts
+    take as many tokens as `capacity_factor` says (see `torch_experts`). Raises whatever the
+    exporter and the module raise.
     """
     import torch
 
     from distir.frontends.torch_decompositions import quick_decompositions
+    from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # If this fails, the exporter tries other ways and reports what is wrong.
-    with contextlib.suppress(Exception), torch.enable_grad():
+    with (
+        experts_as_ops(capacity_factor, _batch(args, kwargs)),
+        contextlib.suppress(Exception),
+        torch.enable_grad(),
+    ):
         source = torch.export.export(module, args, kwargs, strict=False)
     if isinstance(source, torch.export.ExportedProgram):
         write_stops(source)
@@ -49,6 +58,17 @@ def export_dynamo(
         for value, name in zip(outputs, names, strict=True):
             value.name = name
     return _without_tensors(program.model)
+
+
+def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Returns the size of the first dimension of the first input that has two; 1 if none."""
+    import torch
+    from torch.utils import _pytree
+
+    for value in _pytree.tree_leaves((args, kwargs)):
+        if isinstance(value, torch.Tensor) and value.dim() > 1:
+            return value.shape[0]
+    return 1
 
 
 def _without_tensors(model: onnx_ir.Model) -> ExportedModule:

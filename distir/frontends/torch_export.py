@@ -37,10 +37,12 @@ def export_module(
     *,
     exporter: Exporter | None = None,
     training: bool = False,
+    capacity_factor: float | None = None,
 ) -> ExportedModule:
     """
     Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
-    The module is left as it was. Without an `exporter`, the older one is tried, with a
+    The module is left as it was. Experts are ops of DistIR in what the newer exporter
+    writes. Without an `exporter`, the older one is tried, with a
     warning, if the newer one fails. Raises DistIRError.
     """
     if exporter is not None:
@@ -57,7 +59,9 @@ def export_module(
     failed: dict[str, str] = {}
     first: Exception | None = None
     for name in wanted:
-        outcome = _attempt(module, args, dict(kwargs or {}), name, training)
+        outcome = _attempt(
+            module, args, dict(kwargs or {}), name, training, capacity_factor
+        )
         if not isinstance(outcome, Exception):
             if failed:
                 warnings.warn(
@@ -88,6 +92,7 @@ def _attempt(
     kwargs: dict[str, Any],
     exporter: Exporter,
     training: bool,
+    capacity_factor: float | None,
 ) -> ExportedModule | Exception:
     """
     Returns what one exporter makes of a module, or the exception that it raised. Raises
@@ -113,7 +118,7 @@ def _attempt(
         ):
             warnings.simplefilter("ignore")
             if exporter == "dynamo":
-                exported = export_dynamo(module, own_args, own_kwargs)
+                exported = export_dynamo(module, own_args, own_kwargs, capacity_factor)
             else:
                 exported, stops = export_torchscript(module, own_args, own_kwargs)
         if any(part.training for part in module.modules()):

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     import torch
 
 _KNOWN_REASONS = {
-    "grouped_mm": (
-        "its experts run as grouped_mm, which has no ONNX function",
-        'call model.set_experts_implementation("batched_mm") before',
+    "Grouped matmul": (
+        "it runs grouped_mm, which has no ONNX function",
+        "write experts as those of transformers, which are imported whole, or as batches of "
+        "matrix products",
     ),
     "DynamicCache": (
         "it returns a cache of keys and values, which is no tensor",

@@ -38,6 +38,7 @@ def import_torch(
     training: bool = False,
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    capacity_factor: float | None = None,
     copy: bool = True,
 ) -> ImportedModel:
     """
@@ -53,6 +54,10 @@ def import_torch(
     constants, are computed if they belong to Hugging Face's models and no checkpoint has
     them.
 
+    Mixtures of experts of Hugging Face become ops of `train`, whichever implementation their
+    configuration names. Every expert takes all tokens that choose it; with `capacity_factor`,
+    no more of each sequence than evenly dealt tokens would give it, times that factor.
+
     `exporter` is one of PyTorch's; None tries the newer, then the older one. Without `copy`
     the weights share the memory of the module. Raises DistIRError.
     """
@@ -60,7 +65,12 @@ def import_torch(
 
     with _no_garbage():
         exported = export_module(
-            module, args, kwargs, exporter=exporter, training=training
+            module,
+            args,
+            kwargs,
+            exporter=exporter,
+            training=training,
+            capacity_factor=capacity_factor,
         )
         imported = import_onnx(exported.model, values=exported.values)
     if copy:

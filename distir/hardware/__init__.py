@@ -19,6 +19,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from distir.dialects import get_all_dialects
 from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
+from distir.suggestions import did_you_mean
 from distir.text import ProgramParser
 
 FOLDER = Path(__file__).parent
@@ -59,12 +60,17 @@ def built_in_or_file(
         return folder / f"{name}{suffix}"
     path = Path(name)
     if path.is_file():
+        if path.suffix not in (suffix, ""):
+            raise DistIRError(
+                f"{path} is given as a {what}, but a {what} is a file with the suffix "
+                f"{suffix}, or one of {', '.join(names)}"
+            )
         return path
-    if path.suffix == suffix or len(path.parts) > 1:
+    if path.suffix == suffix or len(path.parts) > 1 or path.exists():
         raise DistIRError(f"there is no {what} file {name}")
     raise DistIRError(
-        f"there is no built-in {what} {name!r} and no such file; the built-in {what}s "
-        f"are {', '.join(names) or 'none'}"
+        f"there is no built-in {what} {name!r} and no such file; "
+        f"{did_you_mean(name, names)}the built-in {what}s are {', '.join(names) or 'none'}"
     )
 
 

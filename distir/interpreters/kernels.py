@@ -81,6 +81,17 @@ def gelu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [result.astype(source.dtype)]
 
 
+def _spacing(
+    op: OnnxOp, rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Returns strides, dilations and pads, with ONNX's defaults, for so many dimensions."""
+    return (
+        tuple(op.attribute("strides") or [1] * rank),
+        tuple(op.attribute("dilations") or [1] * rank),
+        tuple(op.attribute("pads") or [0] * (2 * rank)),
+    )
+
+
 @dataclass(frozen=True)
 class Windows:
     """
@@ -94,16 +105,20 @@ class Windows:
     pads: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def of(op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]) -> Windows:
+    def of(
+        op: OnnxOp,
+        space: Sequence[int],
+        kernel_shape: Sequence[int],
+        *,
+        ceil: bool = False,
+    ) -> Windows:
         """
-        Returns the windows of a Conv or MaxPool over an input with these sizes of space.
+        Returns the windows of a convolution or pooling over an input with these sizes of
+        space, where `ceil` says whether a last window may go beyond the padded input.
         """
         rank = len(space)
-        strides = tuple(op.attribute("strides") or [1] * rank)
-        dilations = tuple(op.attribute("dilations") or [1] * rank)
-        flat = op.attribute("pads") or [0] * (2 * rank)
+        strides, dilations, flat = _spacing(op, rank)
         automatic = op.attribute("auto_pad") or "NOTSET"
-        ceil = "ceil_mode" in op.SCHEMA.attributes and bool(op.attribute("ceil_mode"))
         pads: list[tuple[int, int]] = []
         for i, size in enumerate(space):
             extent = (kernel_shape[i] - 1) * dilations[i] + 1
@@ -167,7 +182,8 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` gives wrong indices in some cases."""
     x = inputs[0]
     space = x.shape[2:]
-    windows = Windows.of(op, space, op.attribute("kernel_shape"))
+    ceil = bool(op.attribute("ceil_mode"))
+    windows = Windows.of(op, space, op.attribute("kernel_shape"), ceil=ceil)
     lowest = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
     view = windows.view(x, lowest)
     rank = len(space)
@@ -211,10 +227,8 @@ class TransposedWindows:
         Returns the windows of a ConvTranspose over an input with these sizes of space.
         """
         rank = len(space)
-        strides = op.attribute("strides") or [1] * rank
-        dilations = op.attribute("dilations") or [1] * rank
+        strides, dilations, pads = _spacing(op, rank)
         extra = op.attribute("output_padding") or [0] * rank
-        pads = op.attribute("pads") or [0] * (2 * rank)
         automatic = op.attribute("auto_pad") or "NOTSET"
         extents = [
             s * (n - 1) + (k - 1) * d + 1

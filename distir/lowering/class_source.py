@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distir.lowering.source.class_names import overwritten_by_updates
 from distir.lowering.source.class_writer import ClassWriter
@@ -23,6 +23,7 @@ class ClassSource:
     - `members`: for arguments that modules hold, by index, the path of the module and the
       name there.
     - `overwritten`: for results that are overwritten arguments, the index of the argument.
+    - `graphs`: functions that are to be CUDA graphs, with the reason why they are not.
     """
 
     body: str
@@ -31,6 +32,7 @@ class ClassSource:
     groups: frozenset[tuple[str, tuple[str, ...]]]
     members: dict[int, str]
     overwritten: dict[int, int]
+    graphs: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def class_source(classes: RankClasses) -> ClassSource:

@@ -6,7 +6,7 @@ Writes `program.py`, with a class per distinct rank and the classes that it uses
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ from distir.dialects.dist import (
     layout_of,
 )
 from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.schedule import CUDA_GRAPH
 from distir.errors import DistIRError
 from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
+from distir.lowering.graphs import choose_graphs
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
 from distir.lowering.source.ownership import release_bundles
@@ -116,6 +118,11 @@ class ProgramSource:
     processes: int
     classes: tuple[tuple[int, ...], ...]
     """For each class, the processes that run it."""
+    graphs: dict[str, str]
+    """
+    Functions that are to be CUDA graphs, with the reason why they are not; an empty text for
+    those that are.
+    """
 
     def write(self, folder: Path) -> None:
         """Writes the files to a folder. Raises OSError and DistIRError."""
@@ -210,6 +217,7 @@ def program_source(
         helpers,
         len(devices),
         tuple(tuple(processes) for processes in groups.values()),
+        {name: why for s in sources.values() for name, why in s.graphs.items()},
     )
 
 
@@ -225,9 +233,11 @@ def _rank_source(
     outline(program)
     bundle(program)
     release_bundles(program)
+    graphs = choose_graphs(program)
     if compiled:
         _compile_leaves(program)
-    return class_source(RankClasses(program, devices, texts, constants))
+    source = class_source(RankClasses(program, devices, texts, constants))
+    return replace(source, graphs=graphs)
 
 
 def _compile_leaves(program: ModuleOp) -> None:
@@ -236,6 +246,8 @@ def _compile_leaves(program: ModuleOp) -> None:
     a layer: once for all layers. What calls them stays as it is.
     """
     for function in reachable_functions(program):
+        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH:
+            continue
         if not any(isinstance(op, CallOp) for op in function.body.block.ops):
             function.attributes[COMPILED] = StringAttr("inductor")
 

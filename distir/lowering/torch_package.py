@@ -106,6 +106,7 @@ def write_package(
         "trains": trains,
         "compiled": compiled,
         "weights": None if weights is None else str(Path(weights).resolve()),
+        "graphs": source.graphs,
         "kernels": {name: file.digest for name, file in own.items()},
     }
     sources = [source]

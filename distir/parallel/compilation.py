@@ -13,8 +13,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
+from distir.gradients.batch_statistics import BatchParts
+from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
+from distir.parallel.packages import cached_folder, keep_files
 from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.programs import cluster_of_text, replace_cluster
 from distir.planning.saved_plan import SavedPlan
@@ -31,6 +34,11 @@ INTERFACE = "interface.json"
 """The file of a package that describes how it is called."""
 
 
+PROGRAM = "program.mlir"
+LABELS = "labels.json"
+"""The files of a sequential program that is kept, and of the names of its labels."""
+
+
 @dataclass(frozen=True)
 class Request:
     """
@@ -40,13 +48,16 @@ class Request:
       module's output is the loss;
     - `cluster`: a cluster, as text;
     - `distribution`: how to distribute over it, or a plan that a search found for it;
-    - `forward`: what is asked of the program before it is differentiated.
+    - `forward`: what is asked of the program before it is differentiated;
+    - `own_statistics`: whether batch normalisation takes the statistics of a device's
+      samples in a micro-batch, instead of those of the whole batch.
     """
 
     loss: Loss
     cluster: str
     distribution: DistributionOptions | SavedPlan
     forward: ForwardOptions = field(default_factory=ForwardOptions)
+    own_statistics: bool = False
 
     @property
     def devices(self) -> int:
@@ -55,6 +66,16 @@ class Request:
         if isinstance(own, SavedPlan):
             return own.devices
         return own.devices
+
+    @property
+    def statistics(self) -> BatchParts:
+        """The parts of a batch with statistics of their own in batch normalisation."""
+        own = self.distribution
+        if not self.own_statistics:
+            return BatchParts()
+        if isinstance(own, SavedPlan):
+            return BatchParts(own.batch_parts, own.result.plan.k)
+        return BatchParts(own.d, own.k)
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""
@@ -95,8 +116,17 @@ def training_package(
     Returns the files, by name, of the package that computes the loss and the gradients of a
     module in training mode. Raises DistIRError.
     """
-    imported, labels = training_program(
-        module, args, kwargs, request.loss, forward=request.forward
+    imported, labels = _program(
+        "training program",
+        (module, args, kwargs, (request.loss, request.forward, request.statistics)),
+        lambda: training_program(
+            module,
+            args,
+            kwargs,
+            request.loss,
+            forward=request.forward,
+            statistics=request.statistics,
+        ),
     )
     return _package(imported, labels, request.distribute_step)
 
@@ -108,11 +138,13 @@ def training_program(
     loss: Loss,
     optimizer: str = "none",
     forward: ForwardOptions | None = None,
+    statistics: BatchParts = BatchParts(),
 ) -> tuple[ImportedModel, list[str]]:
     """
     Returns the sequential program of a module in training mode, which computes the loss and
     what the optimizer makes of the gradients (by default the gradients themselves), and the
-    names of its labels. Raises DistIRError.
+    names of its labels. `statistics` says which parts of a batch are normalised by
+    themselves. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
@@ -146,6 +178,8 @@ def training_program(
         output=_loss_result(imported.module) if name is None else 0,
         optimizer=optimizer,
         loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+        batch_norm_devices=statistics.devices,
+        batch_norm_micro_batches=statistics.micro_batches,
         fused_attention=forward.attention,
     )
     apply_passes(imported.module, differentiate)
@@ -176,8 +210,49 @@ def evaluation_package(
     Returns the files, by name, of the package that computes the outputs of a module in
     evaluation mode. Raises DistIRError.
     """
-    imported = forward_program(module, args, kwargs, request.forward)
-    return _package(imported, [], request.distribute_forward)
+    imported, labels = _program(
+        "forward program",
+        (module, args, kwargs, request.forward),
+        lambda: (forward_program(module, args, kwargs, request.forward), []),
+    )
+    return _package(imported, labels, request.distribute_forward)
+
+
+def _program(
+    kind: str,
+    content: tuple[torch.nn.Module, Sequence[Any], Mapping[str, Any], Any],
+    make: Callable[[], tuple[ImportedModel, list[str]]],
+) -> tuple[ImportedModel, list[str]]:
+    """
+    Returns the sequential program that `make` imports and the names of its labels, or what
+    was kept of them under the key of the `content`: under another plan, a module is not
+    exported again. The weights are then its constants alone. Raises DistIRError.
+    """
+    from distir.frontends.imported_model import ImportedModel
+    from distir.tools.files import read_program, write_program
+    from distir.weights import load_weights
+
+    key = content_key(kind, *content)
+    if (folder := cached_folder(key)) is not None:
+        constants = load_weights(folder / CONSTANTS)
+        labels = json.loads((folder / LABELS).read_text())
+        return ImportedModel(read_program(folder / PROGRAM), constants), labels
+    imported, labels = make()
+    if key is not None:
+        with tempfile.TemporaryDirectory() as made:
+            write_program(imported.module, Path(made, PROGRAM))
+            _save_constants(imported, Path(made, CONSTANTS))
+            Path(made, LABELS).write_text(json.dumps(labels))
+            keep_files(key, {p.name: p.read_bytes() for p in Path(made).iterdir()})
+    return imported, labels
+
+
+def _save_constants(imported: ImportedModel, path: Path) -> None:
+    """Writes the weights to a file, but for the parameters, which the module itself holds."""
+    from distir.weights import save_weights
+
+    own = set(_arguments(imported.module, "parameter"))
+    save_weights(path, {n: a for n, a in imported.weights.items() if n not in own})
 
 
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:
@@ -217,7 +292,6 @@ def _package(
     """Returns the files of the package of a program, which `apply` distributes in place."""
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
-    from distir.weights import save_weights
 
     program = imported.module
     inputs = [name for name in _arguments(program, "input") if name not in labels]
@@ -229,8 +303,6 @@ def _package(
     }
     with tempfile.TemporaryDirectory() as made:
         folder = write_package(program, made, helpers=("batches", "initial"))
-        own = set(_arguments(program, "parameter"))  # which the module itself holds
-        constants = {n: a for n, a in imported.weights.items() if n not in own}
-        save_weights(folder / CONSTANTS, constants)
+        _save_constants(imported, folder / CONSTANTS)
         (folder / INTERFACE).write_text(json.dumps(interface, indent=2))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

@@ -6,9 +6,12 @@ import hashlib
 import inspect
 import io
 import marshal
+import os
 import pickle
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,13 @@ _NOT_OF_FORWARD = ("GenerationConfig",)
 """
 Classes of objects that modules hold for other purposes; this one differs in every process.
 """
+
+
+_LIBRARIES = tuple(
+    sysconfig.get_path(kind) + os.sep
+    for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+"""The folders of what is installed, which is known by its version."""
 
 
 class _Pickler(pickle.Pickler):
@@ -48,7 +58,9 @@ class _Pickler(pickle.Pickler):
         return None
 
     def reducer_override(self, obj: Any) -> Any:
-        if inspect.isfunction(obj):
+        if inspect.isfunction(obj) and obj is not _known:
+            if not _has_file(obj.__module__):
+                raise pickle.PicklingError(f"the code of {obj} is in no file")
             held = [cell.cell_contents for cell in obj.__closure__ or ()]
             code = marshal.dumps(obj.__code__)
             return _known, (code, obj.__defaults__, obj.__kwdefaults__, held)
@@ -57,6 +69,12 @@ class _Pickler(pickle.Pickler):
 
 def _known(*parts: Any) -> None:
     """What a pickled function is restored as; nothing restores them."""
+
+
+def _has_file(module: str) -> bool:
+    """Whether a loaded module of Python was read from a file, or is Python's own."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    return loaded is not None or module in sys.builtin_module_names
 
 
 def content_key(
@@ -69,8 +87,12 @@ def content_key(
     """
     Returns a key of a module (the files of its code, its structure and settings, the shapes
     of its parameters, the values of its buffers), of the shapes of its inputs and of the
-    request. None if there is no such key, as for a module that holds an open file.
+    request. None if there is no such key, as for a module that holds an open file, or one
+    whose code is in no file, as that of a notebook: what it calls may change unseen.
     """
+    classes = {c for part in module.modules() for c in type(part).__mro__}
+    if not all(_has_file(c.__module__) for c in classes):
+        return None
     file = io.BytesIO()
     example = [
         (tuple(leaf.shape), str(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
@@ -95,12 +117,11 @@ def _code(module: torch.nn.Module) -> set[Path]:
     that give the versions of their libraries, all of the user's own that are loaded, and
     ours.
     """
-    library = Path(inspect.__file__).parent
-    found = set(Path(__file__).parents[1].rglob("*.py"))
+    found = set(map(str, Path(__file__).parents[1].rglob("*.py")))
     names = {c.__module__ for part in module.modules() for c in type(part).__mro__}
     names |= {name.partition(".")[0] for name in names}
     for name, loaded in list(sys.modules.items()):
-        path = Path(getattr(loaded, "__file__", None) or library)
-        if name in names or not path.is_relative_to(library):
+        path = getattr(loaded, "__file__", None)
+        if path and (name in names or not path.startswith(_LIBRARIES)):
             found.add(path)
-    return {path for path in found if path.suffix == ".py" and path.is_file()}
+    return {Path(path) for path in found if path.endswith(".py") and isfile(path)}

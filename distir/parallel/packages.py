@@ -31,21 +31,21 @@ def cache_folder() -> Path:
     return Path(home) / "distir"
 
 
-def shared_package(key: str | None, make: Callable[[], Mapping[str, bytes]]) -> Path:
+def shared_package(
+    key_of: Callable[[], str | None], make: Callable[[], Mapping[str, bytes]]
+) -> Path:
     """
     Returns the folder of a package whose files rank 0 makes, unless it has them from an
-    earlier run: under its `key`, which stands for all that the package depends on (None:
-    unknown, so that nothing is cached). Every rank must call this; each node gets a copy.
-    An error on rank 0 is raised on all ranks. Raises DistIRError.
+    earlier run: under the key that `key_of` returns on rank 0, which stands for all that the
+    package depends on (None: unknown, so that nothing is cached). Every rank must call this;
+    each node gets a copy. An error on rank 0 is raised on all ranks. Raises DistIRError.
     """
     sent: list[Any] = [None]
     if dist.get_rank() == 0:
-        folder = None if key is None else cache_folder() / key
         try:
-            if folder is None or not folder.is_dir():
-                sent[0] = (key, dict(make()))
-            else:
-                sent[0] = (key, _files(folder))
+            key = key_of()
+            folder = cached_folder(key)
+            sent[0] = (key, dict(make()) if folder is None else _files(folder))
         except DistIRError as error:
             sent[0] = error
         except Exception as error:
@@ -55,20 +55,28 @@ def shared_package(key: str | None, make: Callable[[], Mapping[str, bytes]]) -> 
     if isinstance(sent[0], DistIRError):
         raise sent[0]
     key, files = sent[0]
-    return _kept(key, files)
+    return keep_files(key, files)
+
+
+def cached_folder(key: str | None) -> Path | None:
+    """Returns the folder with the files that are kept under a key; None if there are none."""
+    folder = None if key is None else cache_folder() / key
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def _kept(key: str | None, files: Mapping[str, bytes]) -> Path:
+def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
     """
-    Returns the folder with these files; ranks that write at the same time write the same.
+    Writes files under a key to the cache, or to a temporary folder if there is no key.
+    Returns their folder. Ranks that write at the same time write the same. Raises
+    DistIRError.
     """
+    if (known := cached_folder(key)) is not None:
+        return known
     parent = cache_folder()
-    if key is not None and (parent / key).is_dir():
-        return parent / key
     try:
         if key is not None:
             parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs
 from distir.parallel.compilation import (
@@ -29,6 +30,9 @@ from distir.planning.saved_plan import SavedPlan
 
 CLUSTER = "cpu"
 """The cluster that modules are distributed for by default."""
+
+BATCH_NORMS = ("batch", "device")
+"""What batch normalisation may take the statistics of; the default first."""
 
 
 def parallelize(
@@ -53,6 +57,7 @@ def parallelize(
     buckets: bool = True,
     fused_attention: bool = True,
     dtype: str | torch.dtype | None = None,
+    batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
 ) -> ParallelModule:
@@ -76,6 +81,9 @@ def parallelize(
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
       gradients have the type of their parameters. In f16 the loss is scaled: a step whose
       gradients overflow is computed again with a smaller scale.
+    - `batch_norm`: what batch normalisation in training takes the statistics of: the whole
+      `batch`, so that the result is that of one process (as with PyTorch's SyncBatchNorm),
+      or each `device`'s own samples, in each micro-batch, as in DistributedDataParallel.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster`, the degrees and all that distributes.
     - `seed`: of the values of parameters that are on the meta device.
@@ -84,6 +92,7 @@ def parallelize(
     """
     _join()
     kwargs = dict(kwargs or {})
+    own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
     forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
     options = DistributionOptions(
         d=d,
@@ -102,9 +111,10 @@ def parallelize(
     )
     if plan is not None:
         request = _planned(loss, cluster, options, forward, plan)
+        request = replace(request, own_statistics=own)
     else:
         grown = load_cluster(cluster, options.devices)
-        request = Request(loss, str(grown), options, forward)
+        request = Request(loss, str(grown), options, forward, own)
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "
@@ -115,8 +125,10 @@ def parallelize(
     device = _device()
 
     def program(kind: str, make: Any) -> RankProgram:
-        key = content_key(kind, module, args, kwargs, request)
-        folder = shared_package(key, lambda: make(module, args, kwargs, request))
+        folder = shared_package(
+            lambda: content_key(kind, module, args, kwargs, request),
+            lambda: make(module, args, kwargs, request),
+        )
         return RankProgram(Package(folder), device)
 
     return ParallelModule(

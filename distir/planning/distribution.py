@@ -18,6 +18,7 @@ from distir.planning.batches import split_batch
 from distir.planning.buckets import bucket_collectives_of
 from distir.planning.context import split_context
 from distir.planning.expectations import check_expectations
+from distir.planning.experts import split_experts
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
 from distir.planning.padding import pad_dimensions
@@ -43,11 +44,12 @@ CONTEXTS = ("gather", "ring")
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `c` x `t` x `p` devices of a cluster: the options of
+    How to distribute a program over `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
     the pass `distribute`, whose documentation explains each of them.
     """
 
     d: int = 1
+    e: int = 1
     c: int = 1
     t: int = 1
     cluster: str = ""
@@ -66,7 +68,7 @@ class DistributionOptions(PipelineOptions):
     @property
     def devices(self) -> int:
         """The number of devices needed."""
-        return self.d * self.c * self.t * self.p
+        return self.d * self.e * self.c * self.t * self.p
 
     def check(self, module: ModuleOp) -> None:
         """
@@ -127,13 +129,16 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     mesh = only_mesh(module)
     if options.t > 1:
         pad_dimensions(module, mesh, "t", options.shard)
-    request_shards(module, mesh, options.shard, ("d", "c", "t"))
+    request_shards(module, mesh, options.shard, ("d", "e", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
     if options.d > 1:
         split_batch(module, "d")
+    if options.e > 1:
+        split_batch(module, "e")
+        split_experts(module, "e")
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if options.sequence_parallel:
@@ -193,9 +198,11 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
     cluster = cluster_in(module, options.cluster, _NAME)
-    devices = [("d", options.d), ("c", options.c), ("t", options.t)]
-    if options.c == 1:
-        del devices[1]
+    devices = [("d", options.d)]
+    devices += [
+        (n, size) for n, size in (("e", options.e), ("c", options.c)) if size > 1
+    ]
+    devices.append(("t", options.t))
     if options.is_pipelined:
         check_size([*devices, ("p", options.p)], cluster, _NAME)
         devices = [(TIME_AXIS, options.k), *devices]

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
+from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import (
     FIXED,
     FIXED_BY,
     LAYOUT,
+    ConstrainOp,
     Layout,
     LayoutAttr,
     Shard,
@@ -26,12 +28,15 @@ from distir.planning.annotations import fixed_axes, origin_of, requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,
+    describe,
     entry_function,
     set_argument_attributes,
+    walk_functions,
 )
 from distir.repacking import Repacked, repacked_of
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.suggestions import did_you_mean
 
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
@@ -138,6 +143,7 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
     dimension get the mesh's order. Raises DistIRError for a split that the sizes of the
     mesh do not allow.
     """
+    _settle_constraints(module, mesh)
     function = entry_function(module)
     attributes, names = argument_attributes(function), argument_names(function)
     order = [axis for axis, _ in mesh.axes]
@@ -169,6 +175,27 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
         entry[LAYOUT] = LayoutAttr(settled)
         entry[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
     set_argument_attributes(function, attributes)
+
+
+def _settle_constraints(module: ModuleOp, mesh: Mesh) -> None:
+    """
+    Adapts the requests for other values (`dist.constrain` with the name of who asks) in the
+    same way. Raises DistIRError.
+    """
+    for _, op in list(walk_functions(module)):
+        by = op.attributes.get(FIXED_BY)
+        if not isinstance(op, ConstrainOp) or not isinstance(by, DictionaryAttr):
+            continue
+        if not any(op.fixes(axis) for axis, _ in mesh.axes):
+            Rewriter.replace_op(op, [], [op.source])
+            continue
+        asked = Layout(mesh.name, op.layout.data.dims)
+        origins = listed(
+            [str(o.data) for o in by.data.values() if isinstance(o, StringAttr)]
+        )
+        what = f"what {describe(op)} speaks of, as {origins} asks"
+        check_layout(shape_of(op.source.type), asked, mesh, what)
+        op.properties["layout"] = LayoutAttr(asked)
 
 
 def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layout:
@@ -313,7 +340,8 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
         chosen = [i for i, name in enumerate(names) if fnmatchcase(name, pattern)]
         if not chosen:
             raise DistIRError(
-                f"no argument is called {pattern!r}; the program has "
+                f"no argument is called {pattern!r}; {did_you_mean(pattern, names)}"
+                f"the program has "
                 f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
             )
         found.update(dict.fromkeys(chosen))

@@ -50,8 +50,8 @@ class Impossible(Result):
 @dataclass(frozen=True)
 class Simulated(Result):
     """
-    A plan and its simulation. `peak_memory_bytes` and `memory_bytes` are of the device that
-    has the least left. `bound_s`: if the layouts were searched, no others on that mesh take
+    A plan and its simulation. `peak_memory_bytes`, `memory_bytes` and
+    `reserved_memory_bytes` are of the device that has the least left. `bound_s`: if the layouts were searched, no others on that mesh take
     fewer seconds (0: unknown; overlap and buckets may go below it). `layouts`: the searched
     layouts, so that they need not be searched again.
     """
@@ -60,12 +60,18 @@ class Simulated(Result):
     throughput_samples_per_s: float
     peak_memory_bytes: int
     memory_bytes: int
+    reserved_memory_bytes: int = 0
     bound_s: float = 0.0
     layouts: ChosenLayouts | None = None
 
     @property
+    def needed_bytes(self) -> int:
+        """The bytes that the software takes from the device."""
+        return max(self.peak_memory_bytes, self.reserved_memory_bytes)
+
+    @property
     def fits(self) -> bool:
-        return self.peak_memory_bytes <= self.memory_bytes
+        return self.needed_bytes <= self.memory_bytes
 
     def has_layouts_of(self, plan: Plan) -> bool:
         """
@@ -92,14 +98,15 @@ _JSON: Mapping[str, str | int | float] = {
     "throughput_samples_per_s": 0.0,
     "peak_memory_bytes": 0,
     "memory_bytes": 0,
+    "reserved_memory_bytes": 0,
     "error": "",
     "bound_s": 0.0,
 }
 """The keys of a result as JSON data, with the values that stand for missing ones."""
 
 
-_ADDED = ("c", "context")
-"""Keys that results which were written before there was context parallelism lack."""
+_ADDED = ("c", "context", "reserved_memory_bytes")
+"""Keys that results of earlier versions lack."""
 
 
 def from_json(data: Mapping[str, Any]) -> Result:

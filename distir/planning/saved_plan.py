@@ -119,6 +119,22 @@ class SavedPlan:
         assert isinstance(plan, LayoutPlan)
         return plan.p * prod(size for _, size in plan.axes)
 
+    @property
+    def batch_parts(self) -> int:
+        """The number of devices that have different samples of a micro-batch."""
+        plan = self.result.plan
+        if isinstance(plan, GridPlan):
+            return plan.d
+        assert isinstance(plan, LayoutPlan)
+        sizes = dict(plan.axes)
+        split = {
+            shard.axis
+            for argument in self.arguments
+            if argument.role == "input" and argument.dims
+            for shard in argument.dims[0]
+        }
+        return prod(size for axis, size in sizes.items() if axis in split)
+
     def explain(self) -> str:
         """
         Explains the plan: module by module how parameters are split and what takes the

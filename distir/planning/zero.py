@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
 from xdsl.ir import Operation, SSAValue, Use
@@ -110,13 +111,16 @@ def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
     return [f"zero: {shown} stay whole: {what} their dimensions"]
 
 
-def _flattened_note(names: Sequence[str], axis: str, mesh: Mesh) -> str:
-    """Returns the note for what is flattened."""
+def _flattened_note(
+    names: Sequence[str], axis: str, mesh: Mesh, is_padded: bool
+) -> str:
+    """Returns the note for what is flattened, all of it with zeros behind or none of it."""
     shown = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         shown += f" and {len(names) - _NAMED} more"
+    zeros = ", with zeros behind" if is_padded else ""
     return (
-        f"zero: {shown}: stored flat, with zeros behind, as axis {axis!r} of size "
+        f"zero: {shown}: stored flat{zeros}, as axis {axis!r} of size "
         f"{mesh.size(axis)} divides none of the dimensions"
     )
 
@@ -314,7 +318,7 @@ class _Storage:
             op = update_of(self.function, result)
             if op is not None and self.roles[argument] in stored_flat:
                 found.setdefault(op, []).append(argument)
-        names: list[str] = []
+        names: dict[bool, list[str]] = {}
         for op, stored in found.items():
             if not set(stored) <= set(self.whole) or not self._are_alike(op, stored):
                 continue
@@ -327,10 +331,12 @@ class _Storage:
             for i in stored:
                 self.attributes[i][LAYOUT] = LayoutAttr(Layout(self.mesh.name, dims))
                 self.whole.remove(i)
-            names += [self.names[i] for i in stored]
+            is_padded = prod(form.flat_shape) > prod(shape)
+            names.setdefault(is_padded, []).extend(self.names[i] for i in stored)
             self.is_split = True
-        if names:
-            self.kept.append(_flattened_note(names, self.axis, self.mesh))
+        for is_padded, some in names.items():
+            note = _flattened_note(some, self.axis, self.mesh, is_padded)
+            self.kept.append(note)
 
     def _are_alike(self, op: UpdateOp, stored: Sequence[int]) -> bool:
         """

@@ -36,6 +36,7 @@ from xdsl.rewriter import InsertPoint
 from distir.dialects.schedule import (
     BY,
     AutocastOp,
+    CudaGraphOp,
     DecomposeOp,
     ExpectOp,
     FindOp,
@@ -46,6 +47,7 @@ from distir.dialects.schedule import (
     MatchOp,
     MergeOp,
     ParametersOp,
+    PlaceOp,
     RecomputeOp,
     ReplaceOp,
     RequireOp,
@@ -330,6 +332,21 @@ class Modules:
         )
         return self
 
+    def out(self, index: int = 0) -> Outputs:
+        """
+        Returns a value that each of them computes and others use, by number in the order of
+        the program: `s["lm_head"].out(0).whole("t")`.
+        """
+        return Outputs(self._recording, self._handle, index)
+
+    def cuda_graph(self) -> Modules:
+        """
+        Asks that packages capture these modules as CUDA graphs, forward and backward:
+        `s["transformer.h.*"].cuda_graph()`. Where that cannot be, `distir lower` says why.
+        """
+        self._recording.add(CudaGraphOp.create(operands=[self._handle]))
+        return self
+
     def recompute(
         self,
         policy: Literal["full", "whole", "selective", "products", "offload", "none"]
@@ -346,6 +363,39 @@ class Modules:
             attributes["policy"] = StringAttr(policy)
         self._recording.add(
             RecomputeOp.create(operands=operands, attributes=attributes)
+        )
+        return self
+
+
+class Outputs:
+    """
+    One value that each of some modules computes, as `Modules.out` returns it: requests for
+    its layout. Communication follows from them.
+    """
+
+    def __init__(self, recording: Recording, handle: SSAValue, index: int):
+        self._recording = recording
+        self._handle = handle
+        self._index = index
+
+    def split(self, dim: int, axis: str) -> Outputs:
+        """
+        Requests that a mesh axis splits a dimension of it:
+        `s["transformer.h.*"].out(0).split(1, "t")`.
+        """
+        return self._place(axis, {"dim": IntegerAttr(dim, i64)})
+
+    def whole(self, axis: str) -> Outputs:
+        """
+        Requests that a mesh axis does not split it, so that partial sums are added up
+        there: `s["lm_head"].out(0).whole("t")`.
+        """
+        return self._place(axis, {})
+
+    def _place(self, axis: str, attributes: dict[str, Attribute]) -> Outputs:
+        own = {"index": IntegerAttr(self._index, i64), "axis": StringAttr(axis)}
+        self._recording.add(
+            PlaceOp.create(operands=[self._handle], attributes={**own, **attributes})
         )
         return self
 

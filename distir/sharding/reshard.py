@@ -28,15 +28,11 @@ StepKind = Literal[
 
 @dataclass(frozen=True)
 class ReshardStep:
-    """One collective (or send) and the layout that it leads to."""
+    """One collective over some axes (or a send) and the layout that it leads to."""
 
     kind: StepKind
     axes: tuple[str, ...]
     layout: Layout
-    dim: int | None = None
-    """The dimension that an all-gather makes whole."""
-    reduction: str | None = None
-    """The monoid of an all-reduce or reduce-scatter."""
 
 
 def bytes_moved(kind: StepKind, before: float, after: float, parts: int) -> float:
@@ -160,11 +156,11 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
         if target_partial.get(axis) == monoid:
             continue
         reduced = layout.without_partial([axis])
-        yield ReshardStep("all_reduce", (axis,), reduced, reduction=monoid)
+        yield ReshardStep("all_reduce", (axis,), reduced)
         if axis in wanted:
             dim, shard = wanted[axis]
             split = reduced.with_dim(dim, (*reduced.dim(dim), shard), rank)
-            yield ReshardStep("reduce_scatter", (axis,), split, reduction=monoid)
+            yield ReshardStep("reduce_scatter", (axis,), split)
     for dim in range(rank):
         shards = layout.dim(dim)
         # An axis may be gathered when something at or inside it must change.
@@ -172,7 +168,7 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
             continue
         axis = shards[-1].axis
         gathered = layout.with_dim(dim, shards[:-1], rank)
-        yield ReshardStep("all_gather", (axis,), gathered, dim)
+        yield ReshardStep("all_gather", (axis,), gathered)
         goals = _wanted(gathered, target, rank)
         if axis in goals and goals[axis][0] != dim:
             other, shard = goals[axis]
@@ -202,38 +198,53 @@ def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, S
 def _merged(
     steps: Sequence[ReshardStep], before: Layout, shape: Sequence[int], mesh: Mesh
 ) -> list[ReshardStep]:
-    """Merges neighbouring all-reduces, and all-gathers of one dimension."""
+    """Merges neighbouring all-reduces of one kind, and all-gathers of one dimension."""
     out: list[ReshardStep] = []
     for step in steps:
         last = out[-1] if out else None
         start = out[-2].layout if len(out) > 1 else before
         if last is None or last.kind != step.kind:
             out.append(step)
-        elif step.kind == "all_reduce" and last.reduction == step.reduction:
+        elif step.kind == "all_reduce" and _reduce_alike(
+            (*last.axes, *step.axes), start
+        ):
             out[-1] = replace(step, axes=(*last.axes, *step.axes))
-        elif _gathers_at_once(last, step, start, shape, mesh):
+        elif step.kind == "all_gather" and _gathers_at_once(
             # Gathering the innermost axis b and then a is gathering {a, b} at once.
-            out[-1] = replace(step, axes=(*step.axes, *last.axes))
+            axes := (*step.axes, *last.axes),
+            start,
+            shape,
+            mesh,
+        ):
+            out[-1] = replace(step, axes=axes)
         else:
             out.append(step)
     return out
 
 
+def _reduce_alike(axes: Sequence[str], start: Layout) -> bool:
+    """Whether values are terms of the same reduction over all of these axes."""
+    partial = dict(start.partial)
+    return len({partial[axis] for axis in axes}) == 1
+
+
 def _gathers_at_once(
-    first: ReshardStep,
-    second: ReshardStep,
-    start: Layout,
-    shape: Sequence[int],
-    mesh: Mesh,
+    axes: Sequence[str], start: Layout, shape: Sequence[int], mesh: Mesh
 ) -> bool:
-    """Whether one all-gather from `start` on can replace two."""
-    if second.kind != "all_gather" or first.dim != second.dim or first.dim is None:
+    """Whether one all-gather from `start` on over these axes is possible."""
+    dims = {
+        dim
+        for dim, shards in enumerate(start.dims)
+        for shard in shards
+        if shard.axis in axes
+    }
+    if len(dims) > 1:
         return False
-    shards = start.dim(first.dim)
-    count = len(first.axes) + len(second.axes)
-    outer = prod(mesh.size(s.axis) for s in shards[:-count])
+    (dim,) = dims
+    shards = start.dim(dim)
+    outer = prod(mesh.size(s.axis) for s in shards[: -len(axes)])
     try:
-        joint_run(shape[first.dim] // outer, shards[-count:], mesh)
+        joint_run(shape[dim] // outer, shards[-len(axes) :], mesh)
     except ValueError:
         return False
     return True

@@ -22,6 +22,17 @@ LOW_PRECISION_DTYPES = ("f16", "bf16")
 """The floating-point types of 16 bits that models compute in."""
 
 
+def output_file(text: str) -> Path:
+    """
+    Parses the path of a file, or of a folder, that a command will write. Its folder must
+    exist, which is said before the work and not after it.
+    """
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        raise ArgumentTypeError(f"there is no folder {path.parent}, so make it first")
+    return path
+
+
 def positive_integer(text: str) -> int:
     """Parses a whole number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:

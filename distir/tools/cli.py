@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
+from distir.suggestions import did_you_mean
 from distir.version import __version__
 
 COMMANDS = {
@@ -21,7 +22,7 @@ COMMANDS = {
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),
-    "export": ("export", "write the weights of a checkpoint for others"),
+    "export": ("export", "write weights or a plan for other programs"),
     "cluster": ("cluster", "describe a cluster from a few numbers"),
     "calibrate": ("calibrate", "measure this machine and write a profile of it"),
 }
@@ -41,8 +42,38 @@ class Command(Protocol):
 
 
 class _Parser(argparse.ArgumentParser):
+    """
+    Reports errors in one paragraph, which names what the user may have meant and the command
+    whose help says more.
+    """
+
+    command: _Parser | None = None
+    """The parser of the command that is called."""
+
     def error(self, message: str) -> NoReturn:
+        prefix, unrecognized, unknown = message.partition("unrecognized arguments: ")
+        if unrecognized and not prefix and self.command is not None:
+            self.command.refuse(unknown.split()[0])
         self.exit(2, f"error: {message}; see `{self.prog} --help`\n")
+
+    def refuse(self, unknown: str) -> NoReturn:
+        """Ends with a message about an argument that this parser does not know."""
+        options = [
+            option for action in self._actions for option in action.option_strings
+        ]
+        meant = did_you_mean(unknown.split("=")[0], options).rstrip("? ")
+        self.error(f"there is no argument {unknown}{f'; {meant}' if meant else ''}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuses a value that is not among those to choose from."""
+        choices = action.choices
+        if choices is not None and value not in choices:
+            names = [str(choice) for choice in choices]
+            raise argparse.ArgumentError(
+                action,
+                f"invalid choice: {str(value)!r}; {did_you_mean(str(value), names)}"
+                f"choose from {', '.join(names)}",
+            )
 
 
 def _command(name: str) -> Command:
@@ -68,6 +99,8 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary)
         if only in (None, name):
             _command(name).add_arguments(command)
+        if only == name:
+            parser.command = command
     return parser
 
 

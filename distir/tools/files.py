@@ -30,7 +30,7 @@ from distir.program import (
 )
 from distir.repacking import repacked_weights
 from distir.text import ProgramParser, ProgramPrinter, new_context
-from distir.weights import SUFFIX, load_weights, weights_file
+from distir.weights import load_weights, path_beside, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -40,13 +40,43 @@ def read_program(path: Path, context: Context | None = None) -> ModuleOp:
     Reads and verifies a program, whose functions are straight-line code. Raises ParseError,
     VerifyException or DistIRError.
     """
-    content = path.read_bytes().decode()
+    content = _text(path)
     parser = ProgramParser(context or new_context(), content, str(path))
     module = parser.parse_module()
     verify(module)
     if functions(module):
         reachable_functions(module)
     return module
+
+
+_OTHER_FILES = {
+    ".onnx": "is an ONNX model, not a program: import it first, with `distir import {path} -o "
+    "{stem}.mlir`",
+    ".safetensors": "holds weights, not a program; give the .mlir file that names it, or import "
+    "the model first (`distir import`)",
+    ".py": "is Python code, not a program: import the model that a function in it returns, with "
+    "`distir import {path}:FUNCTION -o {stem}.mlir`",
+    ".json": "is not a program; a plan goes to `distir distribute --plan`, a profile to "
+    "--profile, and the configuration of a model to `distir import --transformers`",
+    ".npz": "holds arrays, not a program; they are given with --inputs",
+}
+"""What files that are given for a program are, by suffix, and what to do with them."""
+
+
+def _text(path: Path) -> str:
+    """Returns the text of a program's file. Raises DistIRError for other kinds of files."""
+    content = path.read_bytes()
+    if path.suffix in _OTHER_FILES:
+        raise DistIRError(
+            f"{path} {_OTHER_FILES[path.suffix].format(path=path, stem=path.stem)}"
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DistIRError(
+            f"{path} is not UTF-8 text; a program is an .mlir file, which `distir import` and "
+            "`distir build` write"
+        ) from error
 
 
 def write_program(module: ModuleOp, path: Path) -> None:
@@ -181,11 +211,7 @@ def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():
         return None
-    beside = target.with_suffix(SUFFIX)
-    if beside == target:
-        raise DistIRError(
-            f"{target} is where the weights would go; give the program the suffix .mlir"
-        )
+    beside = path_beside(target)
     module.attributes[WEIGHTS] = StringAttr(beside.name)
     if beside.exists() and beside.samefile(file):
         return None

@@ -81,8 +81,10 @@ def _basis(result: Simulation) -> str:
 def _row(result: Simulation, index: int) -> list[str]:
     """Returns the numbers of a device, given its index in the lists."""
     peak, memory = result.peak_memory_bytes[index], result.memory_bytes[index]
+    reserved = result.reserved_memory_bytes[index]
+    kept = "" if reserved == peak else f" ({bytes_text(reserved)} reserved)"
     return [
-        f"{bytes_text(peak)} of {bytes_text(memory)}",
+        f"{bytes_text(peak)}{kept} of {bytes_text(memory)}",
         bytes_text(result.communication_bytes[index]),
         flops_text(result.flops[index]),
         seconds_text(result.compute_s[index]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -51,6 +51,11 @@ from distir.sharding.rule import layouts_read, rule_for
 from distir.transforms.pipelines.over_time import without_time
 from distir.transforms.resharding import lower_reshards
 
+Price = Callable[[Attribute, Layout, Layout], float]
+"""
+The price of bringing a value of a (sequential) type from one layout to another, in any unit.
+"""
+
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
 """Attributes that are removed once they have been obeyed."""
 
@@ -83,6 +88,10 @@ class Partitioner:
     The search counts uses as separate copies have them: an op that takes a value twice in
     one layout is one use, while each argument of a call and each result of the function is
     one by itself, whose layout is chosen by itself.
+
+    A copy is made from whichever copies of the value there are already: from the one with
+    the lowest `price`, by default the fewest bytes that are moved. With the prices that
+    layouts were searched with, no copy is more expensive than the search promised.
     """
 
     def __init__(
@@ -91,8 +100,10 @@ class Partitioner:
         known: Mapping[str, Mesh],
         is_entry: bool,
         separate: bool,
+        price: Price | None = None,
     ):
         self.separate = separate
+        self.price = price
         self.function = function
         self.known = known
         self.block = Block()
@@ -175,7 +186,9 @@ class Partitioner:
             return versions.get(layout) or next(iter(versions.values()))
         source = next(iter(versions.values()))
         if len(versions) > 1:
-            source = min(versions.values(), key=lambda v: self._price(v, layout))
+            source = min(
+                versions.values(), key=lambda v: self._price(value.type, v, layout)
+            )
         reshard = ReshardOp(source, with_layout(value.type, layout))
         if SCOPE in user.attributes:
             reshard.attributes[SCOPE] = user.attributes[SCOPE]
@@ -221,14 +234,24 @@ class Partitioner:
             and any(layout_of(v).split_axes for v in self.versions[value].values())  # type: ignore[union-attr]
         )
 
-    def _price(self, source: SSAValue, after: Layout) -> float:
+    def _price(self, type_: Attribute, source: SSAValue, after: Layout) -> float:
+        """
+        Returns the price of making a copy from another, `source`.
+        """
+        before = layout_of(source)
+        assert before is not None
+        if self.price is not None:
+            return self.price(type_, before, after)
+        return self._bytes_moved(source, before, after)
+
+    def _bytes_moved(self, source: SSAValue, before: Layout, after: Layout) -> float:
         """
         Returns the bytes that a reshard of all micro-batches moves. A reshard that combines
         micro-batches costs as much as one of the combined value, so that the price does not
         depend on their number.
         """
-        before, type_ = layout_of(source), source.type
-        assert before is not None and isinstance(type_, TensorType)
+        type_ = source.type
+        assert isinstance(type_, TensorType)
         mesh = self.known[before.mesh]
         time, later = placement_in(before, TIME_AXIS), placement_in(after, TIME_AXIS)
         together = time not in (REPLICATED, later)
@@ -242,17 +265,20 @@ class Partitioner:
         return moved + (local_bytes(source, after, mesh) if together else 0.0)
 
 
-def partition(module: ModuleOp, *, lower: bool = False) -> None:
+def partition(
+    module: ModuleOp, *, lower: bool = False, price: Price | None = None
+) -> None:
     """
     Puts the annotated layouts into the types and inserts `dist.reshard` where layouts
     differ: one for each use if the module has `dist.separate_copies`, else one for all that
-    want the same. With `lower`, these become collectives at once. Raises DistIRError.
+    want the same, by the prices given (see `Partitioner`). With `lower`, these become
+    collectives at once. Raises DistIRError.
     """
     separate = module.attributes.pop(SEPARATE_COPIES, None) is not None
     known = meshes(module)
     erase_unreachable(module)
     entry = entry_function(module)
     for function in functions(module).values():
-        Partitioner(function, known, function is entry, separate).run()
+        Partitioner(function, known, function is entry, separate, price).run()
     if lower:
         lower_reshards(module)

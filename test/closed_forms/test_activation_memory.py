@@ -109,8 +109,10 @@ def statistics_of(norms: int, x: Sizes) -> int:
     return norms * 2 * 4 * x.s * x.b
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("column", ["none", "tp", "tp_sp", "tp_sp_sel"])
+@pytest.mark.parametrize(
+    ("column", "model"),
+    sampled([(c, m) for c in ("none", "tp", "tp_sp", "tp_sp_sel") for m in MODELS], 3),
+)
 def test_m1_without_the_squares(column: str, model: str) -> None:
     """
     Attention that is one op keeps no scores, probabilities or masks: of 34 sbh + 5 a s^2 b
@@ -131,13 +133,23 @@ def test_m1_without_the_squares(column: str, model: str) -> None:
     assert found == formulas[column]
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
-    ("change", "each", "squares"),
-    [(attention_alone, 11, 5), (mlp_alone, 19, 0), (without_norms, 11 + 19, 5)],
+    ("change", "each", "squares", "model"),
+    sampled(
+        [
+            (*block, model)
+            for block in (
+                (attention_alone, 11, 5),
+                (mlp_alone, 19, 0),
+                (without_norms, 11 + 19, 5),
+            )
+            for model in MODELS
+        ],
+        3,
+    ),
 )
 def test_m2_activation_bytes_of_the_blocks(
-    model: str, change: Callable[[FuncOp], None], each: int, squares: int
+    change: Callable[[FuncOp], None], each: int, squares: int, model: str
 ) -> None:
     """
     Attention keeps 11 sbh + 5 a s^2 b, the MLP 19 sbh. The norms keep the other 4 sbh of

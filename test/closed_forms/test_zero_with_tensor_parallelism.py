@@ -7,6 +7,8 @@ the parts of parameters that tensor parallelism leaves on a device.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -28,6 +30,7 @@ from distir.sharding.layout import local_shape
 from distir.sharding.mesh import meshes
 
 DEGREES = [(2, 2), (4, 2), (2, 4), (8, 8)]
+ODD_DEGREES = [(3, 1), (5, 1), (3, 2), (5, 8)]
 
 
 @functools.cache
@@ -61,16 +64,38 @@ def kept(module: ModuleOp, role: str) -> int:
     return int(found)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """
+    What each device sends and keeps in a distributed step, and how many arguments it has.
+    """
+
+    sent: float
+    parameters: int
+    states: int
+    arguments: int
+
+
+@functools.cache
+def measured(step: Callable[[], ModuleOp], **options: Any) -> Measured:
+    """What a step under these options of `distribute` sends and keeps."""
+    module = distributed(step().clone(), **options)
+    return Measured(
+        on_each_device(bytes_sent, module),
+        kept(module, "parameter"),
+        kept(module, "state"),
+        len(entry_function(module).args),
+    )
+
+
 def sent_and_closed_form(
-    module: ModuleOp, zero: int, **options: Any
+    step: Callable[[], ModuleOp], zero: int, **options: Any
 ) -> tuple[float, float]:
     """What a device sends in a step under a stage of ZeRO, and what it may."""
-    plain = distributed(module.clone(), **options)
-    split = distributed(module.clone(), **options, zero=zero)
-    d = options["d"]
-    half = (d - 1) / d * kept(plain, "parameter")
-    expected = on_each_device(bytes_sent, plain) + (half if zero == 3 else 0)
-    return on_each_device(bytes_sent, split), expected
+    plain, d = measured(step, **options), options["d"]
+    half = (d - 1) / d * plain.parameters
+    expected = plain.sent + (half if zero == 3 else 0)
+    return measured(step, **options, zero=zero).sent, expected
 
 
 @pytest.mark.parametrize(
@@ -89,34 +114,39 @@ def test_small_steps_send_no_more(
     d: int, t: int, zero: int, sequence_parallel: bool
 ) -> None:
     options = {"d": d, "t": t, "sequence_parallel": sequence_parallel}
-    sent, expected = sent_and_closed_form(step(), zero, **options)
+    sent, expected = sent_and_closed_form(step, zero, **options)
     # In stage 3 what no gradient needs is gathered once.
     assert (0.9 if zero == 3 else 1) * expected <= sent <= expected
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_large_step_on_512_devices(zero: int) -> None:
-    sent, expected = sent_and_closed_form(large_step(), zero, d=64, t=8)
+    sent, expected = sent_and_closed_form(large_step, zero, d=64, t=8)
     assert (0.9 if zero == 3 else 1) * expected <= sent <= 1.0001 * expected
 
 
 @pytest.mark.parametrize(("d", "t"), DEGREES)
 def test_states_are_split_over_all_devices(d: int, t: int) -> None:
     """But for the norms' and biases', which tensor parallelism keeps or splits in runs."""
-    module = step()
-    states = kept(distributed(module.clone(), d=1, t=1), "state")
-    split = distributed(module.clone(), d=d, t=t, zero=1)
+    states = measured(step, d=1, t=1).states
+    split = measured(step, d=d, t=t, zero=1).states
     small = 3 * 4 * (2 * (3 * 64 + 6 * 64) + 2 * 64 + 64 * 64)
-    assert states / (d * t) <= kept(split, "state") < states / (d * t) + small
+    assert states / (d * t) <= split < states / (d * t) + small
+
+
+@functools.cache
+def clipped_step() -> tuple[ModuleOp, list[Any], list[Any]]:
+    """A step that clips its gradients, arguments of it, and its results for them."""
+    module = build_gpt(1, 16, 4, 32, 8, 8)
+    DifferentiatePass(clip=1.0).apply(Context(), module)
+    arguments = arguments_of(module)
+    return module, arguments, run_program(module, arguments)
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize("options", [{"d": 2, "t": 2}, {"d": 2, "t": 4, "k": 2}])
 def test_results_stay(zero: int, options: dict[str, int]) -> None:
-    module = build_gpt(1, 16, 4, 32, 8, 8)
-    DifferentiatePass(clip=1.0).apply(Context(), module)
-    arguments = arguments_of(module)
-    expected = run_program(module, arguments)
+    module, arguments, expected = clipped_step()
     split = distributed(module.clone(), **options, zero=zero)
     assert_equal_results(split, expected, run_program(split, arguments), 1e-4)
 
@@ -136,23 +166,30 @@ def odd_step() -> ModuleOp:
     return module
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-@pytest.mark.parametrize(("d", "t"), [(3, 1), (5, 1), (3, 2), (5, 8)])
+@pytest.mark.parametrize(
+    ("d", "t", "zero"),
+    sampled([(*d_t, z) for d_t in ODD_DEGREES for z in (1, 2, 3)], 2),
+)
 def test_degrees_that_divide_nothing(d: int, t: int, zero: int) -> None:
     """What is kept and sent is that of flat tensors: some zeros more than the closed forms."""
-    sent, expected = sent_and_closed_form(odd_step(), zero, d=d, t=t)
+    sent, expected = sent_and_closed_form(odd_step, zero, d=d, t=t)
     assert 0.98 * expected <= sent <= 1.01 * expected
-    plain = distributed(odd_step().clone(), d=d, t=t)
-    split = distributed(odd_step().clone(), d=d, t=t, zero=zero)
-    tensors = len(entry_function(split).args)
-    for role in ("state", "parameter") if zero == 3 else ("state",):
-        whole = kept(plain, role)
-        assert whole / d <= kept(split, role) < whole / d + 4 * tensors
+    plain, split = (measured(odd_step, d=d, t=t, **z) for z in ({}, {"zero": zero}))
+    padding = 4 * split.arguments
+    assert plain.states / d <= split.states < plain.states / d + padding
+    if zero == 3:
+        assert plain.parameters / d <= split.parameters < plain.parameters / d + padding
+
+
+@functools.cache
+def wide_step() -> ModuleOp:
+    """The step of a layer of width 4096 on 48 sequences."""
+    module = build_gpt(1, 4096, 32, 50304, 48, 64, "bf16")
+    DifferentiatePass().apply(Context(), module)
+    return module
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_width_that_48_devices_do_not_divide(zero: int) -> None:
-    module = build_gpt(1, 4096, 32, 50304, 48, 64, "bf16")
-    DifferentiatePass().apply(Context(), module)
-    sent, expected = sent_and_closed_form(module, zero, d=48)
+    sent, expected = sent_and_closed_form(wide_step, zero, d=48)
     assert 0.98 * expected <= sent <= 1.0001 * expected

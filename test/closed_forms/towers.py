@@ -5,6 +5,7 @@ computes, keeps and sends, and nothing else: no parameters, states or gradients.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -99,15 +100,26 @@ def per_layer(
         on_each_device(
             measure,
             distributed(
-                training_step(
-                    tower(n, sizes, dropout=dropout, fused=fused, change=change)
-                ),
-                **options,
+                _tower_step(n, sizes, dropout, fused, change).clone(), **options
             ),
         )
         for n in (3, 4)
     )
     return more - few
+
+
+@functools.lru_cache(maxsize=8)
+def _tower_step(
+    layers: int,
+    sizes: Sizes,
+    dropout: float,
+    fused: bool,
+    change: Callable[[FuncOp], None] | None,
+) -> ModuleOp:
+    """The training step of a tower; it must stay as it is."""
+    return training_step(
+        tower(layers, sizes, dropout=dropout, fused=fused, change=change)
+    )
 
 
 def on_each_device(

@@ -544,7 +544,7 @@ class TestExternalData:
         (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
         (folder / "w.bin").symlink_to(tmp_path / "w.bin")
         path = external_model(folder, "w.bin")
-        with pytest.raises(DistIRError, match="not inside the model's folder"):
+        with pytest.raises(DistIRError, match=r"a symbolic link to .*w\.bin, outside"):
             import_onnx(path)
 
     @pytest.mark.parametrize("entries", [{"length": 44}, {"offset": 4}, {"offset": -4}])
@@ -674,7 +674,9 @@ class TestBadModels:
 class TestSaving:
     def test_program_and_weights(self, tmp_path: Path):
         path = tmp_path / "model.mlir"
-        import_onnx(linear_model(WEIGHT)).save(path)
+        imported = import_onnx(linear_model(WEIGHT))
+        imported.save(path)
+        assert not imported.module.attributes  # it stayed as it was
         module = parse(path.read_text())
         file = weights_file(module, path)
         assert file == tmp_path / "model.safetensors"

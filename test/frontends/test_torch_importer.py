@@ -193,10 +193,18 @@ def test_a_cache_in_the_result_is_named(exporter):
         import_torch(module, (), inputs, exporter=exporter)
 
 
-def test_experts_without_an_onnx_function_are_named():
-    config = transformers.MixtralConfig(**SMALL, num_local_experts=2, use_cache=False)
-    module = transformers.MixtralForCausalLM(config)
-    inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
-    advice = r'set_experts_implementation\("batched_mm"\)'
-    with pytest.raises(DistIRError, match=f"grouped_mm.*{advice}"):
-        import_torch(module, (), inputs)
+class GroupedProduct(torch.nn.Module):
+    """A grouped product of its own, outside of a module of experts of Hugging Face."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2, 8, 8).bfloat16())
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.grouped_mm(x, self.weight, offs=ends)
+
+
+def test_grouped_products_have_no_onnx_function():
+    inputs = torch.randn(4, 8).bfloat16(), torch.tensor([1, 4], dtype=torch.int32)
+    with pytest.raises(DistIRError, match="grouped_mm, which has no ONNX function"):
+        import_torch(GroupedProduct(), inputs, exporter="dynamo")

@@ -1,12 +1,20 @@
-"""Packages of these tests are kept in a folder of their own, which all of them share."""
+"""
+Packages of these tests are kept in a folder of their own, which all of them share, in all
+processes that test.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A fresh folder of packages."""
+def cache() -> None:
+    """A folder of packages that is fresh in each run."""
     patch = pytest.MonkeyPatch()
-    patch.setenv("DISTIR_CACHE", str(tmp_path_factory.mktemp("packages")))
+    patch.setenv(
+        "DISTIR_CACHE", str(Path(os.environ["DISTIR_TEST_MODELS"], "packages"))
+    )

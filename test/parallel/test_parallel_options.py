@@ -9,6 +9,7 @@ import pytest
 from support.parallel_options import (
     adapters_run,
     narrow_run,
+    normed_run,
     overflowing_run,
     restarted,
     schedule_refusals,
@@ -88,3 +89,11 @@ def test_adapters_alone_are_trained(options: dict[str, Any]) -> None:
         assert not rank["trained"] & rank["same"]
         assert rank["tied"]
         assert rank["parameters"] < 1e-5
+
+
+@pytest.mark.parametrize("options", [dict(d=2), dict(d=2, k=2)], ids=str)
+def test_batch_normalisation_by_devices(options: dict[str, Any]) -> None:
+    for rank in run_ranks(2, normed_run, options):
+        assert rank["found"] == pytest.approx(rank["expected"], rel=1e-4)
+        assert rank["found"][0] != pytest.approx(rank["together"], rel=1e-3)
+        assert rank["state"] < 1e-5

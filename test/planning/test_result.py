@@ -16,6 +16,7 @@ SEARCHED = LayoutPlan(8, axes=(("d", 2), ("t", 16)), p=2, k=4, schedule="zb-h1")
 RESULTS: tuple[Result, ...] = (
     Simulated(GridPlan(8, d=2, t=4, zero=3, checkpoint="full"), 0.5, 16.0, 3, 4),
     Simulated(SEARCHED, 0.25, 32.0, 5, 4, bound_s=0.125),
+    Simulated(GridPlan(8, d=8), 0.5, 16.0, 3, 4, reserved_memory_bytes=5),
     Impossible(replace(SEARCHED, overlap=True, stages="search"), "too few layers"),
     Impossible(GridPlan(16, p=3, k=2), "16 cannot be split"),
 )
@@ -25,7 +26,7 @@ def test_json_and_back() -> None:
     rows = [json.loads(json.dumps(result.to_json())) for result in RESULTS]
     assert tuple(map(from_json, rows)) == RESULTS
     assert len({tuple(row) for row in rows}) == 1, "the same keys for all"
-    assert [row["fits"] for row in rows] == [True, False, False, False]
+    assert [row["fits"] for row in rows] == [True, False, False, False, False]
     assert rows[1]["axes"] == "d=2,t=16" and rows[0]["axes"] == ""
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.programs import parse
 from support.schedules import gpt, scheduled
 from support.training_programs import distributed
 from torch import nn
@@ -22,6 +23,7 @@ from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import argument_names, entry_function, walk_functions
 from distir.scheduling import Schedule
+from distir.transforms.precision.autocast import autocast
 
 
 class Layer(nn.Module):
@@ -109,3 +111,24 @@ def test_modules_without_products_cannot_be_cast() -> None:
     s["transformer.ln_f"].cast("bf16")
     with pytest.raises(DistIRError, match=r"line \d+: transformer.ln_f has no product"):
         scheduled(gpt(layers=1), s)
+
+
+def test_operators_are_those_of_autocast_in_programs() -> None:
+    """One list for both: sums of products and PReLU too compute in 16 bits."""
+    module = parse(
+        """
+        func.func @main(%x: tensor<4x8xf32> {dist.role = "input", dist.name = "x"},
+                        %w: tensor<8x8xf32> {dist.role = "parameter", dist.name = "w"},
+                        %a: tensor<8xf32> {dist.role = "parameter", dist.name = "a"})
+                          -> tensor<4x8xf32> {
+          %p = onnx.Einsum(%x, %w) {equation = "ij,jk->ik"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+          %y = onnx.PRelu(%p, %a) : (tensor<4x8xf32>, tensor<8xf32>) -> tensor<4x8xf32>
+          func.return %y : tensor<4x8xf32>
+        }
+        """
+    )
+    cast = module.clone()
+    autocast(module, BFloat16Type())
+    s = Schedule()
+    s.cast("bf16")
+    assert low(scheduled(cast, s)) == low(module) == {"Einsum", "PRelu", "Cast"}

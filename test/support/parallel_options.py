@@ -296,3 +296,69 @@ def adapters_run(options: Options) -> dict[str, Any]:
         "tied": head is parameters.get("model.embed_tokens.weight"),
         "parameters": worst_difference(parallel, plain),
     }
+
+
+class Normed(nn.Module):
+    """Two convolutions with batch normalisation, whose statistics matter: no bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 4, 3, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.Conv2d(4, 1, 3, bias=False)
+        self.last = nn.BatchNorm2d(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns numbers for each picture."""
+        return self.last(self.second(torch.relu(self.norm(self.first(x)))))
+
+
+def normed_run(options: Options) -> dict[str, Any]:
+    """
+    Trains `Normed` in parallel with statistics of devices, and with plain PyTorch as
+    DistributedDataParallel does: each part of the batch by itself, running statistics from
+    the first device.
+    """
+    x = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    x = x + torch.arange(8).view(-1, 1, 1, 1)  # parts differ
+    y = torch.randn(8, 1, 2, 2, generator=torch.Generator().manual_seed(2))
+    parallel = parallelize(
+        Normed(), (x,), loss="mse", batch_norm="device", **options
+    ).train()
+    plain, shared = Normed().train(), Normed().train()
+    micro = options.get("k", 1)
+    ours = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    theirs = torch.optim.SGD(plain.parameters(), lr=0.1)
+    found: list[float] = []
+    expected: list[float] = []
+    for _ in range(3):
+        loss = parallel(own_part(parallel, x), own_part(parallel, y))
+        loss.backward()
+        found.append(loss.item())
+        losses: list[torch.Tensor] = []
+        for rank, part in enumerate(x.chunk(parallel.data_ranks)):
+            first = {n: b.clone() for n, b in plain.named_buffers()}
+            labels = y.chunk(parallel.data_ranks)[rank].chunk(micro)
+            for own, label in zip(part.chunk(micro), labels, strict=True):
+                losses.append(F.mse_loss(plain(own), label))
+            if rank > 0:
+                for name, buffer in plain.named_buffers():
+                    buffer.copy_(first[name])
+        value = torch.stack(losses).mean()
+        value.backward()
+        expected.append(value.item())
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    state = parallel.state_dict()
+    worst = max(
+        (whole(state[n]).double() - value.double()).abs().max().item()
+        for n, value in plain.state_dict().items()
+    )
+    return {
+        "found": found,
+        "expected": expected,
+        "together": F.mse_loss(shared(x), y).item(),
+        "state": worst,
+    }

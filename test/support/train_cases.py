@@ -44,7 +44,7 @@ from distir.dialects.train_ops.experts import (
     GroupedProductOp,
 )
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
-from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
@@ -216,6 +216,27 @@ placed_attention_cases(
     **_heads,
     label="packed f16",
 )
+
+# Sums at indexed places
+_rng = np.random.default_rng(32)
+for _dtype, _element in ((np.float32, f32), (np.float16, f16)):
+    case(
+        *(ScatterSumOp, coarse(12, 4, dtype=_dtype), integers(-6, 6, 12, 1)),
+        result=TensorType(_element, [6, 4]),
+        label=f"rows {_element}",
+    )
+    case(
+        *(ScatterSumOp, coarse(2, 12, 3, dtype=_dtype), integers(0, 4, 2, 12, 2)),
+        result=TensorType(_element, [2, 6, 4, 3]),
+        batch_dims=1,
+        label=f"batch {_element}",
+    )
+    case(
+        *(ScatterSumOp, coarse(2, 12, 6, dtype=_dtype), integers(-6, 6, 2, 12, 6)),
+        result=TensorType(_element, [2, 6, 12]),
+        axis=1,
+        label=f"elements {_element}",
+    )
 
 
 def dropped_attention_cases(

@@ -292,7 +292,7 @@ def test_module_without_program(tmp_path: Path):
 
 def test_output_folder_is_missing(model: Path):
     output = model.parent / "missing" / "dist.mlir"
-    message = failure("distribute", model, "--cluster", "cpu", "-o", output)
+    message = failure("distribute", model, "--cluster", "cpu", "-o", output, code=2)
     assert str(output.parent) in message
 
 

@@ -147,6 +147,24 @@ def test_simulate(distributed: Path, tmp_path: Path):
     assert {e["pid"] for e in events} == {0, 1, 2, 3}
 
 
+def test_the_profile_of_the_cluster_is_used_unless_told_otherwise(
+    model: Path, distributed: Path, tmp_path: Path
+):
+    options = ("simulate", distributed, "--json", tmp_path / "out.json")
+    times: dict[str, float] = {}
+    for given in ((), ("--profile", "V100"), ("--profile", "none")):
+        done = succeed(*options, *given)
+        result = json.loads((tmp_path / "out.json").read_text())
+        assert result["profiles"] == ([] if "none" in given else ["V100"])
+        words = "as data sheets say" if "none" in given else "with the profile V100"
+        assert words in done.output
+        times[" ".join(given)] = result["step_time_s"]
+    assert times[""] == times["--profile V100"] > times["--profile none"]
+    alone = succeed("simulate", model, "--cluster", "cpu", "-d", "2")
+    assert "@core of @cpu names no profile" in alone.errors
+    assert "as data sheets say" in alone.output
+
+
 def test_simulate_reports(distributed: Path, tmp_path: Path):
     page, data = tmp_path / "report.html", tmp_path / "out.json"
     done = succeed("simulate", distributed, "--html", page, "--memory", "--json", data)

@@ -1,4 +1,4 @@
-"""`distir export`: checkpoints become models that transformers loads."""
+"""`distir export`: checkpoints become models that transformers loads, plans Python."""
 
 from __future__ import annotations
 
@@ -88,3 +88,33 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         "export", tmp_path / "one", "-o", output
     )
     assert not output.exists()
+
+
+def test_plans_become_python(tmp_path: Path) -> None:
+    step, plan, dist = (tmp_path / n for n in ("step.mlir", "plan.json", "dist.mlir"))
+    size = ("--layers", "2", "--d-model", "16", "--heads", "2", "--vocab", "32")
+    batch = ("--batch", "4", "--seq", "8", "--training")
+    succeed("build", "llama", *size, *batch, "-o", step)
+    options = ("--cluster", "cpu", "--world-size", "2", "--degrees", "2,1,1")
+    succeed("search", step, *options, "--zero", "3", "--save-plan", plan)
+    python = tmp_path / "by_plan.py"
+    export = ("--to", "dtensor", "-o", python)
+    succeed("export", plan, "--program", step, *export)
+    text = python.read_text()
+    compile(text, "by_plan.py", "exec")
+    assert "import by_plan" in text
+    assert 'fully_shard(model, mesh=mesh["d"], reshard_after_forward=True)' in text
+    succeed("distribute", step, "--plan", plan, "-o", dist)
+    succeed("export", dist, *export)
+    assert python.read_text() == text.replace("plan.json", "dist.mlir")
+
+    assert "add --program" in failure("export", plan, *export)
+    assert "leave out --program" in failure("export", dist, "--program", step, *export)
+    assert "is not distributed" in failure("export", step, *export)
+    wrong = ("--to", "dtensor", "-o", tmp_path / "by-plan.py")
+    assert "one that Python can import" in failure("export", dist, *wrong)
+    assert "add --to dtensor" in failure(
+        "export", tmp_path, "--program", step, "-o", tmp_path / "m.safetensors"
+    )
+    succeed("distribute", step, "--cluster", "cpu", "-c", "2", "-o", dist)
+    assert "choose a plan with c=1" in failure("export", dist, *export)

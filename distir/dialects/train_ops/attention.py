@@ -263,20 +263,11 @@ class AttentionOp(FusedAttentionOp):
         self.check_logsumexp(self.logsumexp)
 
 
-@irdl_op_definition
-class AttentionGradOp(FusedAttentionOp):
+class FusedAttentionGradOp(FusedAttentionOp):
     """
-    The gradient of `train.attention`, from its results `y` and `logsumexp`. `dy` is like
-    `y`; floats of a mask get no gradient here. Without `cap`,
-
-        P = exp(scale * q k' + mask - logsumexp)
-        dv = P' dy, dP = dy v', dS = P * (dP - sum(dy * y) along features)
-        dq = scale * dS k, dk = scale * dS' q
-
-    where `dk` and `dv` are sums over the query heads of a key head.
+    Base of the gradients of fused attention: `dy` is the gradient of the result `y`, and
+    `logsumexp` the other result.
     """
-
-    name = "train.attention_grad"
 
     dy = operand_def(TensorType)
     y = operand_def(TensorType)
@@ -292,6 +283,22 @@ class AttentionGradOp(FusedAttentionOp):
         self.check_result("dy", self.dy)
         self.check_result("y", self.y)
         self.check_logsumexp(self.logsumexp)
+
+
+@irdl_op_definition
+class AttentionGradOp(FusedAttentionGradOp):
+    """
+    The gradient of `train.attention`, from its results `y` and `logsumexp`. `dy` is like
+    `y`; floats of a mask get no gradient here. Without `cap`,
+
+        P = exp(scale * q k' + mask - logsumexp)
+        dv = P' dy, dP = dy v', dS = P * (dP - sum(dy * y) along features)
+        dq = scale * dS k, dk = scale * dS' q
+
+    where `dk` and `dv` are sums over the query heads of a key head.
+    """
+
+    name = "train.attention_grad"
 
 
 OPS = [AttentionOp, AttentionGradOp]

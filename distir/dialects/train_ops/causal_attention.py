@@ -13,7 +13,11 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.attention import AttentionOp, FusedAttentionOp
+from distir.dialects.train_ops.attention import (
+    AttentionOp,
+    FusedAttentionGradOp,
+    FusedAttentionOp,
+)
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     accumulation_type,
@@ -101,7 +105,7 @@ class PlacedAttentionOp(CausalAttentionOp):
 
 
 @irdl_op_definition
-class PlacedAttentionGradOp(CausalAttentionOp):
+class PlacedAttentionGradOp(FusedAttentionGradOp, CausalAttentionOp):
     """
     The gradient of `train.placed_attention`, as `train.attention_grad` is that of
     `train.attention`. `y` and `logsumexp` may be those over more keys than these: then `dq` is
@@ -109,21 +113,6 @@ class PlacedAttentionGradOp(CausalAttentionOp):
     """
 
     name = "train.placed_attention_grad"
-
-    dy = operand_def(TensorType)
-    y = operand_def(TensorType)
-    logsumexp = operand_def(TensorType)
-    dq = result_def(TensorType)
-    dk = result_def(TensorType)
-    dv = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dq": like("q"), "dk": like("k"), "dv": like("v")}
-
-    def verify_(self) -> None:
-        super().verify_()
-        self.check_result("dy", self.dy)
-        self.check_result("y", self.y)
-        self.check_logsumexp(self.logsumexp)
 
 
 @irdl_op_definition

@@ -25,14 +25,13 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
     check_integers,
     check_shape,
-    element_type,
-    shape_of,
 )
 
 

@@ -1,4 +1,4 @@
-"""Gradients of look-ups."""
+"""Gradients of look-ups, and sums at places that indices name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
     opt_operand_def,
+    opt_prop_def,
     prop_def,
     result_def,
 )
+from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, TrainOp, Types, like
@@ -66,4 +68,60 @@ class GatherGradOp(TrainOp):
         super().verify_()
 
 
-OPS = [GatherGradOp]
+@irdl_op_definition
+class ScatterSumOp(TrainOp):
+    """
+    Zeros of the shape of `result`, to which `updates` are added at places that `indices`
+    name: the gradients of `onnx.GatherND` and `onnx.GatherElements`. Negative indices count
+    from the end.
+
+    - Without `axis`, the last dimension of `indices` holds tuples: `updates` is `[...batch,
+      ...places, ...after]`, `indices` is `[...batch, ...places, n]` and `result` is
+      `[...batch, ...n indexed dimensions, ...after]`, with `batch_dims` dimensions before.
+    - With `axis`, `indices` has the shape of `updates`, and each element is added where its
+      index says along that axis, and where it is itself along the others.
+    """
+
+    name = "train.scatter_sum"
+
+    updates = operand_def(TensorType)
+    indices = operand_def(TensorType)
+    axis = opt_prop_def(I64)
+    batch_dims = opt_prop_def(I64)
+    result = result_def(TensorType)
+
+    @property
+    def batch(self) -> int:
+        """The number of dimensions before the indexed ones that all tensors share."""
+        return 0 if self.batch_dims is None else self.batch_dims.value.data
+
+    @property
+    def dimension(self) -> int | None:
+        """The index of the axis; None if indices are tuples."""
+        if self.axis is None:
+            return None
+        return checked_axis(self, self.axis.value.data, len(shape_of(self.result)))
+
+    def verify_(self) -> None:
+        check_integers(self, "indices", self.indices)
+        check_element_type(self, "result", self.result, element_type(self.updates))
+        sizes, places = shape_of(self.result), shape_of(self.indices)
+        if self.dimension is not None:
+            check_shape(self, "updates", self.updates, places)
+            if len(places) != len(sizes):
+                raise VerifyException(
+                    f"{self.name}: indices and result differ in their number of dimensions"
+                )
+            return
+        count, depth = self.batch, places[-1] if places else 0
+        if not 0 <= count < len(places) or count + depth > len(sizes):
+            raise VerifyException(
+                f"{self.name}: {count} batch dimensions and tuples of {depth} indices are "
+                f"more than a result with {len(sizes)} dimensions has"
+            )
+        check_shape(self, "indices", self.indices, (*sizes[:count], *places[count:]))
+        expected = (*places[:-1], *sizes[count + depth :])
+        check_shape(self, "updates", self.updates, expected)
+
+
+OPS = [GatherGradOp, ScatterSumOp]

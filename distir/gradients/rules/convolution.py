@@ -22,29 +22,19 @@ from distir.gradients.rule import (
     onnx_gradient,
     shape,
 )
-from distir.interpreters.kernels import TransposedWindows
+from distir.interpreters.kernels import TransposedWindows, Windows
 from distir.program import describe
 
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
     """Returns strides, dilations and pads in full, without what ceil mode adds."""
-    rank = len(space)
-    strides = op.attribute("strides") or [1] * rank
-    dilations = op.attribute("dilations") or [1] * rank
-    automatic = op.attribute("auto_pad") or "NOTSET"
-    pads = list(op.attribute("pads") or [0] * (2 * rank))
-    if automatic == "VALID":
-        pads = [0] * (2 * rank)
-    elif automatic.startswith("SAME"):
-        small: list[int] = []
-        large: list[int] = []
-        for size, k, s, d in zip(space, kernel, strides, dilations, strict=True):
-            count = -(-size // s)
-            total = max((count - 1) * s + (k - 1) * d + 1 - size, 0)
-            small.append(total // 2)
-            large.append(total - total // 2)
-        pads = [*small, *large] if automatic == "SAME_UPPER" else [*large, *small]
-    return {"strides": strides, "dilations": dilations, "pads": pads}
+    windows = Windows.of(op, space, kernel)
+    begins, ends = zip(*windows.pads, strict=True)
+    return {
+        "strides": list(windows.strides),
+        "dilations": list(windows.dilations),
+        "pads": [*begins, *ends],
+    }
 
 
 @onnx_gradient("Conv")

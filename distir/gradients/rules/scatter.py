@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.train_ops.indexing import ScatterSumOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
@@ -23,46 +23,17 @@ from distir.program import describe
 def gather_elements(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Every element of the gradient is added where it was read."""
     data, indices = op.operands
-    dx = build.onnx(
-        "ScatterElements",
-        zeros(shape(data), data, build),
-        indices,
-        dy,
-        axis=op.attribute("axis"),
-        reduction="add",
-    )
-    return [dx]
+    made = ScatterSumOp(dy, indices, axis=op.attribute("axis"), result=data.type)
+    return [build.result(made)]
 
 
 @onnx_gradient("GatherND")
 def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Every slice of the gradient is added where it was read."""
     data, indices = op.operands
-    count = op.attribute("batch_dims")
-    if count:
-        indices = _with_batch_indices(indices, count, build)
-    dx = build.onnx(
-        "ScatterND",
-        zeros(shape(data), data, build),
-        indices,
-        dy,
-        reduction="add",
-    )
-    return [dx]
-
-
-def _with_batch_indices(
-    indices: SSAValue, count: int, build: GradientBuilder
-) -> SSAValue:
-    """Returns indices that also contain the indices of the first `count` dimensions."""
-    sizes = shape(indices)
-    batch, places = sizes[:count], sizes[count:-1]
-    grid = np.moveaxis(np.indices(batch, dtype=np.int64), 0, -1)
-    positions = build.constant(grid.reshape(*batch, *[1] * len(places), count))
-    if places:
-        target = build.integers([*batch, *places, count])
-        positions = build.onnx("Expand", positions, target)
-    return build.onnx("Concat", positions, indices, axis=-1)
+    count = op.attribute("batch_dims") or None
+    made = ScatterSumOp(dy, indices, batch_dims=count, result=data.type)
+    return [build.result(made)]
 
 
 @onnx_gradient("ScatterElements", "ScatterND")

@@ -99,13 +99,20 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
             values = device_map.expanded(values)
         return values.tolist()
 
+    peak, kinds = listed(machine.peak), device_map.hardware.kinds
     return Simulation(
         cluster=device_map.hardware.name,
         profiles=device_map.hardware.profile_names,
         devices=list(device_map.devices),
         step_time_s=step_time,
         throughput_samples_per_s=batch / step_time if step_time else 0.0,
-        peak_memory_bytes=listed(machine.peak),
+        peak_memory_bytes=peak,
+        reserved_memory_bytes=[
+            kinds[device].reserved(most, held)
+            for device, most, held in zip(
+                device_map.devices, peak, listed(machine.held), strict=True
+            )
+        ],
         memory_bytes=[device_map.hardware.kinds[d].memory for d in device_map.devices],
         communication_bytes=[round(b) for b in listed(totals.sent)],
         flops=listed(totals.flops),
@@ -169,7 +176,8 @@ def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
     } or set(clusters)
     if len(wanted) != 1:
         raise DistIRError(
-            "the program names no cluster; give one"
+            "the program names no cluster, as it is not distributed; say over which "
+            "cluster it should be, such as --cluster dgx-a100 -d 8"
             if not wanted
             else f"a program runs on one cluster, but this one names "
             f"{', '.join(sorted('@' + w for w in wanted))}"

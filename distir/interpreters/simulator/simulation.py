@@ -25,7 +25,10 @@ class Simulation:
     - `step_time_s`: seconds until the last device is done;
     - `throughput_samples_per_s`: size of the first dimension of the first input over the
       step time; 0 without such an input, or if the step takes no time;
-    - `peak_memory_bytes`, `memory_bytes`: the bytes needed, and those that the device has;
+    - `peak_memory_bytes`: the bytes of values, and of libraries, when they are the most;
+      `reserved_memory_bytes`: those that the software takes from the device for them, with
+      the fragments of its allocator (as many without a profile); `memory_bytes`: those that
+      the device has;
     - `communication_bytes`: the bytes that each device sends;
     - `flops`: floating-point operations of its contractions, where recomputed ones count
       again; other ops are bound by memory and count none;
@@ -44,6 +47,7 @@ class Simulation:
     step_time_s: float
     throughput_samples_per_s: float
     peak_memory_bytes: list[int]
+    reserved_memory_bytes: list[int]
     memory_bytes: list[int]
     communication_bytes: list[int]
     flops: list[float]
@@ -125,10 +129,10 @@ class Simulation:
         """The devices that need more memory than they have."""
         return [
             device
-            for device, peak, memory in zip(
-                self.devices, self.peak_memory_bytes, self.memory_bytes, strict=True
+            for device, reserved, memory in zip(
+                self.devices, self.reserved_memory_bytes, self.memory_bytes, strict=True
             )
-            if peak > memory
+            if reserved > memory
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -140,6 +144,7 @@ class Simulation:
             "exposed_communication": self.exposed_communication,
             "bubble_fraction": self.bubble_fraction,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "reserved_memory_bytes": self.reserved_memory_bytes,
             "communication_bytes": self.communication_bytes,
             "flops": self.flops,
             "ops": self.ops,
@@ -208,6 +213,8 @@ def report(simulation: Simulation) -> str:
         f"mfu {s.mfu:.6g}, exposed communication {s.exposed_communication:.6g}, "
         f"bubble {s.bubble_fraction:.6g} of the step time"
     )
+    if s.reserved_memory_bytes != s.peak_memory_bytes:
+        lines.append(f"at most {max(s.reserved_memory_bytes)} B of a device reserved")
     if not s.fits:
         lines.append(f"does not fit into the memory of devices {s.too_small}")
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
@@ -24,7 +24,24 @@ def gather_gradient(op: GatherGradOp, dy: Array, indices: Array, *like: Array) -
     return out
 
 
-@cost_function("train.gather_grad")
+@computes(ScatterSumOp)
+def scatter_sum(op: ScatterSumOp, updates: Array, indices: Array) -> Array:
+    out = np.zeros(shape_of(op.result), updates.dtype)
+    axis, count = op.dimension, op.batch
+    if axis is not None:
+        where: list[Array] = [*np.ogrid[tuple(map(slice, indices.shape))]]
+        where[axis] = indices
+        np.add.at(out, tuple(where), updates)
+        return out
+    # The batch dimensions, which come first, index themselves.
+    grid: list[Array] = [*np.ogrid[tuple(map(slice, indices.shape[:count]))]]
+    places = indices.ndim - 1 - count
+    batch = [each.reshape(*each.shape, *[1] * places) for each in grid]
+    np.add.at(out, (*batch, *np.moveaxis(indices, -1, 0)), updates)
+    return out
+
+
+@cost_function("train.gather_grad", "train.scatter_sum")
 def lookup_gradient(context: CostContext) -> Cost:
     """
     The cost of the gradient of a look-up: it fills its result with zeros, then reads and
@@ -34,4 +51,4 @@ def lookup_gradient(context: CostContext) -> Cost:
     return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
 
 
-op_class("gather", "train.gather_grad")
+op_class("gather", "train.gather_grad", "train.scatter_sum")

@@ -16,7 +16,7 @@ def _floats(call: Call, index: int) -> str:
     return f"{call.operand(index)}.tolist()" if call.has(index) else "None"
 
 
-def _interpolation(call: Call) -> str | None:
+def _resize_options(call: Call) -> str | None:
     """
     Returns the mode of F.interpolate that computes exactly what the op does, with its
     options; None if there is none.
@@ -36,14 +36,14 @@ def _interpolation(call: Call) -> str | None:
         or call.attribute("keep_aspect_ratio_policy") != "stretch"
     ):
         return None
-    mode = plain_interpolation(call, before, after)
+    mode = interpolation_mode(call, before, after)
     if mode is None or mode == "nearest":
         return mode and f"mode={mode!r}"
     corners = call.attribute("coordinate_transformation_mode") == "align_corners"
     return f"mode={mode!r}, align_corners={corners}"
 
 
-def plain_interpolation(
+def interpolation_mode(
     call: Call, before: Sequence[int], after: Sequence[int]
 ) -> str | None:
     """
@@ -71,7 +71,7 @@ def plain_interpolation(
 
 @torch_emitter("onnx.Resize")
 def resize(call: Call) -> str:
-    plain = _interpolation(call)
+    plain = _resize_options(call)
     if plain is not None:
         shape = call.result_shape()
         assert shape is not None

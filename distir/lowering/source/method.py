@@ -9,6 +9,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import COMPILED, NAME
+from distir.dialects.schedule import CUDA_GRAPH
 from distir.lowering.emitter import Call, emitter_for
 from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.fusions.updates import UpdatesOp
@@ -121,6 +122,8 @@ class Method:
         header = broken(f"def {self.name}({', '.join(parameters)}):")
         if text_attribute(self.function.attributes, COMPILED) == "inductor":
             header = ["@torch.compile(dynamic=False)", *header]
+        elif text_attribute(self.function.attributes, COMPILED) == CUDA_GRAPH:
+            header = [f"@{self.writer.helper('graphs')}.captured", *header]
         scope = ""
         for at, statement in enumerate(self.plan.statements):
             first = statement.calls[0] if isinstance(statement, CallRun) else statement

@@ -136,3 +136,25 @@ def gather_grad(dy, indices, shape, axis):
         slices.reshape(indices.numel(), rest.numel()), indices, shape[axis], -1, False
     )
     return out.reshape(shape[axis], *rest).movedim(0, axis)
+
+
+def scatter_sum(updates, indices, shape, axis, batch_dims):
+    """
+    Returns zeros of that shape with `updates` added where `indices` say: along `axis`, or, if
+    it is None, as tuples of indices after the batch dimensions.
+    """
+    zeros = updates.new_zeros(shape)
+    if axis is not None:
+        return zeros.scatter_add(axis, _from_zero(indices, shape[axis]), updates)
+    count, length = batch_dims, indices.shape[-1]
+    batch = zeros.shape[:count].numel()
+    indexed = shape[count : count + length]
+    rest = zeros.shape[count + length :].numel()
+    tuples = indices.reshape(batch, -1, length)
+    places = torch.zeros_like(tuples[..., 0], dtype=torch.int64)
+    for i, size in enumerate(indexed):
+        places = places * size + _from_zero(tuples[..., i], size)
+    rows = updates.reshape(batch, -1, rest)
+    flat = zeros.reshape(batch, -1, rest)
+    places = places.unsqueeze(2).expand(rows.shape)
+    return flat.scatter_add(1, places, rows).reshape(shape)

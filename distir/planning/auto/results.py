@@ -93,7 +93,7 @@ def memory_binds(search: PlanSearch) -> str:
     gain = other.throughput_samples_per_s / best.throughput_samples_per_s - 1
     return (
         f"memory binds: {other.plan} would be {100 * gain:.3g} % faster, but needs "
-        f"{other.peak_memory_bytes / 1e9:.4g} GB of {other.memory_bytes / 1e9:.4g} GB"
+        f"{other.needed_bytes / 1e9:.4g} GB of {other.memory_bytes / 1e9:.4g} GB"
     )
 
 
@@ -129,7 +129,7 @@ def nothing_found(search: AutoSearch) -> str:
         text = f"the time was over before all plans were judged; so far {text}"
     possible = simulated(results)
     if possible:
-        least = min(possible, key=lambda r: (r.peak_memory_bytes, r.plan))
+        least = min(possible, key=lambda r: (r.needed_bytes, r.plan))
         text += f". Most is taken by {_largest(search.programs, least)}"
     searched = [
         r
@@ -138,7 +138,7 @@ def nothing_found(search: AutoSearch) -> str:
     ]
     if searched and possible:
         other = min(searched, key=lambda r: _would_do(r.error))
-        peak = min(r.peak_memory_bytes for r in possible)
+        peak = min(r.needed_bytes for r in possible)
         what = "Less will do for" if _would_do(other.error) < peak else "As for"
         text += f". {what} {other.plan}: {other.error}"
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
@@ -36,35 +37,62 @@ from distir.sharding.placement import (
     add_placement,
     placement_in,
 )
-from distir.sharding.rule import Rule
 from distir.sharding.signatures import (
     Signatures,
 )
 from distir.transforms.slicing import sliced
 
-
-def _undivided(rule: Rule, parts: int) -> str:
-    sizes = sorted(
-        {f.size for f in rule.factors if f.kind != "replicate" and f.size % parts}
-    )
-    if not sizes:
-        return "splitting it would cost more communication than it saves work"
-    listing = " and ".join(str(size) for size in sizes)
-    return f"{listing} cannot be split evenly by {parts}"
+_NAMED = 3
+"""The most ops that one note names."""
 
 
 def left_whole(
     plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
 ) -> list[str]:
-    """Returns a note for each contraction that the axis does not split, with the reason."""
+    """
+    Returns notes about the contractions that the axis does not split: one about those whose
+    sizes it does not divide, and one about those that it is not worth to split.
+    """
     parts = mesh.size(axis)
+    on = f"axis {axis!r} of size {parts}"
+    undivided: dict[str, None] = {}
+    unwanted: dict[str, None] = {}
+    sizes: set[int] = set()
+    is_split = False
+    for own in with_callees(plan):
+        for op, strategy in own.ops.items():
+            rule = signatures.rule(op)
+            if not rule.flops:
+                continue
+            if strategy.options[0].factor is not None:
+                is_split = True
+                continue
+            odd = {f.size for f in rule.factors if f.kind != "replicate"}
+            odd = {size for size in odd if size % parts}
+            sizes |= odd
+            (undivided if odd else unwanted)[describe(op)] = None
+    listing = " and ".join(str(size) for size in sorted(sizes))
+    reasons = (
+        (undivided, f"{listing} cannot be split evenly by {parts}"),
+        (unwanted, "splitting it would cost more communication than it saves work"),
+    )
+    if not is_split and len(undivided) + len(unwanted) > 1:
+        why = ", and ".join(reason for ops, reason in reasons if ops)
+        return [f"{on} splits nothing, so that all of its devices do the same: {why}"]
     return [
-        f"{describe(op)} stays whole on axis {axis!r} of size {parts}: "
-        f"{_undivided(signatures.rule(op), parts)}"
-        for own in with_callees(plan)
-        for op, strategy in own.ops.items()
-        if signatures.rule(op).flops and strategy.options[0].factor is None
+        f"{_listed(list(ops))} whole on {on}: {reason}"
+        for ops, reason in reasons
+        if ops
     ]
+
+
+def _listed(ops: Sequence[str]) -> str:
+    """Returns the subject and the verb of a note about ops, which names a few of them."""
+    if len(ops) == 1:
+        return f"{ops[0]} stays"
+    more = len(ops) - _NAMED
+    few = ", ".join(ops[:_NAMED]) if more > 0 else ", ".join(ops[:-1])
+    return f"{few} and {f'{more} more' if more > 0 else ops[-1]} stay"
 
 
 def forward_part(module: ModuleOp) -> ModuleOp:

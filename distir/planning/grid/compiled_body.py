@@ -14,7 +14,11 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist import ReshardOp
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
+    CompiledFunction,
+    CompiledStep,
+)
 from distir.interpreters.simulator.engine.compiler import (
     CompiledFunctionBuilder,
     Compiler,
@@ -45,7 +49,7 @@ class Part:
     operands: tuple[int, ...]
     defined: range
     removable: bool
-    steps: Sequence[CompiledOp] | None = None
+    steps: Sequence[CompiledStep] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,17 +134,17 @@ class Compilation:
         self._kept: list[object] = [fold]
         self.prototypes: dict[object, _Prototype] = before.prototypes if before else {}
 
-    def steps_of(self, part: Part) -> Sequence[CompiledOp]:
+    def steps_of(self, part: Part) -> Sequence[CompiledStep]:
         """Returns the steps of a part. Raises DistIRError."""
         if part.steps is None:
             part.steps = self._compiled(part)
         return part.steps
 
-    def _compiled(self, part: Part) -> list[CompiledOp]:
+    def _compiled(self, part: Part) -> list[CompiledStep]:
         op, operands = part.op, part.operands
         if not isinstance(op, ReshardOp):
             return [self.step(op, operands, part.defined.start)]
-        steps: list[CompiledOp] = []
+        steps: list[CompiledStep] = []
         ops = self.shared.lowering.ops(op)
         for i, each in enumerate(ops, 1):
             first = part.defined.start if i == len(ops) else -i
@@ -148,7 +152,9 @@ class Compilation:
             operands = (first,)
         return steps
 
-    def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+    def step(
+        self, op: Operation, operands: tuple[int, ...], first: int
+    ) -> CompiledStep:
         """
         Returns a step for an op on these operands; its first result has the number `first`.
         """
@@ -189,7 +195,9 @@ class Compilation:
         Yields the functions that a function calls, directly or not, with their numbers
         (`Contents`).
         """
-        for callee in dict.fromkeys([s.callee for s in compiled.steps if s.callee]):
+        for callee in dict.fromkeys(
+            [s.callee for s in compiled.steps if isinstance(s, CallStep)]
+        ):
             yield self.shared.callee_numbers[callee], callee
             yield from self.called(callee)
 

@@ -12,7 +12,11 @@ from xdsl.ir import Block
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import JOINED, layout_of
-from distir.interpreters.simulator.engine.compiled import NOWHERE, CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    NOWHERE,
+    CommunicationStep,
+    CompiledStep,
+)
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
 from distir.interpreters.simulator.engine.transfers import transfers_of
@@ -26,7 +30,7 @@ class Messages:
         self.bucketer = bucketer
         self.device_map = device_map
 
-    def join(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
+    def join(self, steps: Sequence[CompiledStep]) -> list[CompiledStep]:
         """
         Returns the steps in their new order; the steps of one message take the time of one
         transfer.
@@ -36,17 +40,17 @@ class Messages:
             [step.operands for step in steps],
             [step.defined for step in steps],
         )
-        order: list[Sequence[CompiledOp]] = [[step] for step in steps]
+        order: list[Sequence[CompiledStep]] = [[step] for step in steps]
         for bucket in found:
-            members = [steps[i] for i in bucket.members]
-            if len(members) == 1:
+            if len(bucket.members) == 1:
                 continue
+            members = [steps[i] for i in bucket.members]
             for i in bucket.members:
                 order[i] = ()
             order[bucket.place] = self._one_message(members)
         return [step for group in order for step in group]
 
-    def _one_message(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
+    def _one_message(self, steps: Sequence[CompiledStep]) -> list[CompiledStep]:
         """
         Returns these steps with what each occupies when all travel in one message; that
         depends on their types.
@@ -63,8 +67,9 @@ class Messages:
                     attributes={**op.attributes, **joined},
                 )
             )
-        found: list[CompiledOp] = []
+        found: list[CompiledStep] = []
         for step, op in zip(steps, block.ops, strict=True):
+            assert isinstance(step, CommunicationStep)  # as a bucket has collectives
             own = transfers_of(op, self.device_map)
             assert own is not None and isinstance(op, CollectiveOp)
             size = buffer_bytes(op, self.device_map)

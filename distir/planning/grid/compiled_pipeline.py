@@ -20,9 +20,9 @@ from xdsl.ir import Attribute, Block, SSAValue
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
 from distir.interpreters.simulator.engine.compiled import (
-    NOWHERE,
+    CallStep,
     CompiledFunction,
-    CompiledOp,
+    CompiledStep,
     FixedOperands,
     PlacedFunction,
 )
@@ -82,7 +82,7 @@ class CompiledEntry(CompiledBody):
         self._division = division
         self._sites: dict[StageFunction, _CompiledSite] = {}
         # By the types before and after.
-        self._sends: dict[tuple[int, int], CompiledOp] = {}
+        self._sends: dict[tuple[int, int], CompiledStep] = {}
 
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
         """See `Entry`."""
@@ -176,11 +176,10 @@ class CompiledEntry(CompiledBody):
         first = self.define(types)
         defined = range(first, first + len(types))
         steps.add(
-            CompiledOp(
-                site.op,
-                operands,
-                NOWHERE,
-                defined,
+            CallStep(
+                op=site.op,
+                operands=operands,
+                defined=defined,
                 callee=site.callee,
                 mesh=site.mesh,
                 fixed=site.fixed,
@@ -238,7 +237,9 @@ class CompiledEntry(CompiledBody):
         """
         names = [mesh.name for mesh in self.compilation.fold.stages]
         placed: dict[object, PlacedFunction] = {}
-        calls = [(s.op, s.callee, s.mesh) for s in compiled.steps if s.callee]
+        calls = [
+            (s.op, s.callee, s.mesh) for s in compiled.steps if isinstance(s, CallStep)
+        ]
         stages = {site.op for site in self._sites.values()}
         for op, callee, place in dict.fromkeys(calls):
             assert place is not None  # all of a folded function is on one mesh
@@ -295,7 +296,8 @@ class PipelineSimulator:
             zip(machine.peak.tolist(), memory, strict=True),
             key=lambda device: device[1] - device[0],
         )
-        return Step(seconds, batch / seconds if seconds else 0.0, peak, most)
+        # Without a profile nothing is reserved beside the values.
+        return Step(seconds, batch / seconds if seconds else 0.0, peak, most, peak)
 
 
 @lru_cache(maxsize=128)

@@ -49,10 +49,10 @@ def nothing_fits(results: Sequence[Result]) -> str:
             f"none of the {len(results)} configurations is possible; the reason for "
             f"{first.plan}: {first.error}"
         )
-    best = min(possible, key=lambda r: (r.peak_memory_bytes, r.plan))
+    best = min(possible, key=lambda r: (r.needed_bytes, r.plan))
     return (
         f"none of the {len(possible)} possible configurations fits: the one that needs the "
-        f"least, {best.plan}, needs {best.peak_memory_bytes / 1e9:.4g} GB on a "
+        f"least, {best.plan}, needs {best.needed_bytes / 1e9:.4g} GB on a "
         f"device that has {best.memory_bytes / 1e9:.4g} GB; use devices with more memory, "
         f"more of them, or a smaller batch"
     )

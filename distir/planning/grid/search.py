@@ -50,8 +50,8 @@ class GridSearch(PlanSearch):
     ) -> None:
         """
         Judges the plans. With a `journal`, every result is written to that file at once,
-        and results that it holds already are not computed again; `on_progress` is called with the
-        number of new results. An interruption by the user ends the search. Raises
+        and results that it holds already are not computed again; `on_progress` is called with
+        the number of new results. An interruption by the user ends the search. Raises
         DistIRError.
         """
         wanted = set(self.plans)

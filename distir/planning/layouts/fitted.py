@@ -34,7 +34,7 @@ from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock, TimeIsOver
-from distir.transforms.partitioning import partition
+from distir.transforms.partitioning import Price, partition
 from distir.transforms.resharding import lower_reshards
 
 _ROUNDS = 4
@@ -61,23 +61,32 @@ low.
 class Step(NamedTuple):
     """
     A simulated step of a program: its seconds, the samples of the batch per second, and the
-    peak bytes of the device that has the least left of its `memory_bytes`.
+    peak bytes, and those that the software takes for them, of the device that has the least
+    left of its `memory_bytes`.
     """
 
     seconds: float
     samples_per_s: float
     peak_bytes: int
     memory_bytes: int
+    reserved_bytes: int
 
     @staticmethod
     def of(simulation: Simulation) -> Step:
         """Returns the step of a simulation."""
-        peak, memory = min(
-            zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
-            key=lambda device: device[1] - device[0],
+        peak, memory, reserved = min(
+            zip(
+                simulation.peak_memory_bytes,
+                simulation.memory_bytes,
+                simulation.reserved_memory_bytes,
+                strict=True,
+            ),
+            key=lambda device: device[1] - device[2],
         )
         seconds = simulation.step_time_s
-        return Step(seconds, simulation.throughput_samples_per_s, peak, memory)
+        return Step(
+            seconds, simulation.throughput_samples_per_s, peak, memory, reserved
+        )
 
 
 PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]
@@ -135,6 +144,15 @@ def search_without_cluster(
         apply_layouts(module, mesh, ChosenLayouts())
     partition(module, lower=True)
     return found
+
+
+def copy_price(mesh: Mesh, cluster: ClusterOp) -> Price:
+    """
+    Returns the price in seconds by which copies of values that several ops share are made
+    in programs with searched layouts. It is that of the data sheets, whatever profile the
+    layouts were searched with, so that layouts always mean the same program.
+    """
+    return costs_on(mesh, cluster).reshard
 
 
 class FittedSearch:
@@ -203,6 +221,7 @@ class FittedSearch:
             self.pipeline_step = None  # it knows one device's memory
         least = float(min(kind.memory for kind in kinds))
         self.memory = least if limits.memory is None else limits.memory
+        self.price = copy_price(mesh, cluster)
 
     def run(
         self,
@@ -285,12 +304,12 @@ class FittedSearch:
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()
-        partition(module, lower=self.finish is None)
+        partition(module, lower=self.finish is None, price=self.price)
         if self.finish is not None:
             if self.pipeline_step is not None:
                 step = self.pipeline_step(module.clone(), self.finish, self.buckets)
                 if step is not None:
-                    peak = step.peak_bytes
+                    peak = step.reserved_bytes
                     occupied = peak / min(self.memory, step.memory_bytes)
                     return FittedPlan(
                         annotated, module, None, step, occupied, peak, layouts
@@ -300,7 +319,9 @@ class FittedSearch:
         if self.buckets:
             bucket_collectives_of(module)
         simulation = simulate(module, profiles=self.profiles)
-        peaks = zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True)
+        peaks = zip(
+            simulation.reserved_memory_bytes, simulation.memory_bytes, strict=True
+        )
         occupied, needed = max(
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )

@@ -13,7 +13,12 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.buckets import bucket_collectives_of
-from distir.planning.layouts.fitted import FittedSearch, PipelineStep, Step
+from distir.planning.layouts.fitted import (
+    FittedSearch,
+    PipelineStep,
+    Step,
+    copy_price,
+)
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.planned_arguments import (
     PlannedArgument,
@@ -28,7 +33,7 @@ from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
 from distir.transforms.checkpointing import checkpoint
-from distir.transforms.partitioning import partition
+from distir.transforms.partitioning import Price, partition
 from distir.transforms.resharding import lower_reshards
 
 _GAP = 1e-3
@@ -115,7 +120,7 @@ class SearchedLayouts:
         if not c.is_pipelined:
             if known is not None:
                 apply_layouts(module, mesh, known)
-                partition(module, lower=True)
+                partition(module, lower=True, price=copy_price(mesh, cluster))
                 if c.buckets:
                     bucket_collectives_of(module)
                 return SearchedPlan(module, known)
@@ -151,8 +156,9 @@ class SearchedLayouts:
         Distributes a program with the layouts that `search` found, overlaps communication
         and forms buckets as the plan says. Raises DistIRError.
         """
-        self.annotate(module, configuration, layouts)
-        self._finish(module, configuration)
+        cluster, mesh = self._prepare(module, configuration)
+        apply_layouts(module, mesh, layouts)
+        self._finish(module, configuration, copy_price(mesh, cluster))
 
     def annotate(
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
@@ -178,20 +184,22 @@ class SearchedLayouts:
         `stored`, parameters come in the parts of their optimizer states. Raises
         DistIRError.
         """
-        _, mesh = self._prepare(module, configuration)
+        cluster, mesh = self._prepare(module, configuration)
         place_arguments(module, mesh, arguments, stored=stored)
         apply_layouts(module, mesh, ChosenLayouts())
-        self._finish(module, configuration)
+        self._finish(module, configuration, copy_price(mesh, cluster))
 
-    def _finish(self, module: ModuleOp, configuration: LayoutPlan) -> None:
+    def _finish(
+        self, module: ModuleOp, configuration: LayoutPlan, price: Price
+    ) -> None:
         """Does everything that follows the choice of layouts."""
         if configuration.is_pipelined:
-            partition(module)
+            partition(module, price=price)
             pipeline = configuration.pipeline
             make_pipeline_as_asked(module, pipeline, pipeline.stages)
             lower_reshards(module)
         else:
-            partition(module, lower=True)
+            partition(module, lower=True, price=price)
         if configuration.buckets:
             bucket_collectives_of(module)
         if configuration.overlap:

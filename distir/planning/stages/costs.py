@@ -13,7 +13,13 @@ from xdsl.ir import Operation
 from distir.dialects.dist import SCOPE
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
+    CommunicationStep,
+    CompiledFunction,
+    CompiledStep,
+    ComputationStep,
+)
 from distir.pipelining import ScheduleOptions
 from distir.program import entry_function, scope_of
 from distir.transforms.pipelines.pipeline import make_pipeline
@@ -77,18 +83,20 @@ class _Totals:
                 op = self._known.get(scope_of(step.op))
                 if op is not None:
                     found[op] = found.get(op, 0.0) + self._of_step(step)
-                elif step.callee is not None:
+                elif isinstance(step, CallStep):
                     for inner, seconds in self._by_op(step.callee):
                         found[inner] = found.get(inner, 0.0) + seconds
             self._calls[plan] = list(found.items())
         return self._calls[plan]
 
-    def _of_step(self, step: CompiledOp) -> float:
+    def _of_step(self, step: CompiledStep) -> float:
         """Returns the seconds of a step on its slowest device."""
-        if step.callee is not None:
+        if isinstance(step, CallStep):
             return self._of_plan(step.callee)
-        transfers = sum(float(np.max(t.seconds)) for t in step.transfers)
-        return float(np.max(step.seconds)) + transfers
+        if isinstance(step, CommunicationStep):
+            return sum(float(np.max(t.seconds)) for t in step.transfers)
+        assert isinstance(step, ComputationStep)
+        return float(np.max(step.seconds))
 
     def _of_plan(self, plan: CompiledFunction) -> float:
         if plan not in self._of_plans:

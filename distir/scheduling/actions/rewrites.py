@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
-from distir.dialects.dist import FIXED, LAYOUT
+from distir.dialects.dist import COMPILED, FIXED, LAYOUT
 from distir.dialects.onnx_values import LOW_PRECISION_FLOATS
-from distir.dialects.schedule import AutocastOp, MergeOp
+from distir.dialects.schedule import CUDA_GRAPH, AutocastOp, CudaGraphOp, MergeOp
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp
-from distir.program import argument_attributes, describe, scope_of
+from distir.program import (
+    argument_attributes,
+    describe,
+    functions,
+    scope_of,
+    text_attribute,
+)
 from distir.scheduling.rewrites.autocast import Autocast
 from distir.scheduling.rewrites.hoist import hoist
 from distir.scheduling.rewrites.merge import (
@@ -82,6 +89,39 @@ def cast(op: Operation, run: ScheduleRun) -> None:
             f"{origin(op)}: {scopes} has no product, convolution or attention in f32 that "
             f"could compute in {op.dtype.data}; name modules that have"
         )
+    run.rewritten(op)
+
+
+@schedule_action("schedule.cuda_graph")
+def cuda_graph(op: Operation, run: ScheduleRun) -> None:
+    """Marks the functions that modules call, see `CudaGraphOp`. Raises DistIRError."""
+    assert isinstance(op, CudaGraphOp)
+    groups: dict[CallOp, OpGroup] = {}
+    known = functions(run.module)
+    for scope in run.modules_of(op.modules):
+        for scoped in run.modules.within(scope) if scope else ():
+            call = scoped.entered
+            if not isinstance(call, CallOp) or scope_of(call) != scope:
+                continue
+            callee = known[call.callee.string_value()]
+            if text_attribute(callee.attributes, COMPILED) is not None:
+                raise DistIRError(
+                    f"{origin(op)}: {scope!r} is run as one piece already "
+                    f"({callee.attributes[COMPILED]}); ask for one of these"
+                )
+            inside = tuple(
+                o for o in callee.body.block.ops if not isinstance(o, ReturnOp)
+            )
+            groups[call] = OpGroup((call,), inside)
+        if not any(scope_of(call) == scope for call in groups):
+            raise DistIRError(
+                f"{origin(op)}: {scope or 'the model'!r} is no call of a function, which "
+                f"CUDA could capture; run `outline-repeats`, and name a layer"
+            )
+    for group in separate(run.module, list(groups.values())):
+        function = group.ops[0].parent_op()
+        assert isinstance(function, FuncOp)
+        function.attributes[COMPILED] = StringAttr(CUDA_GRAPH)
     run.rewritten(op)
 
 

@@ -42,6 +42,22 @@ Layer normalisation of the sum with a bias and the residual. It replaces
 `patterns.bias_add_norm`.
 """
 
+bias_dropout_add = Kernel(
+    "bias_dropout_add", "dropout_add:bias_dropout_add", gradient="autograd"
+)
+"""
+The sum of a residual and what dropout leaves of a value with its bias. It replaces
+`patterns.bias_dropout_add` and `patterns.rows_bias_dropout_add`, in training mode or not.
+"""
+
+bias_dropout_add_norm = Kernel(
+    "bias_dropout_add_norm", "dropout_add:bias_dropout_add_norm", gradient="autograd"
+)
+"""
+The same sum, normalised. It replaces `patterns.bias_dropout_add_norm` and, with
+`having(epsilon=1e-12)`, `patterns.bias_dropout_add_norm_of(1e-12)`.
+"""
+
 linear_cross_entropy = Kernel(
     "linear_cross_entropy",
     "linear_cross_entropy:linear_cross_entropy",
@@ -50,14 +66,27 @@ linear_cross_entropy = Kernel(
 """
 The cross-entropies of a linear layer, computed without holding all of its logits. It
 replaces `patterns.linear_cross_entropy`; use `having(reduction="sum")` or `"none"` for a
-reduction other than the mean.
+reduction other than the mean. `patterns.head_cross_entropy` is the same of a language
+model's head, rows of which are those of sequences.
+"""
+
+biased_cross_entropy = Kernel(
+    "biased_cross_entropy",
+    "linear_cross_entropy:biased_cross_entropy",
+    gradient="linear_cross_entropy:biased_backward",
+)
+"""
+The same of a linear layer with a bias. It replaces `patterns.head_bias_cross_entropy`.
 """
 
 __all__ = [
     "add_norm",
     "attention",
     "bias_add_norm",
+    "bias_dropout_add",
+    "bias_dropout_add_norm",
     "bias_gelu",
+    "biased_cross_entropy",
     "linear_cross_entropy",
     "masked_attention",
 ]

@@ -19,18 +19,23 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> torch.Tensor:
-    """Returns the losses of the rows `x`; the rows of `weight` belong to the classes."""
-    parts = [
-        F.cross_entropy(
-            x[rows] @ weight.T, labels[rows], None, None, ignore_index, None, "none"
-        )
-        for rows in _chunks(x, weight)
-    ]
-    losses = torch.cat(parts)
-    if reduction == "none":
-        return losses
-    total = losses.sum()
-    return total if reduction == "sum" else total / (labels != ignore_index).sum()
+    """
+    Returns the losses of the rows `x`, in any number of dimensions; the rows of `weight`
+    belong to the classes.
+    """
+    return _losses(x, weight, None, labels, reduction, ignore_index)
+
+
+def biased_cross_entropy(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    labels: torch.Tensor,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+) -> torch.Tensor:
+    """Returns the same of a layer with a bias."""
+    return _losses(x, weight, bias, labels, reduction, ignore_index)
 
 
 def backward(
@@ -45,18 +50,73 @@ def backward(
     Returns the gradients of `x` and `weight`, and None for the labels; the logits are
     recomputed.
     """
+    found = _slopes(x, weight, None, labels, gradient, reduction, ignore_index)
+    return [*found[:2], None]
+
+
+def biased_backward(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    labels: torch.Tensor,
+    gradient: torch.Tensor,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+) -> list[torch.Tensor | None]:
+    """Returns the same, and the gradient of the bias."""
+    found = _slopes(x, weight, bias, labels, gradient, reduction, ignore_index)
+    return [*found, None]
+
+
+def _losses(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    reduction: str,
+    ignore_index: int,
+) -> torch.Tensor:
+    x = x.flatten(0, -2)
+    parts = [
+        F.cross_entropy(
+            *(F.linear(x[rows], weight, bias), labels[rows]),
+            ignore_index=ignore_index,
+            reduction="none",
+        )
+        for rows in _chunks(x, weight)
+    ]
+    losses = torch.cat(parts)
+    if reduction == "none":
+        return losses
+    total = losses.sum()
+    return total if reduction == "sum" else total / (labels != ignore_index).sum()
+
+
+def _slopes(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    gradient: torch.Tensor,
+    reduction: str,
+    ignore_index: int,
+) -> list[torch.Tensor]:
+    """Returns the gradients of `x`, the weight and the bias."""
+    shape, x = x.shape, x.flatten(0, -2)
     counts = labels != ignore_index
     each = gradient / counts.sum() if reduction == "mean" else gradient
     scale = (each.expand(labels.shape) * counts)[:, None]
     dx, dw = torch.empty_like(x), torch.zeros_like(weight)
+    db = weight.new_zeros(weight.shape[0])
     for rows in _chunks(x, weight):
-        slopes = torch.softmax(x[rows] @ weight.T, -1)
+        slopes = torch.softmax(F.linear(x[rows], weight, bias), -1)
         right = labels[rows].clamp(min=0)[:, None]
         slopes.scatter_add_(1, right, slopes.new_full((), -1).expand(right.shape))
         slopes *= scale[rows]
         dx[rows] = slopes @ weight
         dw += slopes.T @ x[rows]
-    return [dx, dw, None]
+        db += slopes.sum(0)
+    return [dx.view(shape), dw, db]
 
 
 def _chunks(x: torch.Tensor, weight: torch.Tensor) -> Iterator[slice]:

@@ -21,11 +21,7 @@ from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_values import onnx_element_type
 from distir.program import argument_roles, made_with
-
-_CASTS = frozenset(
-    f"onnx.{name}" for name in ("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul")
-)
-"""The ops that always compute in 16 bits."""
+from distir.transforms.precision.autocast import LOW_PRECISION_OPS
 
 _FOLLOWS = frozenset(
     f"onnx.{name}"
@@ -62,12 +58,14 @@ class Autocast:
 
     def cast(self, ops: Sequence[Operation]) -> None:
         """
-        Casts ops, given in the order of the program: matrix products, convolutions and
-        attention, and the ops that only pass their results on. Norms, softmax, sums and
+        Casts ops, given in the order of the program: those that autocast runs in 16 bits,
+        such as matrix products, and the ops that only pass their results on. Norms, softmax, sums and
         losses stay in f32.
         """
         for op in ops:
-            if isinstance(op, OnnxOp) and (op.name in _CASTS or self._follows(op)):
+            if isinstance(op, OnnxOp) and (
+                op.name in LOW_PRECISION_OPS or self._follows(op)
+            ):
                 self._replace(op)
         for op in reversed(self._casts):
             if op.results[0].first_use is None:

@@ -25,6 +25,7 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import describe, made_with
 from distir.scheduling.groups import result_of
+from distir.scheduling.rewrites.noise import with_noise_outside
 from distir.scheduling.rewrites.outline import content_of
 from distir.scheduling.rewrites.replacement import put
 from distir.scheduling.rewrites.separate import OpGroup
@@ -48,9 +49,11 @@ class KernelMaker:
 
     def replace(self, group: OpGroup) -> None:
         """
-        Replaces a group by a call of the kernel. Raises DistIRError for a group that cannot
-        be its reference, and for a rule that is wrong for it.
+        Replaces a group by a call of the kernel, which is given the noise of dropouts in
+        training mode as further arguments. Raises DistIRError for a group that cannot be
+        its reference, and for a rule that is wrong for it.
         """
+        group = with_noise_outside(group)
         # One group may use what another computed.
         inputs = [self._moved.get(value, value) for value in group.inputs]
         if len(set(inputs)) < len(inputs):

@@ -12,6 +12,7 @@ from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OMITTED, OnnxOp
 from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
+from distir.dialects.train_ops.indexing import ScatterSumOp
 from distir.sharding.decompose import decomposition
 
 
@@ -82,3 +83,18 @@ def convolution(op: Operation) -> list[Operation] | None:
     type_ = tensor_type(shape, bias.type.element_type)
     aligned = _new(op, "Unsqueeze", [bias, constant], type_)
     return [product, constant, aligned, _new(op, "Add", [product, aligned], result)]
+
+
+@decomposition("onnx.ScatterElements", "onnx.ScatterND")
+def scatter(op: Operation) -> list[Operation] | None:
+    """
+    Decomposes a scatter that adds updates to data into their sum by places, and the addition
+    of the data.
+    """
+    if not isinstance(op, OnnxOp):
+        return None
+    data, indices, updates = op.operands
+    axis = op.attribute("axis") if op.name == "onnx.ScatterElements" else None
+    terms = ScatterSumOp(updates, indices, axis=axis, result=data.type)
+    terms.attributes.update(_scope(op))
+    return [terms, _new(op, "Add", [terms, data], op.results[0].type)]

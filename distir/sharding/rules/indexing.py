@@ -1,4 +1,4 @@
-"""Rules and local forms of look-ups and scatters."""
+"""Rules and local forms of look-ups."""
 
 from __future__ import annotations
 
@@ -179,41 +179,6 @@ def gather_nd(op: OnnxOp) -> Rule:
         linear=[(0,)],
         monoids=ANY,
     )
-
-
-@onnx_rule("ScatterElements")
-def scatter_elements(op: OnnxOp) -> Rule:
-    """
-    The rule of ScatterElements: dimensions that data and indices share are parallel, except
-    the axis.
-    """
-    builder = RuleBuilder(op)
-    sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
-    axis = attribute_axis(op, len(sizes))
-    data = tuple(
-        builder.factor(m, "parallel" if m == n and i != axis else "replicate")
-        for i, (m, n) in enumerate(zip(sizes, places, strict=True))
-    )
-    updates = tuple(
-        dim if m == n and i != axis else builder.factor(n, "replicate")
-        for i, (m, n, dim) in enumerate(zip(sizes, places, data, strict=True))
-    )
-    linear = [(0, 2)] if op.attribute("reduction") in ("none", "add") else []
-    return builder.rule([data, updates, updates], [data], linear=linear)
-
-
-@onnx_rule("ScatterND")
-def scatter_nd(op: OnnxOp) -> Rule:
-    """The rule of ScatterND: indexed dimensions are whole, whole slices are parallel."""
-    builder = RuleBuilder(op)
-    sizes, places = shape_of(op.operands[0]), shape_of(op.operands[1])
-    depth = places[-1]
-    indexed = builder.factors(sizes[:depth], "replicate")
-    rest = builder.factors(sizes[depth:])
-    where = builder.factors(places[:-1], "replicate")
-    linear = [(0, 2)] if op.attribute("reduction") in ("none", "add") else []
-    data = (*indexed, *rest)
-    return builder.rule([data, (*where, ()), (*where, *rest)], [data], linear=linear)
 
 
 @onnx_rule("TensorScatter")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import StringAttr, TensorType, i1
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OMITTED, OnnxOp
+from distir.dialects.onnx_values import (
+    constant_attr,
+    numpy_dtype,
+    onnx_element_type,
+    tensor_type,
+)
 from distir.dialects.tensors import element_type, shape_of
+from distir.sharding.decompose import decomposition
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, onnx_rule
@@ -20,13 +30,13 @@ from distir.sharding.rules.local_builder import LocalBuilder, is_split
 def label_loss(op: OnnxOp) -> Rule:
     """
     The rule of losses: labels are summed over unless there is no reduction; classes are
-    whole. A mean whose divisor depends on the labels (weights, ignored labels) is not
-    split.
+    whole. The divisor of a mean depends on which labels are ignored, so that labels are
+    split by the decomposition; with weights of classes it is not split at all.
     """
     reduction = op.attribute("reduction")
-    depends = op.input(2) is not None or op.attribute("ignore_index") is not None
+    ignores = op.attribute("ignore_index") is not None
     has_log = len(op.results) > 1
-    if reduction == "mean" and (depends or has_log):
+    if reduction == "mean" and (op.input(2) is not None or has_log):
         return Rule.replicated(op)
     builder = RuleBuilder(op)
     batch, classes, *places = shape_of(op.operands[0])
@@ -39,7 +49,46 @@ def label_loss(op: OnnxOp) -> Rule:
         [scores, labels],
         [() if summed else labels, (labels[0], (), *labels[1:])],
         reduced={0: labels} if summed and has_log else None,
+        decomposed=labels if reduction == "mean" and ignores else (),
     )
+
+
+@decomposition("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
+def mean_in_steps(op: Operation) -> list[Operation] | None:
+    """
+    Decomposes a mean over the labels that are not ignored: the sum, their number and the
+    quotient.
+    """
+    assert isinstance(op, OnnxOp)
+    scores, labels = op.operands
+    given = {k: v for k, v in op.properties.items() if k != OMITTED}
+    given["reduction"] = StringAttr("sum")
+    loss, ops = op.results[0].type, list[Operation]()
+    assert isinstance(loss, TensorType)
+
+    def new(
+        name: str,
+        inputs: Sequence[SSAValue],
+        type_: Attribute,
+        attributes: dict[str, Any] | None = None,
+    ) -> SSAValue:
+        scope = {SCOPE: op.attributes[SCOPE]} if SCOPE in op.attributes else {}
+        ops.append(operator(name).build_op(inputs, [type_], attributes, scope))
+        return ops[-1].results[0]
+
+    total = new(op.SCHEMA.name, [scores, labels], loss, given)
+    ignored = np.array(op.attribute("ignore_index"), numpy_dtype(element_type(labels)))
+    number = new(
+        *("Constant", [], tensor_type((), element_type(labels))),
+        {"value": constant_attr(ignored)},
+    )
+    flags = tensor_type(shape_of(labels), i1)
+    kept = new("Not", [new("Equal", [labels, number], flags)], flags)
+    wide = tensor_type(shape_of(labels), loss.element_type)
+    counted = new("Cast", [kept], wide, {"to": onnx_element_type(loss.element_type)})
+    count = new("ReduceSum", [counted], loss, {"keepdims": 0})
+    new("Div", [total, count], loss)
+    return ops
 
 
 @local_form("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
     DTYPES,
     non_negative_integer,
     non_negative_number,
+    output_file,
     positive_integer,
 )
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
@@ -217,7 +217,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument(
-        "-o", dest="output", type=Path, required=True, metavar="model.mlir"
+        "-o", dest="output", type=output_file, required=True, metavar="model.mlir"
     )
     add_training_arguments(parser)
 

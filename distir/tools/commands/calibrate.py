@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import non_negative_number, positive_integer
+from distir.tools.arguments import non_negative_number, output_file, positive_integer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         required=True,
         metavar="profile.json",
         help="the profile; a cluster of the same name (.mlir) is written beside it",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import number_of_bytes, positive_integer, rate
+from distir.tools.arguments import number_of_bytes, output_file, positive_integer, rate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the cluster's name (default: as the file is called)",
     )
     parser.add_argument(
-        "-o", dest="output", type=Path, required=True, metavar="my.mlir"
+        "-o", dest="output", type=output_file, required=True, metavar="my.mlir"
     )
 
 

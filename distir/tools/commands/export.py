@@ -1,31 +1,71 @@
-"""`distir export`: writes the weights of a checkpoint for other programs."""
+"""
+`distir export`: writes the weights of a checkpoint, or a plan, for other programs than DistIR.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+from distir.tools.arguments import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "checkpoint",
+        "source",
         type=Path,
-        metavar="CHECKPOINT",
+        metavar="CHECKPOINT|PLAN",
         help="a folder that torch.distributed.checkpoint wrote, or the --checkpoint-dir of "
-        "`distir run`, of which the latest is taken",
+        "`distir run`, of which the latest is taken; with --to dtensor a distributed "
+        "program, or a plan that `distir search --save-plan` or distir.search wrote",
+    )
+    parser.add_argument(
+        "--to",
+        choices=("safetensors", "dtensor"),
+        default="safetensors",
+        help="safetensors (default): the weights of a checkpoint; dtensor: a plan as calls "
+        "of PyTorch's parallelize_module, fully_shard, checkpoint_wrapper and pipelining",
+    )
+    parser.add_argument(
+        "--program",
+        type=Path,
+        metavar="model.mlir",
+        help="the program that a saved plan was searched for",
     )
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         required=True,
-        metavar="model.safetensors",
-        help="the file to write; beside its config.json it is a model that transformers' "
-        "from_pretrained loads",
+        metavar="model.safetensors|plan.py",
+        help="the file to write: weights, beside their config.json a model that "
+        "transformers' from_pretrained loads; or Python, to be imported by a training script",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.errors import DistIRError
+
+    output: Path = arguments.output
+    suffix = ".py" if arguments.to == "dtensor" else ".safetensors"
+    if output.suffix != suffix:
+        raise DistIRError(f"cannot write {output}: its name has to end in {suffix}")
+    if arguments.to == "dtensor":
+        _write_plan(arguments.source, arguments.program, output)
+    elif arguments.program is not None:
+        raise DistIRError(
+            "--program is for a plan; add --to dtensor, or leave it out to export weights"
+        )
+    else:
+        _write_weights(arguments.source, output)
+    return 0
+
+
+def _write_weights(checkpoint: Path, output: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -33,15 +73,59 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.lowering.checkpoint_files import read_model
     from distir.tools.reporting import note, progress
 
-    output: Path = arguments.output
-    if output.suffix != ".safetensors":
-        raise DistIRError(f"cannot write {output}: its name has to end in .safetensors")
-    with progress(f"reading {arguments.checkpoint}"):
-        tensors = read_model(arguments.checkpoint)
+    with progress(f"reading {checkpoint}"):
+        tensors = read_model(checkpoint)
     try:
         # transformers requires this of a file.
         save_file(tensors, output, metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
         raise DistIRError(f"cannot write {output}: {error}") from error
     note(f"{len(tensors)} tensors in {output}")
-    return 0
+
+
+def _write_plan(source: Path, program: Path | None, output: Path) -> None:
+    from distir.errors import DistIRError
+    from distir.lowering.eager.plan import eager_plan
+    from distir.lowering.eager.source import eager_source
+    from distir.tools.reporting import note
+
+    if not output.stem.isidentifier():
+        raise DistIRError(
+            f"cannot write {output}: a training script is to import it, so that its name "
+            f"has to be one that Python can import, such as plan.py"
+        )
+    plan = eager_plan(_distributed(source, program), str(source))
+    text = eager_source(plan, source.name, output.stem)
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise DistIRError(f"cannot write {output}: {error.strerror}") from error
+    for remark in plan.remarks:
+        note(remark)
+
+
+def _distributed(source: Path, program: Path | None) -> ModuleOp:
+    """Returns the distributed program of a plan. Raises DistIRError."""
+    from distir.errors import DistIRError
+    from distir.planning.saved_plan import SavedPlan
+    from distir.tools.files import read_program
+    from distir.tools.reporting import progress
+
+    if source.suffix != ".json":
+        if program is not None:
+            raise DistIRError(
+                f"{source} is a program itself; leave out --program, which is for a saved "
+                f"plan (.json)"
+            )
+        with progress(f"reading {source}"):
+            return read_program(source)
+    plan = SavedPlan.load(source)
+    if program is None:
+        raise DistIRError(
+            f"{source} says how to distribute a program, and the modules are in that; add "
+            f"--program with the program that the plan was searched for"
+        )
+    with progress(f"following {source}"):
+        module = read_program(program)
+        plan.distribute(module, str(program))
+    return module

@@ -11,6 +11,7 @@ from distir.tools.arguments import (
     LOW_PRECISION_DTYPES,
     dimension,
     non_negative_integer,
+    output_file,
 )
 from distir.tools.model_arguments import (
     add_transformers_arguments,
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         required=True,
         metavar="model.mlir",
         help="the program; its weights go beside it, to model.safetensors",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-from distir.tools.arguments import add_kernels
+from distir.tools.arguments import add_kernels, output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         required=True,
         metavar="DIR",
         help="the folder of the package; made if needed",
@@ -67,6 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         f"start it with torchrun --nproc-per-node {manifest['processes']} "
         f"{package / 'main.py'} (--help says how to give it inputs)"
     )
+    for name, reason in manifest["graphs"].items():
+        if reason:
+            note(f"{name} is no CUDA graph: {reason}")
     if arguments.check_memory:
         with progress("counting memory"):
             rows = _memory(module, package)

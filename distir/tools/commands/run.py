@@ -15,6 +15,7 @@ from distir.tools.arguments import (
     add_kernels,
     non_negative_integer,
     non_negative_number,
+    output_file,
     positive_integer,
 )
 
@@ -60,7 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="of random inputs and new parameters"
     )
     parser.add_argument(
-        "--outputs", type=Path, metavar="FILE.npz", help="where to write the results"
+        "--outputs",
+        type=output_file,
+        metavar="FILE.npz",
+        help="where to write the results",
     )
     parser.add_argument(
         "--timeout",

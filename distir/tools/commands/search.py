@@ -12,6 +12,7 @@ from distir.tools.arguments import (
     add_backend_argument,
     add_cluster_arguments,
     add_profile_argument,
+    output_file,
     positive_integer,
 )
 from distir.tools.auto_search import (
@@ -66,24 +67,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write every result to this file at once, and skip those in it already",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="out.json", help="write all results to a file"
+        "--json",
+        type=output_file,
+        metavar="out.json",
+        help="write all results to a file",
     )
     parser.add_argument(
         "--plot",
-        type=Path,
+        type=output_file,
         metavar="out.svg",
         help="draw throughput over peak memory, with the Pareto front",
     )
     parser.add_argument(
         "-o",
         dest="output",
-        type=Path,
+        type=output_file,
         metavar="best.mlir",
         help="write the best distributed program",
     )
     parser.add_argument(
         "--save-plan",
-        type=Path,
+        type=output_file,
         metavar="plan.json",
         help="write the best plan, for `distir distribute --plan` and distir.parallelize",
     )

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_cluster_arguments, add_profile_argument
+from distir.tools.arguments import (
+    add_cluster_arguments,
+    add_profile_argument,
+    chosen_profiles,
+    output_file,
+)
 from distir.tools.distribution import add_distribution_arguments
 
 
@@ -25,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "layer by itself; without it, layers that are alike are one line",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="out.json", help="write the tables to a file"
+        "--json",
+        type=output_file,
+        metavar="out.json",
+        help="write the tables to a file",
     )
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
@@ -36,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fnmatch import fnmatchcase
 
     from distir.errors import DistIRError
-    from distir.interpreters.simulator import simulate
+    from distir.interpreters.simulator import cluster_of, simulate
     from distir.interpreters.simulator.reports.argument_layouts import argument_layouts
     from distir.interpreters.simulator.reports.communication_report import (
         communication_of,
@@ -61,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     layouts = argument_layouts(module, by_layer=scope is not None)
     sent = None
     if meshes(module):
+        profiles = chosen_profiles(arguments.profile, cluster_of(module))
         with progress("adding up what devices send"):
-            result = simulate(module, profiles=arguments.profile)
+            result = simulate(module, profiles=profiles)
             sent = communication_of(result, by_layer=scope is not None)
     if scope is not None:
         layouts = [entry for entry in layouts if fnmatchcase(entry.name, scope)]

@@ -12,6 +12,7 @@ from distir.tools.arguments import (
     add_cluster_arguments,
     add_profile_argument,
     chosen_profiles,
+    output_file,
 )
 from distir.tools.distribution import add_distribution_arguments, given_options
 
@@ -26,17 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster and the options of `distir distribute`",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="out.json", help="write the numbers to a file"
+        "--json",
+        type=output_file,
+        metavar="out.json",
+        help="write the numbers to a file",
     )
     parser.add_argument(
         "--trace",
-        type=Path,
+        type=output_file,
         metavar="trace.json",
         help="write a timeline for chrome://tracing or ui.perfetto.dev",
     )
     parser.add_argument(
         "--html",
-        type=Path,
+        type=output_file,
         metavar="report.html",
         help="write a report to open in a browser: timelines, memory over time, where "
         "the time goes; one file that needs no network",

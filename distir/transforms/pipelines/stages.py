@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import STAGE, STAGE_START
 from distir.errors import DistIRError
 from distir.program import describe, scope_of
+from distir.suggestions import did_you_mean
 from distir.transforms.pipelines.balance import balanced_starts, layer_positions
 from distir.transforms.pipelines.homes import stages_reached
 from distir.transforms.pipelines.kinds import Kind
@@ -205,8 +206,8 @@ def _requested(ops: Sequence[Operation], request: Sequence[str]) -> list[int]:
         if not inside:
             known = list(dict.fromkeys(scope_of(op) for op in ops if scope_of(op)))
             raise DistIRError(
-                f"pipeline: no op of the forward pass is in scope {scope!r}; the scopes "
-                f"are {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+                f"pipeline: no op of the forward pass is in scope {scope!r}; "
+                f"{did_you_mean(scope, known)}the scopes are {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
             )
         if (starts and inside[0] <= starts[-1]) or inside[0] == 0:
             raise DistIRError(

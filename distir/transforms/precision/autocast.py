@@ -25,6 +25,8 @@ _FLOAT32 = """
 """The operators for functions in PyTorch's list of those that run in 32 bits."""
 
 LOW_PRECISION_OPS = frozenset(f"onnx.{name}" for name in _LOW_PRECISION.split())
+"""The names of the ops that compute in 16 bits, in programs and in schedules."""
+
 _FLOAT32_OPS = frozenset(f"onnx.{name}" for name in _FLOAT32.split())
 
 

@@ -150,3 +150,11 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.cast %model {dtype = "f8"}
   transform.yield
 }
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.place: `index` and `dim` count from 0
+  schedule.place %model {index = -1 : i64, axis = "t"}
+  transform.yield
+}

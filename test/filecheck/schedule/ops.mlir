@@ -47,6 +47,10 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.replace %groups {op = "Swish", with = {alpha = 1.0 : f32}}
   // CHECK-NEXT: schedule.kernel %groups {symbol = "k", implementation = "mine:k", options = {causal = 1 : i64}}
   schedule.kernel %groups {symbol = "k", implementation = "mine:k", options = {causal = 1 : i64}}
+  // CHECK-NEXT: schedule.place %layers {index = 0 : i64, axis = "t", dim = 1 : i64}
+  schedule.place %layers {index = 0 : i64, axis = "t", dim = 1 : i64}
+  // CHECK-NEXT: schedule.cuda_graph %layers
+  schedule.cuda_graph %layers
   // CHECK-NEXT: schedule.cast %layers {dtype = "bf16"}
   schedule.cast %layers {dtype = "bf16"}
   // CHECK-NEXT: schedule.decompose %groups

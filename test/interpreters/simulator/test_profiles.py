@@ -3,18 +3,26 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from support.cost_programs import cluster, parse
 from xdsl.context import Context
+from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
-from distir.hardware import load_cluster
-from distir.interpreters.simulator import simulate
+from distir.hardware import cluster_names, load_cluster
+from distir.interpreters.simulator import report, simulate
+from distir.interpreters.simulator.costs.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    topology,
+)
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.files import (
+    ProfileChoice,
     load_profile,
     load_profiles,
     profile_names,
@@ -64,10 +72,72 @@ def test_built_in_profiles_are_read(name):
     assert found.link("nvlink").share(8) > 0
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx2"])
-def test_clusters_name_their_profiles(name):
+@pytest.mark.parametrize("name", [n for n in cluster_names() if n != "cpu"])
+def test_clusters_name_profiles_that_know_their_links(name):
     on = load_cluster(name)
-    Hardware.of(on, load_profiles(["auto"], on))
+    choice = ProfileChoice.of((), on)
+    assert choice == ProfileChoice(("auto",))
+    hardware = Hardware.of(on, load_profiles(choice.names, on))
+    assert hardware.has_profiles
+    assert all(level.figures is not None for level in hardware.levels)
+
+
+def test_without_a_profile_that_is_of_use_there_is_a_reason():
+    nameless = ProfileChoice.of((), load_cluster("cpu"))
+    assert not nameless.names and "@core of @cpu names no profile" in nameless.lacking
+    on = load_cluster("dgx-a100")
+    on.links[0].sym_name = StringAttr("wire")
+    unknown = ProfileChoice.of((), on)
+    assert not unknown.names
+    assert "profile A100 has no figures for link @wire of @dgx_a100" in unknown.lacking
+    # What the user names is taken as it is.
+    assert ProfileChoice.of(("none",), on) == ProfileChoice(("none",))
+    assert load_profiles(["none"], on) == []
+    with pytest.raises(DistIRError, match="none stands for data sheets alone"):
+        load_profiles(["none", "A100"], on)
+
+
+LOSS = """
+  func.func @main(%x: tensor<64x1000xf16>, %i: tensor<64xi64>) -> tensor<f32> {
+    %loss = train.cross_entropy %x, %i {divisor = 64 : i64} :
+      (tensor<64x1000xf16>, tensor<64xi64>) -> tensor<f32>
+    func.return %loss : tensor<f32>
+  }
+"""
+
+
+def test_memory_that_a_software_keeps_beside_values():
+    program = parse(LOSS)
+    on = cluster(1, memory=1_500_000)
+    arguments = 64 * 1000 * 2 + 64 * 8
+    bare = simulate(program, on, profiles=[profile()])
+    assert bare.peak_memory_bytes == bare.reserved_memory_bytes == [arguments + 4]
+
+    def keeps(**figures):
+        return profile(lambda d: d.update(memory={**figures, "source": "made up"}))
+
+    blocks = simulate(program, on, profiles=[keeps(block=512, libraries=1000)])
+    assert blocks.peak_memory_bytes == [arguments + 512 + 1000]
+    copies = simulate(program, on, profiles=[keeps(logit=12)])
+    assert copies.peak_memory_bytes == [arguments + 4 + 12 * 64 * 1000]
+    assert copies.fits
+    # Of what is there throughout no fragments are left.
+    whole = simulate(program, on, profiles=[keeps(logit=12, fragments=1.0)])
+    assert whole.peak_memory_bytes == copies.peak_memory_bytes
+    assert whole.reserved_memory_bytes == [arguments + 2 * (4 + 12 * 64 * 1000)]
+    assert not whole.fits and whole.too_small == [0]
+    assert "B of a device reserved" in report(whole)
+    with pytest.raises(DistIRError, match="fragments must be a finite number"):
+        keeps(fragments=-1)
+
+
+def test_losses_in_32_bits_make_no_copies():
+    program = parse(LOSS.replace("f16", "f32"))
+    copies = {"logit": 12, "source": "made up"}
+    found = simulate(
+        program, cluster(1), profiles=[profile(lambda d: d.update(memory=copies))]
+    )
+    assert found.peak_memory_bytes == [64 * 1000 * 4 + 64 * 8 + 4]
 
 
 @pytest.mark.parametrize(
@@ -300,6 +370,49 @@ def test_flat_and_summarised_agree_with_a_profile():
     assert found[0].step_time_s == pytest.approx(found[1].step_time_s, rel=1e-12)
     assert found[0].peak_memory_bytes == found[1].peak_memory_bytes
     assert found[0].step_time_s > simulate(module).step_time_s
+
+
+def test_a_send_may_keep_its_sender_busy():
+    module = build_gpt(2, 64, 4, 128, 8, 16, "f16")
+    DifferentiatePass(optimizer="adam").apply(Context(), module)
+    first = module.body.block.first_op
+    module.body.block.insert_op_before(load_cluster("dgx-a100"), first)
+    DistributePass(p=2, k=4).apply(Context(), module)
+    free = load_profile("A100")
+    links = {name: replace(link, occupies=True) for name, link in free.links.items()}
+    busy = replace(free, links=links)
+    found = [simulate(module, flat=flat, profiles=[busy]) for flat in (False, True)]
+    assert found[0].step_time_s == pytest.approx(found[1].step_time_s, rel=1e-12)
+    for result in found:
+        assert result.step_time_s > simulate(module, profiles=[free]).step_time_s
+        for spent in zip(
+            result.compute_s,
+            result.exposed_communication_s,
+            result.waiting_s,
+            strict=True,
+        ):
+            assert sum(spent) == pytest.approx(result.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_reduce"])
+def test_nodes_that_do_not_share_what_comes_over_the_network(kind):
+    two = ((4, 100.0, 0.0), (8, 1.0, 0.0))
+    figures = {"bandwidth": 1.0, "overhead": 0.0, "latency": 0.0, "source": "made up"}
+
+    def seconds(**more):
+        links = {"level0": figures, "level1": {**figures, **more}}
+        known = profile(lambda d: d.update(links=links))
+        stages = topology(range(8), Hardware.of(cluster(8, levels=two), [known]))
+        if kind == "all_gather":
+            return all_gather_seconds(800.0, stages)
+        return all_reduce_seconds(800.0, stages)
+
+    each = 1 if kind == "all_gather" else 2
+    # Shared, four devices of a node receive a quarter each, and pass it on; else each
+    # receives seven eighths.
+    assert seconds() <= each * (100 + 6 + 1e-9)
+    assert seconds(shared=True) == seconds()
+    assert seconds(shared=False) == pytest.approx(each * 700)
 
 
 REDUCED = """

@@ -10,7 +10,9 @@ N B'))` outside. An all-reduce is a reduce-scatter and an all-gather.
 With a profile, links reach a fraction of their bandwidth, data that is added up or copied
 also moves through the memory, every collective has an overhead, and the fastest algorithm
 counts: rings level by level, one ring of all devices whose levels are busy at the same
-time, and, for an all-reduce, two trees.
+time, and, for an all-reduce, two trees. A profile may say that a software does not share
+inside a node what comes over the network: then there is one ring, and every device receives
+all data over its own adapter.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from distir.interpreters.simulator.profiles.profile import LinkFigures
 
 
 @dataclass(frozen=True)
-class Stage:
+class Crossing:
     """
     One level of links in a group: `blocks` parts of the group, each of `inner` devices that
     the levels inside connect already, communicate through `level`. `sharing` devices of
@@ -62,6 +64,18 @@ class Stage:
         return bandwidth if figures is None else bandwidth * figures.share(self.devices)
 
     @property
+    def block_rate(self) -> float:
+        """
+        The bytes/s at which all devices of a block together take part in a collective: one
+        after the other each receives what another one sent, or, where a block shares
+        nothing, each of them all of it.
+        """
+        figures = self.figures
+        if figures is not None and not figures.shared:
+            return self.bandwidth
+        return self.bandwidth * self.inner
+
+    @property
     def latency(self) -> float:
         """The seconds that a message takes before its first byte arrives."""
         figures = self.figures
@@ -74,7 +88,7 @@ class Stage:
         return 0.0 if figures is None else 1 / figures.copy_bandwidth
 
 
-Topology = tuple[Stage, ...]
+Topology = tuple[Crossing, ...]
 """The levels that a group crosses, innermost first; empty for a single device."""
 
 
@@ -83,7 +97,7 @@ def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     Returns the levels that a group of devices crosses. A group that is spread unevenly over
     the blocks of a level is treated as one ring over the outermost level that it crosses.
     """
-    stages: list[Stage] = []
+    crossings: list[Crossing] = []
     inner = 1
     size = len(group)
     even = True
@@ -95,14 +109,14 @@ def topology(group: Sequence[int], hardware: Hardware) -> Topology:
             block = device // level.span
             counts[block] = counts.get(block, 0) + 1
         if len(counts) == 1 and not even:
-            return (Stage(hardware.level_within(level, None, group), size, 1),)
+            return (Crossing(hardware.level_within(level, None, group), size, 1),)
         count = min(counts.values())
         even = even and max(counts.values()) == count and count % inner == 0
         if even and count > inner:
             slowest = hardware.level_within(level, within, group)
-            stages.append(Stage(slowest, count // inner, inner))
+            crossings.append(Crossing(slowest, count // inner, inner))
             inner = count
-    return tuple(stages)
+    return tuple(crossings)
 
 
 def shared(
@@ -121,149 +135,167 @@ def shared(
         users: dict[int, int] = {}
         crossing = [
             (i, j)
-            for i, stages in enumerate(found)
-            for j, stage in enumerate(stages)
-            if stage.level.name == level.name
+            for i, crossings in enumerate(found)
+            for j, crossing in enumerate(crossings)
+            if crossing.level.name == level.name
         ]
         for i, _ in crossing:
             for device in groups[i]:
                 users[device // span] = users.get(device // span, 0) + 1
         for i, j in crossing:
             sharing = max(users[device // span] for device in groups[i])
-            stages = list(found[i])
-            stages[j] = replace(stages[j], sharing=sharing)
-            found[i] = tuple(stages)
+            crossings = list(found[i])
+            crossings[j] = replace(crossings[j], sharing=sharing)
+            found[i] = tuple(crossings)
     return found
 
 
-def of_kind(kind: str, stages: Topology) -> Topology:
+def of_kind(kind: str, crossings: Topology) -> Topology:
     """
     Returns the levels with the figures for a kind of communication, such as `all_reduce`.
     """
-    return tuple([replace(stage, kind=kind) for stage in stages])
+    return tuple([replace(crossing, kind=kind) for crossing in crossings])
 
 
-def _overhead(stages: Topology) -> float:
+def _overhead(crossings: Topology) -> float:
     """
     Returns the seconds that a collective takes however small it is; 0 without a profile.
     """
-    figures = [stage.figures for stage in stages]
+    figures = [crossing.figures for crossing in crossings]
     return max((f.overhead for f in figures if f is not None), default=0.0)
 
 
-def _is_profiled(stages: Topology) -> bool:
-    return bool(stages) and stages[-1].level.profile is not None
+def _is_profiled(crossings: Topology) -> bool:
+    return bool(crossings) and crossings[-1].level.profile is not None
 
 
-def _level_by_level(size: float, stages: Topology) -> float:
+def _level_by_level(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of a reduce-scatter or all-gather of a buffer of `size` bytes, level
     by level.
     """
     seconds = 0.0
-    for stage in stages:
-        n = stage.blocks
-        part = size / stage.inner
-        seconds += (n - 1) * (stage.latency + part / (n * stage.bandwidth))
-        seconds += part * stage.per_copied_byte / 2
+    for crossing in crossings:
+        n = crossing.blocks
+        part = size / crossing.inner
+        seconds += (n - 1) * (crossing.latency + part / (n * crossing.bandwidth))
+        seconds += part * crossing.per_copied_byte / 2
     return seconds
 
 
-def _one_ring(size: float, stages: Topology) -> float:
+def _one_ring(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of the same along rings of all devices. There are as many rings as a
     block has devices, and each enters and leaves every block through another device, so
-    that all levels work at the same time.
+    that all levels work at the same time; a single ring where blocks share nothing.
     """
-    devices = stages[-1].devices
-    latency = sum((s.blocks - 1) * s.latency * devices / s.devices for s in stages)
-    slowest = min(stage.bandwidth * stage.inner for stage in stages)
-    copied = size * stages[0].per_copied_byte / 2
+    devices = crossings[-1].devices
+    latency = sum((s.blocks - 1) * s.latency * devices / s.devices for s in crossings)
+    slowest = min(crossing.block_rate for crossing in crossings)
+    copied = size * crossings[0].per_copied_byte / 2
     return latency + (devices - 1) / devices * size / slowest + copied
 
 
-def _ring_pass(size: float, stages: Topology) -> float:
-    if not _is_profiled(stages) or len(stages) == 1:
-        return _level_by_level(size, stages)
-    return min(_level_by_level(size, stages), _one_ring(size, stages))
+def _ring_pass(size: float, crossings: Topology) -> float:
+    if not _is_profiled(crossings) or len(crossings) == 1:
+        return _level_by_level(size, crossings)
+    if not _shares(crossings):
+        return _one_ring(size, crossings)
+    return min(_level_by_level(size, crossings), _one_ring(size, crossings))
 
 
-def tree_all_reduce_seconds(size: float, stages: Topology) -> float:
+def _shares(crossings: Topology) -> bool:
+    """Whether blocks pass on what one of their devices received, at every level."""
+    figures = [crossing.figures for crossing in crossings]
+    return all(f is None or f.shared for f in figures)
+
+
+def tree_all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of an all-reduce of `size` bytes up and down two binary trees of
     blocks, each of which carries one half.
     """
-    if not stages:
+    if not crossings:
         return 0.0
-    latency = sum(2 * log2(s.blocks) * s.latency for s in stages)
-    slowest = min(stage.bandwidth * stage.inner for stage in stages)
-    return latency + 2 * size / slowest + size * stages[0].per_copied_byte
+    latency = sum(2 * log2(s.blocks) * s.latency for s in crossings)
+    slowest = min(crossing.block_rate for crossing in crossings)
+    return latency + 2 * size / slowest + size * crossings[0].per_copied_byte
 
 
-def all_reduce_seconds(size: float, stages: Topology) -> float:
+def all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of an all-reduce of `size` bytes. If the outermost level reduces in
     the fabric, every device sends its part up once and gets the sum back.
     """
-    if stages and stages[-1].level.in_fabric_reduction:
-        outer = stages[-1]
+    if crossings and crossings[-1].level.in_fabric_reduction:
+        outer = crossings[-1]
         part = size / outer.inner
         in_fabric = 2 * outer.latency + part / outer.bandwidth
-        return 2 * _ring_pass(size, stages[:-1]) + in_fabric + _overhead(stages)
-    seconds = 2 * _ring_pass(size, stages)
-    if _is_profiled(stages):
-        seconds = min(seconds, tree_all_reduce_seconds(size, stages))
-    return seconds + _overhead(stages)
+        return 2 * _ring_pass(size, crossings[:-1]) + in_fabric + _overhead(crossings)
+    seconds = 2 * _ring_pass(size, crossings)
+    if _is_profiled(crossings):
+        seconds = min(seconds, tree_all_reduce_seconds(size, crossings))
+    return seconds + _overhead(crossings)
 
 
-def all_gather_seconds(size: float, stages: Topology) -> float:
+def all_gather_seconds(size: float, crossings: Topology) -> float:
     """Returns the seconds of an all-gather whose result has `size` bytes on each device."""
-    return _ring_pass(size, stages) + _overhead(stages)
+    return _ring_pass(size, crossings) + _overhead(crossings)
 
 
-def reduce_scatter_seconds(size: float, stages: Topology) -> float:
+def reduce_scatter_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of a reduce-scatter whose operand has `size` bytes on each device.
     """
-    return _ring_pass(size, stages) + _overhead(stages)
+    return _ring_pass(size, crossings) + _overhead(crossings)
 
 
-def all_to_all_seconds(size: float, stages: Topology) -> float:
+def all_to_all_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds in which each device exchanges equal parts of a buffer of `size`
     bytes with all others of the group, one after the other. They are also those in which
     the root of a gather or scatter exchanges its parts of the whole buffer.
     """
-    devices = stages[-1].devices if stages else 1
-    seconds = _overhead(stages)
-    for stage in stages:
-        peers = (stage.blocks - 1) * stage.inner
-        seconds += peers * stage.latency + peers / devices * size / stage.bandwidth
+    devices = crossings[-1].devices if crossings else 1
+    seconds = _overhead(crossings)
+    for crossing in crossings:
+        peers = (crossing.blocks - 1) * crossing.inner
+        seconds += (
+            peers * crossing.latency + peers / devices * size / crossing.bandwidth
+        )
     return seconds
 
 
-def broadcast_seconds(size: float, stages: Topology) -> float:
+def broadcast_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds to pass `size` bytes along a chain of all devices of the group, in
     pieces, so that the slowest link is always busy; a reduction to one device takes as
     long.
     """
-    if not stages:
+    if not crossings:
         return 0.0
-    slowest = min(stage.bandwidth for stage in stages)
-    latency = sum((s.blocks - 1) * s.latency for s in stages)
-    return size / slowest + latency + _overhead(stages)
+    slowest = min(crossing.bandwidth for crossing in crossings)
+    latency = sum((s.blocks - 1) * s.latency for s in crossings)
+    return size / slowest + latency + _overhead(crossings)
 
 
-def shift_seconds(size: float, stages: Topology) -> float:
+def shift_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds in which each device passes `size` bytes to the next one of the
     group.
     """
-    if not stages:
+    if not crossings:
         return 0.0
-    slowest = max(s.latency + size / s.bandwidth for s in stages)
-    return slowest + _overhead(stages)
+    slowest = max(s.latency + size / s.bandwidth for s in crossings)
+    return slowest + _overhead(crossings)
+
+
+def occupies(source: int, target: int, hardware: Hardware) -> bool:
+    """Whether an asynchronous send between two devices keeps its sender busy."""
+    if source == target:
+        return False
+    figures = hardware.level_between(source, target).figures
+    return figures is not None and figures.of_kind("send").occupies
 
 
 def send_seconds(
@@ -276,4 +308,4 @@ def send_seconds(
     if source == target:
         return 0.0
     level = hardware.level_between(source, target)
-    return shift_seconds(size, (Stage(level, 2, 1, sharing, "send"),))
+    return shift_seconds(size, (Crossing(level, 2, 1, sharing, "send"),))

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from xdsl.dialects.builtin import FloatAttr
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp, RouteOp
 from distir.errors import DistIRError
-from distir.interpreters.simulator.profiles.profile import LinkFigures, Profile
+from distir.interpreters.simulator.profiles.profile import (
+    LinkFigures,
+    MemoryFigures,
+    Profile,
+)
 
 
 @dataclass(frozen=True)
@@ -19,8 +23,9 @@ class DeviceKind:
     One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
     element type (`default` serves the others), seconds from issuing an op to its start, the
     number of bytes in whose multiples memory is allocated, the bytes that libraries keep
-    throughout and those for each group of devices that it communicates with, the profile of
-    what it reaches in practice, and bytes/s to and from the memory of its host, if known.
+    throughout and those for each group of devices that it communicates with (of the cluster,
+    or else of the profile), the profile of what it reaches in practice, and bytes/s to and
+    from the memory of its host, if known.
     """
 
     name: str
@@ -42,18 +47,31 @@ class DeviceKind:
             for name, rate in op.peak_flops.data.items()
             if isinstance(rate, FloatAttr)
         }
+        keeps = MemoryFigures() if profile is None else profile.memory
+
+        def given(figure: IntegerAttr | None, default: int) -> int:
+            return default if figure is None else figure.value.data
+
         return DeviceKind(
             op.sym_name.data,
             op.memory.value.data,
             op.memory_bandwidth.value.data,
             rates,
             op.launch_latency.value.data,
-            1 if op.allocation_block is None else op.allocation_block.value.data,
-            0 if op.library_memory is None else op.library_memory.value.data,
-            0 if op.communicator_memory is None else op.communicator_memory.value.data,
+            given(op.allocation_block, keeps.block),
+            given(op.library_memory, keeps.libraries),
+            given(op.communicator_memory, keeps.communicator),
             profile,
             None if op.host_bandwidth is None else op.host_bandwidth.value.data,
         )
+
+    def reserved(self, peak: int, held: int) -> int:
+        """
+        Returns the bytes that the software takes from the device for a peak of so many, of
+        which `held` are there throughout a step: with the profile's `fragments`.
+        """
+        fragments = 0.0 if self.profile is None else self.profile.memory.fragments
+        return peak + round(fragments * (peak - held))
 
     def peak(self, element_type: str) -> float:
         """Returns the FLOP/s for an element type such as `f16`. Raises DistIRError."""

@@ -53,6 +53,9 @@ class Cost:
 
 FREE = Cost(0.0)
 
+NARROW = ("f16", "bf16")
+"""Element types whose losses are computed in 32 bits."""
+
 
 @dataclass(frozen=True)
 class CostContext:
@@ -100,6 +103,19 @@ class CostContext:
         rates = self.device.peak_flops
         rate = rates.get(self.element_type, rates.get("default"))
         return self.flops / rate if rate else 0.0
+
+    @property
+    def copies_of_logits(self) -> int:
+        """
+        The bytes of copies of 16-bit logits in 32 bits that the software makes for a loss or
+        its gradient, by the profile.
+        """
+        profile = self.device.profile
+        if profile is None or not profile.memory.logit:
+            return 0
+        if _CLASSES.get(self.op.name) != "loss" or self.element_type not in NARROW:
+            return 0
+        return round(profile.memory.logit * max(self.operand_bytes) / 2)
 
     def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
         """
@@ -196,7 +212,9 @@ def op_class(name: str, *ops: str) -> None:
 def cost_of(context: CostContext) -> Cost:
     """Returns the cost of an op on one device."""
     function = cost_function.get(context.op.name)
-    return context.roofline() if function is None else function(context)
+    cost = context.roofline() if function is None else function(context)
+    copies = context.copies_of_logits
+    return replace(cost, workspace=cost.workspace + copies) if copies else cost
 
 
 VIEWS = frozenset(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from xdsl.ir import Operation
 
@@ -30,66 +30,6 @@ class Allocation(NamedTuple):
     size: Bytes
 
 
-@dataclass(eq=False)
-class CompiledOp:
-    """
-    One step of a compiled function.
-
-    Either it computes `flops` on each of `positions` for `seconds` (a number, or one per
-    device; the `flops` alone would take `seconds_at_peak`); or it communicates by
-    `transfers`, as a collective or a send (if it `is_asynchronous`, while its devices
-    compute; if it `holds_operand`, its operand's memory is needed until it is done); or it
-    calls `callee`, all of which happens on position `mesh` (None: on several). The host
-    takes `issue` seconds to issue it.
-
-    Slots number the values of the function: `defined` are those of the results, and
-    `results` the memory of these, unless a callee allocates it. `view_of` is the slot whose
-    memory the (only) result shares; `in_place` has pairs of a result's slot and of the
-    argument's whose memory the result may take over. `dying` are the slots used here for
-    the last time, `unused` the results that nothing uses. `fixed` are arguments of the
-    program that a call takes besides its operands.
-    """
-
-    op: Operation
-    operands: tuple[int, ...]
-    positions: Positions
-    defined: range
-    seconds: Seconds = 0.0
-    flops: float = 0.0
-    seconds_at_peak: Seconds = 0.0
-    issue: float = 0.0
-    workspace: Bytes = 0
-    transfers: tuple[Transfer, ...] = ()
-    is_asynchronous: bool = False
-    is_collective: bool = False
-    holds_operand: bool = False
-    callee: CompiledFunction | None = None
-    mesh: int | None = None
-    results: tuple[Allocation, ...] = ()
-    view_of: int | None = None
-    in_place: tuple[tuple[Allocation, int], ...] = ()
-    is_constant: bool = False
-    dying: tuple[int, ...] = ()
-    unused: tuple[int, ...] = ()
-    fixed: FixedOperands | None = None
-
-    def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
-        """
-        Returns a copy with other slots: those in `slots` as it says, all others shifted by
-        `by`.
-        """
-        found = object.__new__(CompiledOp)
-        found.__dict__.update(self.__dict__)
-        found.operands = tuple([slots.get(s, s + by) for s in self.operands])
-        start, stop = self.defined.start, self.defined.stop
-        far = slots[start] - start if start in slots else by
-        found.defined = range(start + far, stop + far)
-        found.results = tuple([Allocation(s + far, at, n) for s, at, n in self.results])
-        if self.view_of is not None:
-            found.view_of = slots.get(self.view_of, self.view_of + by)
-        return found
-
-
 @dataclass(frozen=True, eq=False)
 class FixedOperands:
     """
@@ -100,6 +40,106 @@ class FixedOperands:
 
     slots: tuple[int, ...]
     places: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class CompiledStep:
+    """
+    One step of a compiled function: the call of a function, or another op.
+
+    Slots number the values of the function: `operands` are those that the step uses,
+    `defined` those of its results. `dying` are the slots used here for the last time,
+    `unused` the results that nothing uses.
+    """
+
+    op: Operation
+    operands: tuple[int, ...]
+    defined: range
+    dying: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
+
+    def moved(self, slots: Mapping[int, int], by: int) -> Self:
+        """
+        Returns a copy with other slots: those in `slots` as it says, all others shifted by
+        `by`.
+        """
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        found.operands = tuple([slots.get(s, s + by) for s in self.operands])
+        start, stop = self.defined.start, self.defined.stop
+        far = slots[start] - start if start in slots else by
+        found.defined = range(start + far, stop + far)
+        return found
+
+
+@dataclass(eq=False, kw_only=True)
+class CallStep(CompiledStep):
+    """
+    A call of `callee`, all of which happens on position `mesh` (None: on several). `fixed`
+    are arguments of the program that the call takes besides its operands.
+    """
+
+    callee: CompiledFunction
+    mesh: int | None
+    fixed: FixedOperands | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class OpStep(CompiledStep):
+    """
+    Base of the steps that are no calls: the memory of the `results`, and `workspace` bytes
+    on `positions` meanwhile. `in_place` has pairs of a result's memory and of the slot of
+    an argument whose memory the result may take over. The host takes `issue` seconds to
+    issue the op.
+    """
+
+    positions: Positions
+    results: tuple[Allocation, ...]
+    workspace: Bytes = 0
+    issue: float = 0.0
+    in_place: tuple[tuple[Allocation, int], ...] = ()
+
+    def moved(self, slots: Mapping[int, int], by: int) -> Self:
+        """See `Step`."""
+        found = super().moved(slots, by)
+        far = found.defined.start - self.defined.start
+        found.results = tuple([Allocation(s + far, at, n) for s, at, n in self.results])
+        return found
+
+
+@dataclass(eq=False, kw_only=True)
+class ComputationStep(OpStep):
+    """
+    A computation of `flops` on each of `positions` for `seconds` (a number, or one per
+    device); the `flops` alone would take `seconds_at_peak`. `view_of` is the slot whose
+    memory the (only) result shares.
+    """
+
+    seconds: Seconds = 0.0
+    flops: float = 0.0
+    seconds_at_peak: Seconds = 0.0
+    view_of: int | None = None
+    is_constant: bool = False
+
+    def moved(self, slots: Mapping[int, int], by: int) -> Self:
+        """See `Step`."""
+        found = super().moved(slots, by)
+        if self.view_of is not None:
+            found.view_of = slots.get(self.view_of, self.view_of + by)
+        return found
+
+
+@dataclass(eq=False, kw_only=True)
+class CommunicationStep(OpStep):
+    """
+    A collective or a send, by `transfers`: if it `is_asynchronous`, while its devices
+    compute. If it `holds_operand`, its operand's memory is needed until it is done.
+    """
+
+    transfers: tuple[Transfer, ...]
+    is_asynchronous: bool
+    is_collective: bool
+    holds_operand: bool
 
 
 @dataclass(eq=False)
@@ -116,7 +156,7 @@ class CompiledFunction:
     slots: int = 0
     unused: tuple[int, ...] = ()
     returns: tuple[int, ...] = ()
-    steps: list[CompiledOp] = field(default_factory=list[CompiledOp])
+    steps: list[CompiledStep] = field(default_factory=list[CompiledStep])
     mesh: int | None = None
 
 
@@ -128,3 +168,8 @@ class PlacedFunction(NamedTuple):
 
     function: CompiledFunction
     mesh: str | None = None
+
+
+def is_asynchronous(step: CompiledStep) -> bool:
+    """Whether a step communicates while its devices compute."""
+    return isinstance(step, CommunicationStep) and step.is_asynchronous

@@ -19,9 +19,13 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,
     Allocation,
+    CallStep,
+    CommunicationStep,
     CompiledFunction,
-    CompiledOp,
+    CompiledStep,
+    ComputationStep,
     FixedOperands,
+    OpStep,
 )
 from distir.interpreters.simulator.engine.computations import Computations
 from distir.interpreters.simulator.engine.device_map import (
@@ -66,12 +70,12 @@ class CompiledFunctionBuilder:
         self._compiled.slots += count
         return first
 
-    def add(self, step: CompiledOp) -> None:
+    def add(self, step: CompiledStep) -> None:
         """Appends the next step."""
         self._compiled.steps.append(step)
 
     @property
-    def steps(self) -> list[CompiledOp]:
+    def steps(self) -> list[CompiledStep]:
         """The steps so far, which may be reordered if the order remains right."""
         return self._compiled.steps
 
@@ -92,7 +96,7 @@ class CompiledFunctionBuilder:
         for place, step in enumerate(compiled.steps):
             for slot in step.operands:
                 last_use[slot] = place
-            if step.fixed is not None:
+            if isinstance(step, CallStep) and step.fixed is not None:
                 last_calls[step.fixed] = place
         for fixed, place in last_calls.items():
             for slot in fixed.slots:
@@ -104,11 +108,13 @@ class CompiledFunctionBuilder:
         viewed = {
             step.view_of: updated[step.results[0].slot]
             for step in (compiled.steps if updated else ())
-            if step.view_of is not None and step.results[0].slot in updated
+            if isinstance(step, ComputationStep)
+            and step.view_of is not None
+            and step.results[0].slot in updated
         }
         updated = {**viewed, **updated}
         for place, step in enumerate(compiled.steps):
-            if updated:
+            if updated and isinstance(step, OpStep):
                 step.in_place = tuple(
                     (allocation, argument)
                     for allocation in step.results
@@ -116,8 +122,9 @@ class CompiledFunctionBuilder:
                     and last_use[argument] <= place
                 )
             used = step.operands
-            if step.fixed is not None and last_calls[step.fixed] == place:
-                used += step.fixed.slots
+            fixed = step.fixed if isinstance(step, CallStep) else None
+            if fixed is not None and last_calls[fixed] == place:
+                used += fixed.slots
             dying = [s for s in used if last_use[s] == place]
             step.dying = tuple(dict.fromkeys(dying)) if len(dying) > 1 else tuple(dying)
             step.unused = tuple([s for s in step.defined if last_use[s] < 0])
@@ -196,7 +203,7 @@ class Compiler:
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
-    def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledOp:
+    def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledStep:
         """
         Appends an op to a function as its next step, and returns the step. Raises
         DistIRError.
@@ -218,7 +225,7 @@ class Compiler:
         values = [*block.args, *(r for op in block.ops for r in op.results)]
         names = self.device_map.mesh_names(values)
         if len(names) != 1 or any(
-            step.callee is not None and step.callee.mesh is None
+            isinstance(step, CallStep) and step.callee.mesh is None
             for step in compiled.steps
         ):
             return None
@@ -237,7 +244,9 @@ class Compiler:
             known = self._places[id(type_)] = type_, device_map.positions(mesh), size
         return Allocation(slot, known[1], known[2])
 
-    def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+    def step(
+        self, op: Operation, operands: tuple[int, ...], first: int
+    ) -> CompiledStep:
         """
         Returns the step for an op: `operands` are the slots of its operands, `first` that
         of its first result. Raises DistIRError for ops that cannot be simulated.
@@ -250,8 +259,12 @@ class Compiler:
                     f"{describe(op)} calls {op.callee}, which is not there"
                 )
             inner = self.compile(callee)
-            return CompiledOp(
-                op, operands, NOWHERE, defined, callee=inner, mesh=inner.mesh
+            return CallStep(
+                op=op,
+                operands=operands,
+                defined=defined,
+                callee=inner,
+                mesh=inner.mesh,
             )
         results = tuple(
             [
@@ -261,16 +274,18 @@ class Compiler:
         )
         _refuse_other_forms(op)
         transfers = self._transfers(op)
-        if transfers is not None:
+        if transfers is None:
+            return self._compute(op, operands, defined, results)
+        if transfers:
             is_collective = isinstance(op, collective.CollectiveOp)
             size = buffer_bytes(op, self.device_map) if is_collective else 0
             layout = layout_of(op.results[0])
             mesh = layout.mesh if layout is not None else None
-            return CompiledOp(
-                op,
-                operands,
-                results[0].positions if size else NOWHERE,
-                defined,
+            return CommunicationStep(
+                op=op,
+                operands=operands,
+                defined=defined,
+                positions=results[0].positions if size else NOWHERE,
                 transfers=transfers,
                 workspace=self.device_map.allocated(size, mesh) if size else 0,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
@@ -278,10 +293,17 @@ class Compiler:
                 # An all-reduce works on a copy, its result.
                 holds_operand=is_collective
                 and not isinstance(op, collective.AllReduceOp),
-                issue=max((t.issue for t in transfers), default=0.0),
+                issue=max(t.issue for t in transfers),
                 results=results,
             )
-        return self._compute(op, operands, defined, results)
+        # A send that stays on its devices takes memory alone.
+        return ComputationStep(
+            op=op,
+            operands=operands,
+            defined=defined,
+            positions=NOWHERE,
+            results=results,
+        )
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
@@ -312,20 +334,20 @@ class Compiler:
         operands: tuple[int, ...],
         defined: range,
         results: tuple[Allocation, ...],
-    ) -> CompiledOp:
+    ) -> ComputationStep:
         name = self._computations.mesh_name(op)
         found = self._computations.of(op, name)
-        return CompiledOp(
-            op,
-            operands,
-            self.device_map.positions(name),
-            defined,
-            found.seconds,
-            found.flops,
-            found.seconds_at_peak,
-            found.issue,
-            found.workspace,
+        return ComputationStep(
+            op=op,
+            operands=operands,
+            defined=defined,
+            positions=self.device_map.positions(name),
             results=results,
+            workspace=found.workspace,
+            issue=found.issue,
+            seconds=found.seconds,
+            flops=found.flops,
+            seconds_at_peak=found.seconds_at_peak,
             view_of=operands[0] if found.is_view else None,
             is_constant=not op.operands and op.name == "onnx.Constant",
         )

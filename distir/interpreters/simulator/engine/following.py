@@ -9,7 +9,8 @@ from xdsl.ir import SSAValue
 
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
-    CompiledOp,
+    CallStep,
+    OpStep,
 )
 from distir.interpreters.simulator.engine.machine import Buffer, Execution, Machine
 
@@ -38,14 +39,14 @@ class Follower:
         """Called when devices have waited for a value, if it had not arrived yet."""
 
     def allocated(
-        self, buffer: Buffer, value: SSAValue, path: Sequence[CompiledOp]
+        self, buffer: Buffer, value: SSAValue, path: Sequence[CallStep]
     ) -> None:
         """Called for new memory of a value, which nothing else holds."""
 
     def released(self, buffer: Buffer) -> None:
         """Called when memory is free again."""
 
-    def held(self, step: CompiledOp | None, path: Sequence[CompiledOp]) -> None:
+    def held(self, step: OpStep | None, path: Sequence[CallStep]) -> None:
         """
         Called when the memory in use is as large as it ever was, at this op (None: before
         the first).
@@ -63,7 +64,7 @@ class FollowedMachine(Machine):
         super().__init__(devices, self._ran)
         self._followers = followers
         self._entry = entry
-        self._step: CompiledOp | None = None
+        self._step: OpStep | None = None
         for follower in followers:
             follower.begin(self)
 
@@ -97,7 +98,7 @@ class FollowedMachine(Machine):
         for follower in self._followers:
             follower.held(self._step, self._path)
 
-    def _hold_constant(self, step: CompiledOp, result: Allocation) -> None:
+    def _hold_constant(self, step: OpStep, result: Allocation) -> None:
         """Allocates a constant for its op."""
         self._step = step
         super()._hold_constant(step, result)
@@ -108,6 +109,6 @@ class FollowedMachine(Machine):
         for follower in self._followers:
             follower.awaited(buffer)
 
-    def _store(self, step: CompiledOp, frame: list[Buffer]) -> None:
+    def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
         self._step = step
-        super()._store(step, frame)
+        super()._allocate_results(step, frame)

@@ -6,7 +6,8 @@ Ops run in program order. A device does one thing at a time; a computation occup
 its devices independently, a collective or send makes its devices wait for each other and
 occupies all of them. Asynchronous communication leaves the devices free. Collectives then
 take turns on the communication streams of their devices (`streams.py`); sends between two
-devices run one after the other, each from when the sender reaches it. A device waits for
+devices run one after the other, each from when the sender reaches it; a profile may say
+that the sender is busy meanwhile. A device waits for
 such a value where it uses it, which may be in another function than the one that started
 it.
 
@@ -26,8 +27,11 @@ import numpy.typing as npt
 
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
+    CallStep,
+    CommunicationStep,
     CompiledFunction,
-    CompiledOp,
+    ComputationStep,
+    OpStep,
 )
 from distir.interpreters.simulator.engine.computations import Seconds
 from distir.interpreters.simulator.engine.device_map import Bytes, Positions
@@ -40,8 +44,8 @@ class Execution(NamedTuple):
     in seconds per position (or the same for all).
     """
 
-    step: CompiledOp
-    path: Sequence[CompiledOp]
+    step: ComputationStep | CommunicationStep
+    path: Sequence[CallStep]
     positions: Positions | npt.NDArray[np.intp]
     start: npt.NDArray[np.float64]
     seconds: Seconds
@@ -81,7 +85,7 @@ class Machine:
     The state of all devices while a program runs.
 
     Arrays have one entry per device: `clock` (of the compute stream) and `idle` in seconds,
-    `live` and `peak` in bytes. `transit` is the part of `idle` in which devices wait for a
+    `live` and `peak` in bytes, and `held`, those that are there throughout. `transit` is the part of `idle` in which devices wait for a
     value while it is being sent. `streams` are those of asynchronous collectives;
     `channels` has the clocks of asynchronous sends, one for each pair of devices, by the
     pairs that send together. `runs` counts how often each function ran (see `Totals`). The
@@ -101,14 +105,15 @@ class Machine:
         self.transit = np.zeros(devices)
         self.live = np.zeros(devices, dtype=np.int64)
         self.peak = np.zeros(devices, dtype=np.int64)
+        self.held = np.zeros(devices, dtype=np.int64)
         self.runs: dict[CompiledFunction, int] = {}
-        self.constants: dict[CompiledOp, Buffer] = {}
+        self.constants: dict[OpStep, Buffer] = {}
         self._observer = observer
         # Parts of the arrays by the id of the slice, which stays with them: an index made
         # anew for every op would take a third of the time.
         self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
         self._lives: dict[int, tuple[slice, npt.NDArray[np.int64]]] = {}
-        self._path: list[CompiledOp] = []
+        self._path: list[CallStep] = []
 
     @property
     def end(self) -> float:
@@ -166,14 +171,18 @@ class Machine:
             for slot in step.operands:
                 if frame[slot].arrival is not None:
                     self.wait_for(frame[slot])
-            if step.callee is not None:
-                self._call(step, step.callee, frame)
+            if isinstance(step, CallStep):
+                self._call(step, frame)
                 continue
-            if step.is_asynchronous:
-                self._start(step, frame)
-            else:
-                self._occupy(step)
+            if isinstance(step, ComputationStep):
+                self._compute(step)
                 self._store(step, frame)
+            elif isinstance(step, CommunicationStep):
+                if step.is_asynchronous:
+                    self._start(step, frame)
+                else:
+                    self._communicate(step)
+                    self._allocate_results(step, frame)
             for slot in step.dying:
                 self.release(frame[slot])
             for slot in step.unused:
@@ -185,9 +194,7 @@ class Machine:
             self.release(frame[slot])
         return results
 
-    def _call(
-        self, step: CompiledOp, callee: CompiledFunction, frame: list[Buffer]
-    ) -> None:
+    def _call(self, step: CallStep, frame: list[Buffer]) -> None:
         arguments = [frame[slot] for slot in step.operands]
         for buffer in arguments:
             buffer.holders += 1
@@ -195,7 +202,7 @@ class Machine:
         for slot in step.dying:
             self.release(frame[slot])
         self._path.append(step)
-        frame[step.defined.start : step.defined.stop] = self.run(callee, arguments)
+        frame[step.defined.start : step.defined.stop] = self.run(step.callee, arguments)
         self._path.pop()
         for slot in step.unused:
             self.release(frame[slot])
@@ -217,7 +224,7 @@ class Machine:
             source, buffer.source = buffer.source, None
             self.release(source)
 
-    def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
+    def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         """Starts asynchronous communication; the devices go on."""
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         for transfer in step.transfers:
@@ -231,19 +238,24 @@ class Machine:
                 pairs = rows.tobytes()
                 start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
                 end = self.channels[pairs] = start + transfer.seconds
+                if transfer.occupies:
+                    waits = end - self.clock[senders]
+                    self.idle[senders] += waits
+                    self.transit[senders] += waits
+                    self.clock[senders] = end
                 departure[receivers], arrival[receivers] = start, end
             self._observe(step, rows, start, end - start)
         self._send_off(step, frame, departure, arrival)
 
     def _send_off(
         self,
-        step: CompiledOp,
+        step: CommunicationStep,
         frame: list[Buffer],
         departure: Moments,
         arrival: Moments,
     ) -> None:
         """Creates the memory of a value that is in flight."""
-        self._store(step, frame)
+        self._allocate_results(step, frame)
         received = frame[step.results[0].slot]
         received.departure, received.arrival = departure, arrival
         if step.holds_operand:
@@ -252,7 +264,7 @@ class Machine:
 
     def _observe(
         self,
-        step: CompiledOp,
+        step: CommunicationStep,
         rows: npt.NDArray[np.intp],
         start: npt.NDArray[np.float64],
         seconds: Seconds,
@@ -264,24 +276,24 @@ class Machine:
             lasting = np.broadcast_to(each[:, None], rows.shape).ravel()
             self._observer(Execution(step, self._path, rows.ravel(), starts, lasting))
 
-    def _occupy(self, step: CompiledOp) -> None:
-        """Computes or communicates synchronously."""
+    def _compute(self, step: ComputationStep) -> None:
+        """Computes on each device by itself."""
         clock, positions = self.clock, step.positions
-        if not step.transfers:
-            if self._observer is not None:
-                start = clock[positions].copy()
-                self._observer(
-                    Execution(step, self._path, positions, start, step.seconds)
-                )
-            known = self._clocks.get(id(positions))
-            if known is not None:
-                part = known[1]
-                part += step.seconds
-            else:
-                clock[positions] += step.seconds
-                if isinstance(positions, slice):
-                    self._clocks[id(positions)] = positions, clock[positions]
-            return
+        if self._observer is not None:
+            start = clock[positions].copy()
+            self._observer(Execution(step, self._path, positions, start, step.seconds))
+        known = self._clocks.get(id(positions))
+        if known is not None:
+            part = known[1]
+            part += step.seconds
+        else:
+            clock[positions] += step.seconds
+            if isinstance(positions, slice):
+                self._clocks[id(positions)] = positions, clock[positions]
+
+    def _communicate(self, step: CommunicationStep) -> None:
+        """Communicates synchronously."""
+        clock = self.clock
         uses_stream = step.is_collective and self.streams.in_use
         for transfer in step.transfers:
             if uses_stream:
@@ -295,7 +307,8 @@ class Machine:
             if uses_stream:
                 self.streams.occupy(transfer, end)
 
-    def _store(self, step: CompiledOp, frame: list[Buffer]) -> None:
+    def _store(self, step: ComputationStep, frame: list[Buffer]) -> None:
+        """Puts the results of a computation into the frame."""
         if step.view_of is not None:
             buffer = frame[step.view_of]
             buffer.holders += 1
@@ -306,6 +319,10 @@ class Machine:
             buffer.holders += 1
             frame[step.results[0].slot] = buffer
             return
+        self._allocate_results(step, frame)
+
+    def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
+        """Allocates the results of an op, or takes over memory for them."""
         if step.in_place:
             kept = [
                 a.slot for a, source in step.in_place if self._take(a, source, frame)
@@ -344,13 +361,13 @@ class Machine:
         are given.
         """
         for step in compiled.steps:
-            if step.is_constant:
+            if isinstance(step, ComputationStep) and step.is_constant:
                 (result,) = step.results
                 if positions is not None:
                     result = result._replace(positions=positions)
                 self._hold_constant(step, result)
 
-    def _hold_constant(self, step: CompiledOp, result: Allocation) -> None:
+    def _hold_constant(self, step: OpStep, result: Allocation) -> None:
         self.constants[step] = self.allocate(result)
 
 

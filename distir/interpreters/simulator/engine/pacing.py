@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    CommunicationStep,
+    CompiledStep,
+    ComputationStep,
+    OpStep,
+)
+from distir.interpreters.simulator.engine.device_map import Positions
 
 
 @dataclass
@@ -28,10 +34,10 @@ class _Queue:
     issuing: float = 0.0
     communicating: float = 0.0
     computing: float = 0.0
-    steps: list[CompiledOp] = field(default_factory=list[CompiledOp])
+    steps: list[ComputationStep] = field(default_factory=list[ComputationStep])
 
 
-def pace(steps: Sequence[CompiledOp]) -> None:
+def pace(steps: Sequence[CompiledStep]) -> None:
     """
     Stretches the computations among the steps of one function, in place, so that the ops of
     a mesh together take no less time than the host takes to issue them (`issue`, in
@@ -39,15 +45,20 @@ def pace(steps: Sequence[CompiledOp]) -> None:
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
-        if not step.issue or step.is_asynchronous:
+        if not isinstance(step, OpStep) or not step.issue:
             continue
-        queue = queues.setdefault(_devices(step), _Queue())
-        queue.issuing += step.issue
-        if step.transfers:
-            queue.communicating += sum(float(np.max(t.seconds)) for t in step.transfers)
+        if isinstance(step, CommunicationStep):
+            if step.is_asynchronous:
+                continue
+            seconds = sum(float(np.max(t.seconds)) for t in step.transfers)
+            queue = queues.setdefault(_key(step.transfers[0].positions), _Queue())
+            queue.communicating += seconds
         else:
+            assert isinstance(step, ComputationStep)
+            queue = queues.setdefault(_key(step.positions), _Queue())
             queue.computing += float(np.max(step.seconds))
             queue.steps.append(step)
+        queue.issuing += step.issue
     for queue in queues.values():
         missing = queue.issuing - queue.communicating - queue.computing
         if missing > 0 and queue.computing:
@@ -55,10 +66,8 @@ def pace(steps: Sequence[CompiledOp]) -> None:
                 step.seconds = step.seconds * (1 + missing / queue.computing)
 
 
-def _devices(step: CompiledOp) -> bytes:
-    """Returns a key that is equal for steps on the same devices."""
-    positions = [t.positions for t in step.transfers] or [step.positions]
-    first = positions[0]
-    if isinstance(first, slice):
-        first = np.arange(first.start, first.stop, dtype=np.intp)
-    return np.unique(first).tobytes()
+def _key(positions: Positions) -> bytes:
+    """Returns a key that is equal for the same devices."""
+    if isinstance(positions, slice):
+        positions = np.arange(positions.start, positions.stop, dtype=np.intp)
+    return np.unique(positions).tobytes()

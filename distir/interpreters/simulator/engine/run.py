@@ -63,6 +63,7 @@ def execute(
         where = device_map.positions(mesh) if mesh is not None else None
         machine.hold_constants(function, where)
     machine.note_peak()
+    machine.held = machine.live.copy()
     for result in machine.run(compiled, held):
         machine.wait_for(result)
     return machine

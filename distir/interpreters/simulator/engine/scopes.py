@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CallStep
 from distir.program import scope_of
 
 
-def full_scope(op: Operation, path: Sequence[CompiledOp]) -> str:
+def full_scope(op: Operation, path: Sequence[CallStep]) -> str:
     """
     Returns the scope of an op given the calls that led to it, outermost first. In a
     repeated function `layers.*.mlp` takes the `0` of the call's `layers.0`.
@@ -46,10 +46,10 @@ class ScopeCache:
     """Computes `full_scope` once for each op in calls of the same scope."""
 
     def __init__(self) -> None:
-        self._of_path: dict[tuple[CompiledOp, ...], str] = {(): ""}
+        self._of_path: dict[tuple[CallStep, ...], str] = {(): ""}
         self._known: dict[tuple[Operation, str], str] = {}
 
-    def __call__(self, op: Operation, path: Sequence[CompiledOp]) -> str:
+    def __call__(self, op: Operation, path: Sequence[CallStep]) -> str:
         calls = tuple(path)
         outer = self._of_path.get(calls)
         if outer is None:

@@ -15,7 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
+    CommunicationStep,
+    CompiledFunction,
+    ComputationStep,
+    OpStep,
+)
 from distir.interpreters.simulator.engine.device_map import Bytes
 from distir.interpreters.simulator.engine.machine import Buffer, Machine, Moments
 from distir.interpreters.simulator.engine.timeline import Timeline
@@ -47,7 +53,7 @@ class Made:
     source: Held | None = None
 
 
-Held = int | CompiledOp | Made
+Held = int | OpStep | Made
 """Memory: of an argument (its number), of a constant (its op), or made by the call."""
 
 
@@ -87,11 +93,9 @@ class SummarisingMachine(Machine):
         """
         raise NotImplementedError
 
-    def _call(
-        self, step: CompiledOp, callee: CompiledFunction, frame: list[Buffer]
-    ) -> None:
+    def _call(self, step: CallStep, frame: list[Buffer]) -> None:
         if step.mesh is None:
-            super()._call(step, callee, frame)
+            super()._call(step, frame)
             return
         # Arguments that the caller does not need any more are freed by the callee.
         for slot in step.dying:
@@ -113,7 +117,7 @@ class Summaries:
         self._known: dict[object, Summary] = {}
 
     def call(
-        self, machine: SummarisingMachine, step: CompiledOp, frame: Sequence[Buffer]
+        self, machine: SummarisingMachine, step: CallStep, frame: Sequence[Buffer]
     ) -> list[Buffer]:
         """
         Does what `Machine.run` does for a step that calls a function on one mesh, with
@@ -121,7 +125,7 @@ class Summaries:
         returns the results.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
-        assert mesh is not None and compiled is not None
+        assert mesh is not None
         buffers = [frame[slot] for slot in step.operands]
         numbers = None
         if len(set(buffers)) < len(buffers):
@@ -155,7 +159,7 @@ class Summaries:
                 else:
                     assert fixed is not None
                     buffer = frame[fixed.slots[what - len(buffers)]]
-            elif isinstance(what, CompiledOp):
+            elif isinstance(what, OpStep):
                 buffer = machine.constants[what]
             elif what.number in made:
                 buffer = made[what.number]
@@ -249,13 +253,14 @@ class _TimelineRecorder(SummarisingMachine):
             self.timeline.wait(self.number_of(buffer.arrival))
             self._arrive(buffer)
 
-    def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
+    def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         (transfer,) = step.transfers
         number = float(self.timeline.start(float(transfer.seconds)))
         self._send_off(step, frame, number, number)
 
-    def _occupy(self, step: CompiledOp) -> None:
-        if not step.transfers:
-            self.timeline.compute(float(step.seconds))
+    def _compute(self, step: ComputationStep) -> None:
+        self.timeline.compute(float(step.seconds))
+
+    def _communicate(self, step: CommunicationStep) -> None:
         for transfer in step.transfers:
             self.timeline.collective(float(transfer.seconds))

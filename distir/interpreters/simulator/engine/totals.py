@@ -6,7 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from distir.interpreters.simulator.engine.compiled import CompiledFunction
+from distir.interpreters.simulator.engine.compiled import (
+    CommunicationStep,
+    CompiledFunction,
+    ComputationStep,
+    OpStep,
+)
 
 
 class Totals:
@@ -46,15 +51,15 @@ class Totals:
 
     def _add_steps(self, compiled: CompiledFunction) -> None:
         for step in compiled.steps:
-            if step.callee is not None:
-                continue
-            self.ops += 1
-            for transfer in step.transfers:
-                self.sent[transfer.positions] += transfer.sent
-                if not step.is_asynchronous:
-                    seconds = np.reshape(transfer.seconds, (-1, 1))
-                    self.communication[transfer.positions] += seconds
-            if not step.transfers:
+            if isinstance(step, OpStep):
+                self.ops += 1
+            if isinstance(step, CommunicationStep):
+                for transfer in step.transfers:
+                    self.sent[transfer.positions] += transfer.sent
+                    if not step.is_asynchronous:
+                        seconds = np.reshape(transfer.seconds, (-1, 1))
+                        self.communication[transfer.positions] += seconds
+            elif isinstance(step, ComputationStep):
                 self.compute[step.positions] += step.seconds
                 if step.flops:
                     self.flops[step.positions] += step.flops

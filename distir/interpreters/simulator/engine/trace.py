@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from distir.interpreters.simulator.engine.compiled import CommunicationStep
 from distir.interpreters.simulator.engine.machine import Execution
 from distir.interpreters.simulator.engine.scopes import full_scope
 
@@ -44,12 +45,16 @@ class TraceWriter:
         """Writes an op as it runs, on each of its devices."""
         step, path, positions, start, seconds = execution
         scope = full_scope(step.op, path)
-        calls = [s.callee.name for s in path if s.callee is not None]
+        calls = [call.callee.name for call in path]
+        track, category = 0, "compute"
+        if isinstance(step, CommunicationStep):
+            category = "communication"
+            track = step.is_asynchronous * (1 if step.is_collective else 2)
         event: dict[str, Any] = {
             "name": f"{step.op.name} {scope}".strip(),
-            "cat": "communication" if step.transfers else "compute",
+            "cat": category,
             "ph": "X",
-            "tid": step.is_asynchronous * (1 if step.is_collective else 2),
+            "tid": track,
             "args": {"scope": scope, "calls": " > ".join(calls)},
         }
         begun = json.dumps(event)[:-1]

@@ -32,13 +32,15 @@ class Transfer:
     """
     Groups of devices (one row of `positions` each) that wait for each other and are then
     busy for `seconds` (one per group, or one number); `sent` are the bytes that each device
-    sends, in the shape of `positions`. The host takes `issue` seconds to issue it.
+    sends, in the shape of `positions`. The host takes `issue` seconds to issue it. An
+    asynchronous send leaves its sender free unless it `occupies` it.
     """
 
     positions: npt.NDArray[np.intp]
     seconds: float | npt.NDArray[np.float64]
     sent: npt.NDArray[np.float64]
     issue: float = 0.0
+    occupies: bool = False
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
@@ -277,7 +279,9 @@ def _send_batch(
             for pair in pairs
         ]
     )
-    return Transfer(positions, seconds, np.array([[float(size), 0.0]] * len(pairs)))
+    sent = np.array([[float(size), 0.0]] * len(pairs))
+    occupies = any(communication.occupies(*p, device_map.hardware) for p in pairs)
+    return Transfer(positions, seconds, sent, occupies=occupies)
 
 
 def _uniform_send(
@@ -292,4 +296,6 @@ def _uniform_send(
     positions = np.array(
         [[device_map.index[source], device_map.index[target]]], dtype=np.intp
     )
-    return Transfer(positions, seconds, np.array([[float(size), 0.0]]))
+    sent = np.array([[float(size), 0.0]])
+    occupies = communication.occupies(*pair, device_map.hardware)
+    return Transfer(positions, seconds, sent, occupies=occupies)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CommunicationStep
 from distir.interpreters.simulator.engine.machine import Buffer, Moments
 from distir.interpreters.simulator.engine.summaries import (
     Summaries,
@@ -57,7 +57,7 @@ class UniformMachine(SummarisingMachine):
             self.clock[mesh] += wait
         self._arrive(buffer)
 
-    def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
+    def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         """Starts asynchronous communication; the devices go on."""
         (transfer,) = step.transfers
         meshes = transfer.meshes
@@ -68,6 +68,11 @@ class UniformMachine(SummarisingMachine):
             return
         start = max(float(self.clock[first]), self._free.get(meshes, 0.0))
         end = self._free[meshes] = start + float(transfer.seconds)
+        if transfer.occupies:
+            wait = end - float(self.clock[first])
+            self.idle[first] += wait
+            self.transit[first] += wait
+            self.clock[first] = end
         self._send_off(step, frame, start, end)
 
     @property

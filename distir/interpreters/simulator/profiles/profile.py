@@ -186,6 +186,11 @@ class LinkFigures:
     - `overhead`: seconds once per collective; `latency`: seconds with every message;
     - `copy_bandwidth`: bytes/s at which a device adds up or copies data in its memory
       (infinite: at no cost);
+    - `shared`: whether the devices of a block, such as a node, pass on to each other what
+      one of them received over this level; if not, each receives all of it over its own
+      adapter;
+    - `occupies`: whether an asynchronous send keeps its sender busy, as in software that
+      waits for it at once;
     - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...), if a
       library does some of them worse than others.
     """
@@ -194,6 +199,8 @@ class LinkFigures:
     overhead: float = 0.0
     latency: float = 0.0
     copy_bandwidth: float = math.inf
+    shared: bool = True
+    occupies: bool = False
     kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
 
     def of_kind(self, kind: str) -> LinkFigures:
@@ -216,7 +223,43 @@ class LinkFigures:
             table.at_least_0("overhead"),
             table.at_least_0("latency"),
             table.positive("copy_bandwidth", math.inf),
+            table.flag("shared", True),
+            table.flag("occupies", False),
             {kind: LinkFigures.read(figures) for kind, figures in kinds.items()},
+        )
+        table.finish()
+        return figures
+
+
+@dataclass(frozen=True)
+class MemoryFigures:
+    """
+    What a software keeps in a device's memory beside the values of the program.
+
+    - `fragments`: the free memory that the allocator cannot use again, as a fraction of
+      what comes and goes within a step;
+    - `block`: the number of bytes in whose multiples memory is allocated;
+    - `libraries`: bytes throughout (contexts, workspaces of matrix products);
+      `communicator`: bytes for each group of devices that it communicates with;
+    - `logit`: bytes for each 16-bit logit while a loss or its gradient is computed, of the
+      copies in 32 bits.
+    """
+
+    fragments: float = 0.0
+    block: int = 1
+    libraries: int = 0
+    communicator: int = 0
+    logit: float = 0.0
+
+    @staticmethod
+    def read(table: Table) -> MemoryFigures:
+        """Reads what a software keeps in memory, from its table. Raises DistIRError."""
+        figures = MemoryFigures(
+            table.at_least_0("fragments", 0.0),
+            table.size("block", 1),
+            int(table.at_least_0("libraries", 0.0)),
+            int(table.at_least_0("communicator", 0.0)),
+            table.at_least_0("logit", 0.0),
         )
         table.finish()
         return figures
@@ -232,7 +275,8 @@ class Profile:
       ops, a curve;
     - `links`: by name of a `device.link`;
     - `fusion`: which ops run together (see `distir.interpreters.simulator.fusion`);
-    - `ops`: by element type, figures of ops that were measured one by one.
+    - `ops`: by element type, figures of ops that were measured one by one;
+    - `memory`: what the software keeps in memory beside values.
     """
 
     name: str
@@ -242,6 +286,7 @@ class Profile:
     links: Mapping[str, LinkFigures] = field(default_factory=dict[str, LinkFigures])
     fusion: frozenset[str] = frozenset()
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
+    memory: MemoryFigures = MemoryFigures()
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """Returns the curve for ops of a class on an element type. Raises DistIRError."""
@@ -302,5 +347,7 @@ class Profile:
             for element_type, of_type in table.tables("ops", required=False).items()
         }
         fusion = table.choices("fusion", FUSIONS)
+        keeps = table.optional("memory")
+        memory = MemoryFigures() if keeps is None else MemoryFigures.read(keeps)
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links, fusion, ops)
+        return Profile(name, device, compute, dispatch, links, fusion, ops, memory)

@@ -112,6 +112,13 @@ class Table:
         """Returns an object."""
         return Table(f"{self.owner}, {key}", self._value(key))
 
+    def optional(self, key: str) -> Table | None:
+        """Returns an object, or None if it is missing."""
+        if key not in self._data:
+            self._asked.add(key)
+            return None
+        return self.table(key)
+
     def tables(self, key: str, required: bool = True) -> dict[str, Table]:
         """Returns an object of objects; an empty one if it is missing and not required."""
         if not required and key not in self._data:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.collective import CollectiveOp
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CommunicationStep
 from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Execution
 from distir.interpreters.simulator.engine.run import DeviceGroup
@@ -63,12 +63,12 @@ class CommunicationRecorder(Follower):
         self._rows = GroupRows(groups)
         self._by_layer = by_layer
         self._scope = ScopeCache()
-        self._keys: dict[tuple[CompiledOp, str], Key] = {}
+        self._keys: dict[tuple[CommunicationStep, str], Key] = {}
         self._sent: list[dict[Key, Sent]] = [{} for _ in groups]
 
     def ran(self, execution: Execution) -> None:
         step, path, positions, _, _ = execution
-        if not step.transfers:
+        if not isinstance(step, CommunicationStep):
             return
         rows = self._rows.among(positions)
         if not rows:
@@ -82,7 +82,7 @@ class CommunicationRecorder(Follower):
             sent.times += 1
             sent.size += float(sizes[offset])
 
-    def _key(self, step: CompiledOp, scope: str) -> Key:
+    def _key(self, step: CommunicationStep, scope: str) -> Key:
         key = self._keys.get((step, scope))
         if key is None:
             op = step.op
@@ -104,7 +104,9 @@ class CommunicationRecorder(Follower):
         return list(most.values())
 
 
-def _sizes(step: CompiledOp, positions: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+def _sizes(
+    step: CommunicationStep, positions: npt.NDArray[np.intp]
+) -> npt.NDArray[Any]:
     """Returns what each of the positions sends in the transfer that they take part in."""
     for transfer in step.transfers:
         if np.array_equal(transfer.positions.ravel(), positions):

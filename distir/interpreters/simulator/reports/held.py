@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CallStep
 
 
 @dataclass(frozen=True)
@@ -22,4 +22,4 @@ class Held:
     name: str
     scope: str
     size: int
-    calls: tuple[CompiledOp, ...] = ()
+    calls: tuple[CallStep, ...] = ()

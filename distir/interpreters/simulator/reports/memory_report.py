@@ -13,7 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.ir import Operation, SSAValue
 
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
+    OpStep,
+    is_asynchronous,
+)
 from distir.interpreters.simulator.engine.device_map import Bytes
 from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Buffer, Execution
@@ -135,7 +139,7 @@ def _on(size: Bytes, place: int) -> int:
 class _Live:
     value: SSAValue
     kind: int
-    path: tuple[CompiledOp, ...]
+    path: tuple[CallStep, ...]
     sizes: list[tuple[int, int]]
     """Pairs of a row and bytes."""
 
@@ -189,12 +193,12 @@ class MemoryRecorder(Follower):
 
     def ran(self, execution: Execution) -> None:
         """Notes that until the op starts its devices hold what they hold now."""
-        if not execution.step.is_asynchronous:
+        if not is_asynchronous(execution.step):
             for row, offset in self._rows.among(execution.positions):
                 self._alive(row, float(execution.start[offset]), None)
 
     def allocated(
-        self, buffer: Buffer, value: SSAValue, path: Sequence[CompiledOp]
+        self, buffer: Buffer, value: SSAValue, path: Sequence[CallStep]
     ) -> None:
         sizes = [
             (row, _on(buffer.size, offset))
@@ -216,7 +220,7 @@ class MemoryRecorder(Follower):
                 self._bytes[row][live.kind] -= size
                 self._total[row] -= size
 
-    def held(self, step: CompiledOp | None, path: Sequence[CompiledOp]) -> None:
+    def held(self, step: OpStep | None, path: Sequence[CallStep]) -> None:
         workspace: dict[int, int] = {}
         if step is not None and not (
             isinstance(step.workspace, int) and step.workspace == 0
@@ -254,8 +258,8 @@ class MemoryRecorder(Follower):
     def _take(
         self,
         row: int,
-        step: CompiledOp | None,
-        path: Sequence[CompiledOp],
+        step: OpStep | None,
+        path: Sequence[CallStep],
         workspace: int,
     ) -> None:
         """Notes what is alive on the device of a row."""
@@ -274,7 +278,7 @@ class MemoryRecorder(Follower):
                 name = f"workspace of {step.op.name}"
                 memory.held.append(Held(None, WORKSPACE, name, scope, workspace))
 
-    def _held(self, live: _Live, size: int, open_calls: set[CompiledOp]) -> Held:
+    def _held(self, live: _Live, size: int, open_calls: set[CallStep]) -> Held:
         kind = KINDS[live.kind]
         name = self._argument_names.get(live.value)
         if name is not None:

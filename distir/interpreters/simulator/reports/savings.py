@@ -9,7 +9,7 @@ from typing import Any
 from xdsl.dialects.builtin import TensorType
 
 from distir.dialects.dist import layout_of
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CallStep
 from distir.interpreters.simulator.reports.held import Held
 from distir.interpreters.simulator.reports.value_kinds import (
     ACTIVATIONS,
@@ -103,15 +103,14 @@ def _kept(held: Sequence[Held]) -> list[Saving]:
     """
     if not any(item.kind == GRADIENTS for item in held):
         return []
-    calls: dict[tuple[CompiledOp, ...], list[Held]] = {}
+    calls: dict[tuple[CallStep, ...], list[Held]] = {}
     for item in held:
         if item.kind == ACTIVATIONS and item.calls:
             calls.setdefault(item.calls, []).append(item)
     by_function: dict[str, tuple[int, int]] = {}
     for path, items in calls.items():
-        callee = path[-1].callee
-        if callee is not None and len(items) > 1:
-            function = callee.name
+        if len(items) > 1:
+            function = path[-1].callee.name
             count, size = by_function.get(function, (0, 0))
             size += sum(item.size for item in items)
             by_function[function] = (count + 1, size)

@@ -9,7 +9,12 @@ from typing import NamedTuple
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ASYNCHRONOUS
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
+    CommunicationStep,
+    OpStep,
+    is_asynchronous,
+)
 from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Buffer, Execution
 from distir.interpreters.simulator.engine.run import DeviceGroup
@@ -161,7 +166,7 @@ class TimeRecorder(Follower):
         self._groups = [GroupTime(group) for group in groups]
         self._until = [0] * len(groups)
         self._transit = [0.0] * len(groups)
-        self._call: list[CompiledOp | None] = [None] * len(groups)
+        self._call: list[CallStep | None] = [None] * len(groups)
         self._resolution = ticks(resolution) if resolution >= 0 else None
         self._scope = ScopeCache()
         self._causes: dict[tuple[str, str], Cause] = {}
@@ -177,13 +182,13 @@ class TimeRecorder(Follower):
             began = float(start[offset])
             lasts = seconds if isinstance(seconds, int | float) else seconds[offset]
             begin, end = ticks(began), ticks(began + float(lasts))
-            if not step.is_asynchronous:
+            if not is_asynchronous(step):
                 self._spend(row, step, scope, begin, end)
             if self._resolution is not None and end > begin:
                 self._show(row, step, path, scope, begin, end)
 
     def allocated(
-        self, buffer: Buffer, value: SSAValue, path: Sequence[CompiledOp]
+        self, buffer: Buffer, value: SSAValue, path: Sequence[CallStep]
     ) -> None:
         if (
             isinstance(value.owner, Operation)
@@ -208,11 +213,9 @@ class TimeRecorder(Follower):
             cause = self._causes[scope, op] = Cause(pattern(scope), op)
         return cause
 
-    def _spend(
-        self, row: int, step: CompiledOp, scope: str, begin: int, end: int
-    ) -> None:
+    def _spend(self, row: int, step: OpStep, scope: str, begin: int, end: int) -> None:
         spent = self._waited(row, self._cause(scope, step.op.name), begin)
-        if step.transfers:
+        if isinstance(step, CommunicationStep):
             spent.exposed_communication += end - begin
         else:
             spent.compute += end - begin
@@ -236,15 +239,15 @@ class TimeRecorder(Follower):
     def _show(
         self,
         row: int,
-        step: CompiledOp,
-        path: Sequence[CompiledOp],
+        step: OpStep,
+        path: Sequence[CallStep],
         scope: str,
         begin: int,
         end: int,
     ) -> None:
         group = self._groups[row]
-        communication = end - begin if step.transfers else 0
-        function = path[0].callee.name if path and path[0].callee else ""
+        communication = end - begin if isinstance(step, CommunicationStep) else 0
+        function = path[0].callee.name if path else ""
         block = Block(
             begin,
             end,
@@ -253,7 +256,7 @@ class TimeRecorder(Follower):
             f"{step.op.name} {scope}".strip(),
             function,
         )
-        if step.is_asynchronous:
+        if is_asynchronous(step):
             self._put(group.sends, block)
             return
         self._put(group.blocks, block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.lowering.emitter import Call, torch_emitter
-from distir.lowering.emitters.image import plain_interpolation
+from distir.lowering.emitters.image import interpolation_mode
 
 
 @torch_emitter("train.resize_grad")
@@ -16,7 +16,7 @@ def resize_gradient(call: Call) -> str:
     is_plain = all(
         a * s == b for a, b, s in zip(before, after, op.factors, strict=True)
     )
-    mode = plain_interpolation(call, before, after) if is_plain else None
+    mode = interpolation_mode(call, before, after) if is_plain else None
     if mode is not None:
         rank = len(before) - 2
         kernel = f"{mode}{rank}d" if mode == "nearest" or rank > 1 else "linear1d"

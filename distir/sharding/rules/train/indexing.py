@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, train_rule
@@ -35,6 +35,38 @@ def gather_gradient(op: GatherGradOp) -> Rule:
         [(*before, *places, *after), places, data], [data], linear=[(0,)]
     )
     return rule if op.data is None else replace(rule, unread=frozenset((2,)))
+
+
+@train_rule("scatter_sum")
+def scatter_sum(op: ScatterSumOp) -> Rule:
+    """
+    The rule of sums at indexed places: what is added is summed over, so that devices that
+    have some of it leave partial sums; dimensions that are not indexed are parallel.
+    """
+    builder = RuleBuilder(op)
+    sizes, places = shape_of(op.result), shape_of(op.indices)
+    axis = op.dimension
+    if axis is not None:
+        shared = tuple(
+            builder.factor(n if n == m and i != axis else 1)
+            for i, (n, m) in enumerate(zip(sizes, places, strict=True))
+        )
+        updates = tuple(
+            dim
+            if n == m and i != axis
+            else builder.factor(m, "reduction" if i == axis else "replicate")
+            for i, (n, m, dim) in enumerate(zip(sizes, places, shared, strict=True))
+        )
+        return builder.rule([updates, updates], [shared], linear=[(0,)])
+    count, depth = op.batch, places[-1]
+    batch = builder.factors(sizes[:count])
+    rest = builder.factors(sizes[count + depth :])
+    summed = builder.factors(places[count:-1], "reduction")
+    return builder.rule(
+        [(*batch, *summed, *rest), (*batch, *summed, ())],
+        [(*batch, *((),) * depth, *rest)],
+        linear=[(0,)],
+    )
 
 
 @local_form("train.gather_grad")

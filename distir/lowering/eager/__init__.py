@@ -1,0 +1,1 @@
+"""Distributed programs as calls of PyTorch's own functions for eager modules."""

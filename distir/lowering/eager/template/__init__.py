@@ -1,0 +1,1 @@
+"""Code that `distir export --to dtensor` copies into what it writes."""

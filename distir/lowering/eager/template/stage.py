@@ -1,0 +1,81 @@
+"""A stage of a pipeline, made of a model whose forward stays as it is."""
+
+# pyright: basic
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+STAGES: list[list[str]] = []
+
+
+class Absent(nn.Module):
+    """Stands for a module of another stage: what it returns is never used."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.width = None
+        if isinstance(module, nn.Embedding):
+            self.width = module.embedding_dim
+        self.outputs = getattr(module, "out_features", None)
+
+    def forward(self, *args, **kwargs):
+        """Returns the input, or zeros of the shape of an embedding or of a product."""
+        x = args[0] if args else next(iter(kwargs.values()))
+        if self.width is not None:
+            return torch.zeros(*x.shape, self.width, device=x.device)
+        if self.outputs is not None:
+            return x.new_zeros(*x.shape[:-1], self.outputs)
+        return x
+
+
+class Stage(nn.Module):
+    """
+    A stage: the forward of the whole model, where modules of other stages are absent. It
+    takes what the stage before it returned and, by name, the inputs of the model. All
+    stages but the first enter at their first layer, all but the last leave at their last.
+    """
+
+    def __init__(self, model, index):
+        super().__init__()
+        self.model, self.index = model, index
+        self.arrived = self.left = None
+        for other, names in enumerate(STAGES):
+            for name in names if other != index else ():
+                model.set_submodule(name, Absent(model.get_submodule(name)))
+
+    def own(self, names):
+        """Returns the paths among these of modules that the stage has."""
+        parts = [tuple(name.split(".")) for name in STAGES[self.index]]
+        return [
+            n for n in names if any(tuple(n.split("."))[: len(p)] == p for p in parts)
+        ]
+
+    def watch(self):
+        """Makes the first and the last layer of the stage its ends."""
+        names = STAGES[self.index]
+        if self.index > 0:
+            layer = self.model.get_submodule(names[0])
+            layer.register_forward_pre_hook(self._enter, with_kwargs=True, prepend=True)
+        if self.index + 1 < len(STAGES):
+            self.model.get_submodule(names[-1]).register_forward_hook(self._leave)
+
+    def _enter(self, layer, args, kwargs):
+        if args:
+            return (self.arrived, *args[1:]), kwargs
+        return args, {**kwargs, next(iter(kwargs)): self.arrived}
+
+    def _leave(self, layer, args, output):
+        self.left = tree_leaves(output)[0]
+
+    def forward(self, *arrived, **inputs):
+        """Returns the hidden state, or the first tensor of the model's output."""
+        if self.index == 0:
+            output = self.model(*arrived, **inputs)
+        else:
+            (self.arrived,) = arrived
+            output = self.model(**inputs)
+        if self.index + 1 < len(STAGES):
+            output = self.left
+        self.arrived = self.left = None
+        return tree_leaves(output)[0]

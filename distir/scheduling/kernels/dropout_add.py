@@ -1,0 +1,39 @@
+"""
+What follows the products of a transformer's layer in one function: a bias, dropout, the
+residual, and the normalisation of the sum.
+
+`noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for the others.
+The program draws it, so that every distribution drops the same elements; without dropout
+there is none.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def bias_dropout_add(
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    noise: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """
+    Returns the sum of `residual` and what dropout leaves of `x + bias`, in the shape of
+    `residual`.
+    """
+    total = (x + bias).view_as(residual)
+    return residual + (total if noise is None else total * noise)
+
+
+def bias_dropout_add_norm(
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    shift: torch.Tensor,
+    noise: torch.Tensor | None = None,
+    epsilon: float = 1e-5,
+) -> torch.Tensor:
+    """Returns that sum, normalised over the last dimension."""
+    total = bias_dropout_add(x, bias, residual, noise)
+    return F.layer_norm(total, weight.shape, weight, shift, epsilon)

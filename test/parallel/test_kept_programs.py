@@ -1,0 +1,79 @@
+"""A module is exported once for all plans, and a changed one anew."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import pytest
+import torch
+from support.parallel_scripts import Frozen, mean_of_absolutes, own_part
+from torch import nn
+
+from distir.frontends import torch_importer
+from distir.hardware import load_cluster
+from distir.parallel.compilation import (
+    Request,
+    evaluation_package,
+    training_package,
+)
+from distir.parallel.content import content_key
+from distir.parallel.packages import CACHE
+from distir.planning.distribution import DistributionOptions
+
+IMAGES = torch.ones(4, 3, 6, 6)
+
+
+def packages(module: nn.Module, **options: int) -> list[dict[str, bytes]]:
+    """The packages of training and evaluation of a module under a plan."""
+    given = DistributionOptions(**options)  # type: ignore[arg-type]
+    cluster = str(load_cluster("cpu", given.devices))
+    request = Request(mean_of_absolutes, cluster, replace(given, cluster="cpu"))
+    return [
+        make(module, (IMAGES,), {"scale": 2.0}, request)
+        for make in (training_package, evaluation_package)
+    ]
+
+
+def key(module: nn.Module, loss: object = None) -> str | None:
+    return content_key("training", module, (IMAGES,), {}, loss)
+
+
+def test_keys_of_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions have keys, and code that is in no file has none."""
+    known = key(Frozen(), mean_of_absolutes)
+    assert known is not None and known == key(Frozen(), mean_of_absolutes)
+    assert known != key(Frozen(), own_part)
+    cells = ModuleType("cells")
+    monkeypatch.setitem(sys.modules, "cells", cells)
+    cells.Net = type("Net", (Frozen,), {"__module__": "cells"})  # type: ignore[attr-defined]
+    assert key(cells.Net()) is None
+    cells.loss = FunctionType(mean_of_absolutes.__code__, vars(cells))  # type: ignore[attr-defined]
+    assert key(Frozen(), cells.loss) is None
+
+
+def test_another_plan_exports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[nn.Module] = []
+    import_torch = torch_importer.import_torch
+
+    def counted(module: nn.Module, *args: object, **options: object) -> object:
+        exported.append(module)
+        return import_torch(module, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch_importer, "import_torch", counted)
+    monkeypatch.setenv(CACHE, str(tmp_path / "first"))
+    packages(Frozen(), d=2)
+    assert len(exported) == 2  # for training and for evaluation
+    found = packages(Frozen(), d=2, t=2)
+    assert len(exported) == 2
+    monkeypatch.setenv(CACHE, str(tmp_path / "second"))
+    assert found == packages(Frozen(), d=2, t=2)
+    assert len(exported) == 4
+    changed = Frozen()
+    changed.norm.eps = 0.5
+    packages(changed, d=2, t=2)
+    assert len(exported) == 6
