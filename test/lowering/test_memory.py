@@ -45,6 +45,7 @@ FURTHER = {
     ),
     *((family, "zero3-overlap") for family in ("mlp", "gpt_parameters")),
     ("mlp", "t2"),
+    ("bert", "p2-d2-zero1"),
 }
 """
 What is not within that yet: einsums copy their operands, callers hold what they pass on until
