@@ -90,8 +90,10 @@ def test_what_is_frozen_buffers_and_losses_of_ones_own(options: dict[str, Any]) 
         assert rank["output"] < 1e-5
 
 
-def test_every_sample_is_seen_once() -> None:
-    first, second, third, fourth = run_ranks(4, samples, dict(d=2, t=2), 12)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_every_sample_is_seen_once(micro_batches: int) -> None:
+    options = dict(d=2, t=2, k=micro_batches)
+    first, second, third, fourth = run_ranks(4, samples, options, 12)
     assert first == second and third == fourth
     assert sorted(first + third) == list(range(12))
 
