@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.parallel_options import (
+    KERNELS,
     adapters_run,
     narrow_run,
     normed_run,
@@ -15,6 +16,7 @@ from support.parallel_options import (
     schedule_refusals,
     scheduled_run,
     split_and_merged,
+    with_kernels,
 )
 from support.ranks import run_ranks
 
@@ -99,3 +101,17 @@ def test_batch_normalisation_by_devices(options: dict[str, Any]) -> None:
         assert rank["found"] == pytest.approx(rank["expected"], rel=1e-4)
         assert rank["found"][0] != pytest.approx(rank["together"], rel=1e-3)
         assert rank["state"] < 1e-5
+
+
+def test_kernels_of_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "gates.py"
+    path.write_text(KERNELS)
+    given = {"schedule": with_kernels, "kernels": [path], "d": 2}
+    for rank in run_ranks(2, scheduled_run, given):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+        assert rank["parameters"] < 1e-5
+    # Another file of the same name makes another package.
+    path.write_text(KERNELS.replace("relu(key)", "relu(3 * key)"))
+    for rank in run_ranks(2, scheduled_run, given):
+        assert rank["found"][0] != pytest.approx(rank["expected"][0], rel=1e-3)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from distir.errors import DistIRError
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.parallelize import parallelize
-from distir.scheduling import Columns, Rows, Schedule
+from distir.scheduling import Columns, Kernel, Rows, Schedule
 from support.parallel_scripts import (
     Options,
     batch,
@@ -166,6 +166,25 @@ def scheduled_run(options: Options) -> dict[str, Any]:
             if isinstance(value, DTensor)
         },
     }
+
+
+KERNELS = """
+import torch
+
+
+def gated(query, key):
+    return torch.tanh(query) * torch.relu(key)
+"""
+
+
+def _gate(query: Any, key: Any) -> Any:
+    return torch.tanh(query) * torch.relu(key)
+
+
+def with_kernels(s: Schedule) -> None:
+    """A schedule in which a user's kernel gates what the projections give."""
+    kernel = Kernel("gated", "gates:gated", gradient="autograd")
+    s["block"].find(_gate).replace(kernel)
 
 
 def of_no_module(s: Schedule) -> None:
