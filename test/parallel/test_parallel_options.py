@@ -68,7 +68,8 @@ def test_merged_parameters_keep_their_names(options: dict[str, Any]) -> None:
 
 def test_what_cannot_be_asked_for_is_said(tmp_path: Path) -> None:
     (told,) = run_ranks(1, schedule_refusals, tmp_path)
-    name, nowhere, wrong, module, dtype, kind = told
+    name, nowhere, wrong, module, dtype, kind, groups = told
+    assert "in 2 groups, so that they are no views of it" in groups
     assert "there is no schedule '1f1bb'; choose one of" in name
     assert "nowhere.py: No such file" in nowhere
     assert "wrong.py, line 2" in wrong

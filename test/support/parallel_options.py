@@ -192,6 +192,11 @@ def of_no_module(s: Schedule) -> None:
     s["nowhere"].split(Columns("t"))
 
 
+def in_groups(s: Schedule) -> None:
+    """A schedule that merges the projections such that they are no views of the result."""
+    s["block"].merge("query", "key", "value", name="qkv", groups=2)
+
+
 def schedule_refusals(folder: Path) -> list[str]:
     """Returns the error messages for schedules and types that are not possible."""
     x = torch.randn(8, 8)
@@ -204,6 +209,7 @@ def schedule_refusals(folder: Path) -> list[str]:
         dict(schedule=of_no_module),
         dict(dtype="f8"),
         dict(dtype=torch.int64),
+        dict(schedule=in_groups),
     ]
     for options in given:
         try:
