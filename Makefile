@@ -28,8 +28,8 @@ fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,fil
 zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
 	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md
 
-bench: install ## Measures, and writes docs/benchmarks.md; DATA= names the folder of published measurements.
-	$(BIN)/python bench/report.py $(if $(DATA),--data "$(DATA)")
+bench: install ## Measures, and writes docs/benchmarks.md; ONLY="paper rhino" some of its sections.
+	$(BIN)/python bench/report.py $(ONLY)
 
 gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.md. DRY=1 tries it on the CPU.
 	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))
