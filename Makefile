@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all fuzz bench gpu lint format install clean
+.PHONY: demo test test-all fuzz zoo bench gpu lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -24,6 +24,9 @@ test-all: install ## Also the slow tests, more random cases, and those that need
 fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
+
+zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
+	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md
 
 bench: install ## Measures, and writes docs/benchmarks.md; ONLY="paper rhino" some of its sections.
 	$(BIN)/python bench/report.py $(ONLY)

@@ -33,7 +33,13 @@ def merged_parts(
     with its layout, and the view of it in this rank's tensor `local`. Raises DistIRError
     where a rank does not have an even share of each.
     """
-    dim, sizes = spec.repacked
+    dim, sizes, groups = spec.repacked
+    if groups > 1:
+        raise DistIRError(
+            f"parallelize: {spec.name!r} is merged of {_names(spec)} in {groups} groups, so "
+            f"that they are no views of it, as parameters of the module must be; do not "
+            f"merge them"
+        )
     split = spec.split[dim] if spec.split else ()
     start = 0
     parts, run = 1, spec.shape[dim]

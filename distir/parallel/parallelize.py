@@ -43,6 +43,7 @@ def parallelize(
     loss: Loss = None,
     cluster: str = CLUSTER,
     d: int = 1,
+    e: int = 1,
     c: int = 1,
     t: int = 1,
     p: int = 1,
@@ -70,8 +71,8 @@ def parallelize(
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
       of the module's output and the labels, or None if the module's output is the loss.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
-    - `d`, `c`, `t`, `p`: degrees of data, context, tensor and pipeline parallelism; there are
-      d x c x t x p processes. `k`: micro-batches.
+    - `d`, `e`, `c`, `t`, `p`: degrees of data, expert, context, tensor and pipeline
+      parallelism; there are d x e x c x t x p processes. `k`: micro-batches.
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
     - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
@@ -96,6 +97,7 @@ def parallelize(
     forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
     options = DistributionOptions(
         d=d,
+        e=e,
         c=c,
         t=t,
         p=p,
@@ -137,6 +139,7 @@ def parallelize(
         program("training", training_package),
         lambda: program("evaluation", evaluation_package),
         seed,
+        request.statistics.micro_batches,
     )
 
 
@@ -170,7 +173,11 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     """Says how many processes are asked for, and by what."""
     if isinstance(distribution, SavedPlan):
         return f"the plan ({distribution.result.plan})"
-    axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")
+    axes = [
+        axis
+        for axis in ("d", "e", "c", "t", "p")
+        if axis not in ("e", "c") or getattr(distribution, axis) > 1
+    ]
     sizes = (str(getattr(distribution, axis)) for axis in axes)
     return f"{' x '.join(axes)} = {' x '.join(sizes)}"
 

@@ -28,7 +28,7 @@ from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.checkpointing import checkpoint
+from distir.transforms.checkpointing import check_policy, checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
@@ -106,6 +106,7 @@ class DistributionOptions(PipelineOptions):
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
                 f"over the data-parallel devices, but d is 1; choose a larger -d"
             )
+        check_policy(self.checkpoint, _NAME)
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
             asked.append(f"{self.checkpoint} activation checkpointing")

@@ -76,7 +76,9 @@ def test_a_bad_fit_is_refused(
 
 def test_bad_arguments(tmp_path: Path) -> None:
     assert "give -o mine.json" in failure("calibrate", "-o", tmp_path / "mine.txt")
-    assert "there is no folder" in failure("calibrate", "-o", tmp_path / "no/p.json")
+    assert "there is no folder" in failure(
+        "calibrate", "-o", tmp_path / "no/p.json", code=2
+    )
     error = failure("calibrate", "-o", tmp_path / "p.json", "--devices", "3")
     assert "needs 1 device, or 2" in error
     error = failure("calibrate", "-o", tmp_path / "p.json", "--backend", "mpi", code=2)
@@ -89,3 +91,16 @@ def test_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     error = failure("calibrate", "-o", tmp_path / "p.json")
     assert "install the extra `distir[torch]`" in error
+
+
+def test_kernels_are_those_of_a_program(tmp_path: Path) -> None:
+    profile, model = tmp_path / "p.json", tmp_path / "m.mlir"
+    succeed(
+        "build", "mlp", "--layers", "1", "--d-model", "8", "--batch", "4", "-o", model
+    )
+    (tmp_path / "mine.py").write_text("")
+    error = failure("calibrate", "-o", profile, "--kernels", tmp_path / "mine.py")
+    assert "add --program model.mlir" in error
+    error = failure("calibrate", "-o", profile, "--program", model)
+    assert "m.mlir has no kernels" in error
+    assert not profile.exists()

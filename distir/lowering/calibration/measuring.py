@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distir.dialects.kernel import KernelDefOp
 from distir.errors import DistIRError, one_of
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.fit import LinkFit, fit_communication
+from distir.lowering.calibration.kernel_probes import kernel_probes
 from distir.lowering.calibration.machine import SEND, MeasuredMachine
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
@@ -43,13 +45,16 @@ class Settings:
     - `devices`: how many work at the same time, as in a distributed program; with one,
       there is no communication to measure;
     - `element`: the element type of all tensors;
-    - `rounds`: how often everything is measured.
+    - `rounds`: how often everything is measured;
+    - `kernels`: users' kernels that are measured too, and `files`, which have them.
     """
 
     backend: str = "gloo"
     devices: int = 2
     element: str = "f32"
     rounds: int = 3
+    kernels: tuple[KernelDefOp, ...] = ()
+    files: tuple[Path, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -83,6 +88,7 @@ def calibrate(
         )
     scale = 1 if settings.backend == "gloo" else GPU_SCALE
     computing = compute_probes(settings.element, scale)
+    computing += kernel_probes(settings.kernels)
     talking = (
         communication_probes(settings.element, scale) if settings.devices > 1 else []
     )
@@ -124,7 +130,10 @@ def _timed(
         def timed(chosen: Sequence[Probe], timing: TimingSettings) -> Timings:
             packages = [
                 TimedPackage(
-                    write_package(prober.module(probe), folder / str(i)), probe.below
+                    write_package(
+                        prober.module(probe), folder / str(i), kernels=settings.files
+                    ),
+                    probe.below,
                 )
                 for i, probe in enumerate(chosen)
             ]

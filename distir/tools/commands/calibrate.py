@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distir.tools.arguments import non_negative_number, output_file, positive_integer
+from distir.tools.arguments import (
+    add_kernels,
+    non_negative_number,
+    output_file,
+    positive_integer,
+)
+
+if TYPE_CHECKING:
+    from distir.dialects.kernel import KernelDefOp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +59,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the largest mean error of an op that is accepted (default 0.25)",
     )
+    parser.add_argument(
+        "--program",
+        type=Path,
+        metavar="model.mlir",
+        help="measure the kernels of this program too, whole and in parts: one that a "
+        "schedule made, or a training step of it",
+    )
+    add_kernels(parser)
+
+
+def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
+    """Returns the kernels that are to be measured. Raises DistIRError."""
+    from distir.dialects.kernel import kernels
+    from distir.errors import DistIRError
+    from distir.lowering.kernel_files import kernel_files
+    from distir.tools.files import read_program
+
+    if arguments.program is None:
+        if arguments.kernels:
+            raise DistIRError(
+                "--kernels FILE.py has functions; which kernels they are, and of what sizes, "
+                "a program says: add --program model.mlir"
+            )
+        return ()
+    module = read_program(arguments.program)
+    found = tuple(kernels(module).values())
+    if not found:
+        raise DistIRError(
+            f"{arguments.program} has no kernels; `distir schedule` puts them into a program"
+        )
+    kernel_files(module, arguments.kernels)  # refuses those that no file has
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not profile.absolute().parent.is_dir():
         raise DistIRError(f"there is no folder {profile.absolute().parent}")
     settings = Settings(
-        arguments.backend, arguments.devices, arguments.dtype, arguments.rounds
+        *(arguments.backend, arguments.devices, arguments.dtype, arguments.rounds),
+        *(_kernels(arguments), tuple(arguments.kernels)),
     )
     machine = calibrate(settings, note)
     table(
