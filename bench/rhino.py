@@ -52,15 +52,12 @@ TIME_LIMIT = 120.0
 
 MODELS = (
     RhinoModel("GPT-Medium", 24, 1024, 16, 1, 4096),
-    RhinoModel("GPT-Large", 24, 1536, 16, 2, 6144),
-    RhinoModel("GPT-XL", 24, 2048, 32, 4, 8192),
-    RHINO[0],
-    RHINO[2],
     RhinoModel("MoE-8E-380M", 8, 768, 16, 1, 6144, 8),
+    RhinoModel("GPT-Large", 24, 1536, 16, 2, 6144),
     RhinoModel("MoE-8E-760M", 16, 768, 16, 2, 6144, 8),
+    RhinoModel("GPT-XL", 24, 2048, 32, 4, 8192),
     RhinoModel("MoE-16E-1.3B", 16, 768, 16, 4, 6144, 16),
-    RHINO[1],
-    RHINO[3],
+    *RHINO,
 )
 OTHERS: dict[str, tuple[dict[str, Any], int]] = {
     "vgg": ({"size": "19-million"}, 128),
