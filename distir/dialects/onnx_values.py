@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,7 @@ def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
     return element_type(helper.np_dtype_to_tensor_dtype(dtype))
 
 
+@lru_cache(maxsize=256)
 def bytes_per_element(type_: Attribute) -> float:
     """
     Returns the bytes that one element is stored in on its device; sub-byte types give

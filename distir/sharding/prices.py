@@ -25,6 +25,7 @@ def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     type_ = value.type
     if not isinstance(type_, TensorType):
         return 0.0
-    elements = prod(shape_of(type_)) if all(n >= 0 for n in shape_of(type_)) else 0
+    shape = shape_of(type_)
+    elements = prod(shape) if all(n >= 0 for n in shape) else 0
     parts = prod(mesh.size(axis) for axis in layout.split_axes if axis != TIME_AXIS)
     return elements * bytes_per_element(type_.element_type) / parts
