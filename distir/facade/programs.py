@@ -68,6 +68,7 @@ def import_model(
         training=given.training,
         trainable=given.trainable,
         frozen=given.frozen,
+        capacity_factor=given.capacity_factor,
     )
     prepare(made, given)
     return ModelProgram(made.module, arrays=made.weights)

@@ -16,6 +16,7 @@ from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs
 from distir.parallel.compilation import (
     Request,
+    UserKernels,
     evaluation_package,
     training_package,
 )
@@ -43,6 +44,7 @@ def parallelize(
     loss: Loss = None,
     cluster: str = CLUSTER,
     d: int = 1,
+    e: int = 1,
     c: int = 1,
     t: int = 1,
     p: int = 1,
@@ -57,6 +59,7 @@ def parallelize(
     buckets: bool = True,
     fused_attention: bool = True,
     dtype: str | torch.dtype | None = None,
+    kernels: Sequence[str | Path] = (),
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
@@ -70,8 +73,8 @@ def parallelize(
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
       of the module's output and the labels, or None if the module's output is the loss.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
-    - `d`, `c`, `t`, `p`: degrees of data, context, tensor and pipeline parallelism; there are
-      d x c x t x p processes. `k`: micro-batches.
+    - `d`, `e`, `c`, `t`, `p`: degrees of data, expert, context, tensor and pipeline
+      parallelism; there are d x e x c x t x p processes. `k`: micro-batches.
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
     - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
@@ -81,6 +84,7 @@ def parallelize(
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
       gradients have the type of their parameters. In f16 the loss is scaled: a step whose
       gradients overflow is computed again with a smaller scale.
+    - `kernels`: files MODULE.py of the kernels that a schedule names; DistIR's own need none.
     - `batch_norm`: what batch normalisation in training takes the statistics of: the whole
       `batch`, so that the result is that of one process (as with PyTorch's SyncBatchNorm),
       or each `device`'s own samples, in each micro-batch, as in DistributedDataParallel.
@@ -96,6 +100,7 @@ def parallelize(
     forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
     options = DistributionOptions(
         d=d,
+        e=e,
         c=c,
         t=t,
         p=p,
@@ -111,10 +116,11 @@ def parallelize(
     )
     if plan is not None:
         request = _planned(loss, cluster, options, forward, plan)
-        request = replace(request, own_statistics=own)
     else:
         grown = load_cluster(cluster, options.devices)
-        request = Request(loss, str(grown), options, forward, own)
+        request = Request(loss, str(grown), options, forward)
+    files = tuple(map(UserKernels.of, kernels))
+    request = replace(request, own_statistics=own, kernels=files)
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "
@@ -137,6 +143,7 @@ def parallelize(
         program("training", training_package),
         lambda: program("evaluation", evaluation_package),
         seed,
+        request.statistics.micro_batches,
     )
 
 
@@ -170,7 +177,11 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
     """Says how many processes are asked for, and by what."""
     if isinstance(distribution, SavedPlan):
         return f"the plan ({distribution.result.plan})"
-    axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")
+    axes = [
+        axis
+        for axis in ("d", "e", "c", "t", "p")
+        if axis not in ("e", "c") or getattr(distribution, axis) > 1
+    ]
     sizes = (str(getattr(distribution, axis)) for axis in axes)
     return f"{' x '.join(axes)} = {' x '.join(sizes)}"
 

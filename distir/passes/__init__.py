@@ -25,6 +25,7 @@ _PASSES: dict[str, str] = {
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",
+    "expert-parallel": "ExpertParallelPass",
     "fuse-operators": "FuseOperatorsPass",
     "lower-reshard": "LowerReshardPass",
     "overlap-communication": "OverlapCommunicationPass",

@@ -35,7 +35,8 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     - `world_size`: devices to use; all of the cluster by default;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
       values of these options that may be chosen; by default all;
-    - `c`: degrees of context parallelism of the grid's points, by default 1;
+    - `c`: degrees of context parallelism of the grid's points, by default 1; `e`: degrees of
+      expert parallelism, by default all that divide the number of experts;
     - `buckets`: whether neighbouring tensors travel in one message in all plans (default);
       see `bucket-collectives`;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names

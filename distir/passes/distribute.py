@@ -14,14 +14,14 @@ from distir.planning.distribution import DistributionOptions, distribute
 @dataclass(frozen=True)
 class DistributePass(DistributionOptions, DistIRPass):
     """
-    Distributes a sequential program over `d` x `c` x `t` x `p` devices of a cluster: data
-    parallelism over axis "d", context parallelism (sequences in parts) over axis "c", tensor
-    parallelism over axis "t", a pipeline of `p` ranks that work on `k` micro-batches (DistIR's
-    D/T/P transform, and c). It does what `request-sharding`, `activation-checkpoint`,
-    `data-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
+    Distributes a sequential program over `d` x `e` x `c` x `t` x `p` devices of a cluster: data
+    parallelism over axis "d", expert parallelism over axis "e", context parallelism (sequences
+    in parts) over axis "c", tensor parallelism over axis "t", a pipeline of `p` ranks that work
+    on `k` micro-batches (DistIR's D/T/P transform, and c and e). It does what `request-sharding`, `activation-checkpoint`,
+    `data-parallel`, `expert-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
     `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
     `bucket-collectives`, `overlap-communication` and `verify-distribution` do, in this order, on the first
-    d x c x t x p devices of the cluster.
+    d x e x c x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
       one, or none.

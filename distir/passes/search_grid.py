@@ -31,7 +31,7 @@ from distir.planning.programs import replace_cluster
 @dataclass(frozen=True)
 class SearchGridPass(SearchOptions, DistIRPass):
     """
-    Distributes a program by the best point of a grid. All degrees d x c x t x p that use up the
+    Distributes a program by the best point of a grid. All degrees d x e x c x t x p that use up the
     devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline schedules
     and overlap are distributed and simulated; of those that fit into memory, the one with
     the highest throughput is chosen (the DistIR paper, section 5). `dist.notes` says which
@@ -43,7 +43,7 @@ class SearchGridPass(SearchOptions, DistIRPass):
       training step also of a single rank;
     - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
     - `schedules`: pipeline schedules to try, by default that of `pipeline`;
-    - `c`: degrees of context parallelism, by default 1;
+    - `c`, `e`: degrees of context and of expert parallelism, by default 1;
     - `buckets`: whether neighbouring tensors travel in one message in all of them
       (default); see `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import gcd
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
@@ -24,6 +25,22 @@ from distir.program import (
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rule_for
 from distir.transforms.expert_shards import deal_out_experts
+
+
+def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]:
+    """
+    Returns the degrees of expert parallelism on so many devices that programs allow: 1, and
+    for mixtures of experts all that deal experts and devices out evenly.
+    """
+    sizes = {
+        shape_of(argument.type)[0]
+        for module in modules
+        for argument in _Experts(module).matrices
+    }
+    if not sizes:
+        return (1,)
+    most = gcd(devices, *sizes)
+    return tuple(e for e in range(1, most + 1) if most % e == 0)
 
 
 def split_experts(module: ModuleOp, axis: str) -> None:
@@ -58,17 +75,21 @@ def split_experts(module: ModuleOp, axis: str) -> None:
             )
         asked = Layout(mesh.name).with_dim(0, (Shard(axis),), len(shape))
         request(function, i, asked, [axis], "expert parallelism")
-    for op, factor in found.products:
-        _send_tokens(op, factor, mesh, axis)
+    for op, matrices, factor in found.products:
+        _send_tokens(op, matrices, factor, mesh, axis)
 
 
-def _send_tokens(op: Operation, factor: int, mesh: Mesh, axis: str) -> None:
+def _send_tokens(
+    op: Operation, matrices: int, factor: int, mesh: Mesh, axis: str
+) -> None:
     """
-    Requests that what a product of experts takes is dealt out like the experts: tokens come
-    to experts, and no expert comes to tokens.
+    Requests that what a product takes beside its matrices (the operand of that index) is
+    dealt out like the experts: tokens come to experts, and no expert comes to tokens.
     """
     rule = rule_for(op)
     for i, value in enumerate(op.operands):
+        if i == matrices:
+            continue
         dims = rule.operands[i]
         dim = next(d for d, factors in enumerate(dims) if factor in factors)
         layout = Layout(mesh.name).with_dim(dim, (Shard(axis),), len(dims))
@@ -84,8 +105,8 @@ class _Experts:
     The products of a program that have a matrix for each expert.
 
     - `parameters`: the arguments of the entry, by index, that hold these matrices;
-    - `products`: the products, each with the factor of its rule that numbers the experts (or
-      shards of them). It is in a dimension of everything that they take and give, so that a
+    - `products`: the products, each with the index of the operand that holds the matrices, and
+      with the factor of its rule that numbers the experts (or shards of them). It is in a dimension of everything that they take and give, so that a
       product can be computed for some experts alone.
     """
 
@@ -99,22 +120,27 @@ class _Experts:
                     self.calls.setdefault(op.callee.string_value(), []).append(op)
         self.roles = argument_roles(self.entry)
         self.parameters: dict[int, None] = {}
-        self.products: list[tuple[Operation, int]] = []
+        self.products: list[tuple[Operation, int, int]] = []
         for function in functions:
             for op in function.body.block.ops:
                 self._add(op)
+
+    @property
+    def matrices(self) -> list[SSAValue]:
+        """The arguments that hold the experts' matrices."""
+        return [self.entry.body.block.args[i] for i in self.parameters]
 
     def _add(self, op: Operation) -> None:
         rule = rule_for(op)
         if not rule.flops:
             return
-        for value, dims in zip(op.operands, rule.operands, strict=True):
+        for i, (value, dims) in enumerate(zip(op.operands, rule.operands, strict=True)):
             if len(dims) < 3 or not dims[0] or not _is_everywhere(dims[0][0], rule):
                 continue
             arguments = list(self._arguments(value))
-            if arguments and all(self.roles[i] == "parameter" for i in arguments):
+            if arguments and all(self.roles[a] == "parameter" for a in arguments):
                 self.parameters |= dict.fromkeys(arguments)
-                self.products.append((op, dims[0][0]))
+                self.products.append((op, i, dims[0][0]))
                 return
 
     def _arguments(self, value: SSAValue) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import product
 from math import isqrt
 from typing import Any
 
@@ -13,7 +14,7 @@ from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution import CONTEXTS, DistributionOptions
-from distir.transforms.checkpointing import POLICIES
+from distir.transforms.checkpointing import check_policy
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
@@ -47,11 +48,12 @@ class SearchOptions:
     one is empty, the search has a default of its own.
 
     - `profile`: what devices reach in practice, as in `simulate`;
-    - `world_size`: devices to use, d x c x t x p; by default all of the cluster;
+    - `world_size`: devices to use, d x e x c x t x p; by default all of the cluster;
     - `micro_batches`: numbers of micro-batches; `schedules`: pipeline schedules;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
     - `c`: degrees of context parallelism, 1 by default; where it is larger, keys are gathered
       and go around in a ring, and tokens are in cyclic order;
+    - `e`: degrees of expert parallelism, 1 by default;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
     - `buckets`: whether all plans send neighbouring tensors in one message;
     - `jobs`: number of processes; 0 for one per core.
@@ -64,6 +66,7 @@ class SearchOptions:
     checkpoint: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     c: tuple[int, ...] = ()
+    e: tuple[int, ...] = ()
     overlap: tuple[str, ...] = ()
     buckets: bool = True
     jobs: int = 0
@@ -73,12 +76,14 @@ class SearchOptions:
         for name in self.schedules:
             one_of("pipeline schedule", name, SCHEDULES)
         for name in self.checkpoint:
-            one_of("checkpoint policy", name, POLICIES)
-        for degree in self.c:
-            if degree < 1:
-                raise DistIRError(
-                    f"the degree of context parallelism c={degree} must be positive"
-                )
+            check_policy(name, "search")
+        for what, degrees in (("context", self.c), ("expert", self.e)):
+            for degree in degrees:
+                if degree < 1:
+                    raise DistIRError(
+                        f"the degree of {what} parallelism {what[0]}={degree} must be "
+                        f"positive"
+                    )
         for stage in self.zero:
             if stage not in (0, 1, 2, 3):
                 raise DistIRError(
@@ -172,8 +177,8 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    A point of DistIR's grid: options of `distribute`. `d`, `t` and `c` are the degrees of
-    data, tensor and context parallelism, `zero` is the ZeRO stage, `context` says how keys
+    A point of DistIR's grid: options of `distribute`. `d`, `t`, `c` and `e` are the degrees of
+    data, tensor, context and expert parallelism, `zero` is the ZeRO stage, `context` says how keys
     and values come to the queries of other devices. Sequences in parts are in cyclic order.
     """
 
@@ -182,15 +187,16 @@ class GridPlan(Plan):
     zero: int = 0
     c: int = 1
     context: str = "gather"
+    e: int = 1
 
     @property
     def devices(self) -> int:
         """How many devices that needs."""
-        return self.d * self.c * self.t * self.p
+        return self.d * self.e * self.c * self.t * self.p
 
     @property
     def division(self) -> tuple[object, ...]:
-        return self.d, self.t, self.p, self.zero, self.c
+        return self.d, self.t, self.p, self.zero, self.c, self.e
 
     @property
     def shared(self) -> tuple[object, ...]:
@@ -199,7 +205,7 @@ class GridPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        sizes = self.d, self.t, self.p, self.zero, self.c, self.context
+        sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e
         return self.batch, *sizes, *self._rest, ()
 
     def options(
@@ -212,6 +218,7 @@ class GridPlan(Plan):
         return DistributionOptions(
             **vars(self.pipeline),
             d=self.d,
+            e=self.e,
             c=self.c,
             t=self.t,
             context=self.context,
@@ -228,12 +235,13 @@ class GridPlan(Plan):
         """
         Returns the same pipeline with layouts that are searched on a mesh of these axes.
         """
-        own = ("d", "t", "zero", "c", "context")
+        own = ("d", "t", "zero", "c", "context", "e")
         options = {k: v for k, v in vars(self).items() if k not in own}
         return LayoutPlan(**options, axes=axes)
 
     def __str__(self) -> str:
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
+        text += f" e={self.e}" if self.e > 1 else ""
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
         return text + (f" zero={self.zero}" if self.zero else "") + self._options()
 
@@ -253,7 +261,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        return self.batch, 1, 1, self.p, 0, 1, "", *self._rest, self.axes
+        return self.batch, 1, 1, self.p, 0, 1, "", 1, *self._rest, self.axes
 
     def __str__(self) -> str:
         axes = ",".join(f"{name}={size}" for name, size in self.axes)
@@ -269,8 +277,8 @@ class Space:
     The grid of plans (DistIR section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
-    - `devices`: d x c x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
-    - `c`: degrees of context parallelism;
+    - `devices`: d x e x c x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
+    - `c`, `e`: degrees of context and of expert parallelism;
     - `micro_batches`: numbers of micro-batches k. Without them, k is 1 for p = 1, and
       one of 2, 4, ... 128 for a pipeline. With them, pipelines take each of them, and a
       training step on one pipeline rank takes 1 and each of them (it accumulates
@@ -290,6 +298,7 @@ class Space:
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
+    e: Sequence[int] = (1,)
     overlap: Sequence[bool] = (False,)
     buckets: bool = True
 
@@ -316,6 +325,7 @@ class Space:
             options.checkpoint or ("none",),
             options.schedules,
             options.c or (1,),
+            options.e or (1,),
             overlaps(options.overlap or ("off",)),
             options.buckets,
         )
@@ -351,29 +361,30 @@ class Space:
 
     def _all(self) -> Iterator[GridPlan]:
         for batch in self.batches:
-            for d, t, p, c, context in self._degrees():
+            for d, t, p, c, context, e in self._degrees():
                 for zero in self.zero if d > 1 else sorted({0} & set(self.zero)) or [0]:
                     for checkpoint in self.checkpoint:
                         for k, schedule in self._pipelines(p):
-                            if batch // d // k == 0:
+                            if batch // (d * e) // k == 0:
                                 continue
                             for overlap in (
-                                self.overlap if d * t * p * c > 1 else (False,)
+                                self.overlap if d * t * p * c * e > 1 else (False,)
                             ):
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap, buckets=self.buckets,
-                                    c=c, context=context,
+                                    c=c, context=context, e=e,
                                 )  # fmt: skip
 
-    def _degrees(self) -> Iterator[tuple[int, int, int, int, str]]:
-        """All (d, t, p, c), with the ways in which keys come to queries."""
-        for c in self.c:
-            rest = self.devices // c if self.devices % c == 0 else 0
+    def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int]]:
+        """All (d, t, p, c), with the ways in which keys come to queries, and e."""
+        for c, e in product(self.c, self.e):
+            inner = c * e
+            rest = self.devices // inner if self.devices % inner == 0 else 0
             for degrees in self.degrees or _factorisations(rest):
                 for context in CONTEXTS if c > 1 else CONTEXTS[:1]:
-                    yield *degrees, c, context
+                    yield *degrees, c, context, e
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
         """Yields the numbers of micro-batches with schedules on p ranks."""

@@ -352,7 +352,9 @@ class Modules:
         return self
 
     def recompute(
-        self, policy: Literal["full", "whole", "selective", "offload", "none"] | Knob
+        self,
+        policy: Literal["full", "whole", "selective", "products", "offload", "none"]
+        | Knob,
     ) -> Modules:
         """
         Requests that the backward recomputes them instead of keeping what they computed, by

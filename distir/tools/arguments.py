@@ -58,6 +58,14 @@ def non_negative_number(text: str) -> float:
     return number
 
 
+def positive_number(text: str) -> float:
+    """Parses a positive number."""
+    number = _positive(text)
+    if number is None:
+        raise ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
 def positive_integers(text: str) -> tuple[int, ...]:
     """Parses whole numbers of at least 1, separated by commas."""
     return tuple(positive_integer(part) for part in text.split(","))

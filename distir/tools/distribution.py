@@ -40,6 +40,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         default=1,
         help="data-parallel degree (default 1)",
     ),
+    "-e": dict(
+        type=positive_integer,
+        default=1,
+        help="expert-parallel degree: experts are dealt out, and tokens, which -e splits like "
+        "-d, are sent to them (default 1)",
+    ),
     "-c": dict(
         type=positive_integer,
         default=1,
@@ -93,7 +99,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="append",
         default=[],
         metavar="NAME:DIM=AXIS[:RUN]",
-        help="split dimension DIM of argument NAME over mesh axis AXIS (d, c or t), in runs "
+        help="split dimension DIM of argument NAME over mesh axis AXIS (d, e, c or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
     ),
     "--whole": dict(
@@ -110,12 +116,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "and parameters (3) over the data-parallel devices",
     ),
     "--checkpoint": dict(
-        choices=("none", "full", "whole", "selective", "offload"),
         default="none",
-        help="what a training step computes again in its backward pass: nothing, what its "
-        "layers' gradients need (full), all of the layers as PyTorch does (whole), or what "
-        "attention computes between its matrix products (selective); or what it keeps in the "
-        "host's memory meanwhile (offload)",
+        metavar="POLICY",
+        help="what a training step computes again in its backward pass: nothing (none), what "
+        "its layers' gradients need (full), all of the layers as PyTorch does (whole), what "
+        "attention computes between its matrix products (selective), or all but the results "
+        "of products and attention (products); or what it keeps in the host's memory meanwhile "
+        "(offload). full:0.5 recomputes every second layer",
     ),
     "--sequence-parallel": dict(
         action="store_true",

@@ -28,7 +28,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--world-size",
         type=positive_integer,
         metavar="N",
-        help="devices that each configuration uses: all d x c x t x p = N (default: "
+        help="devices that each configuration uses: all d x e x c x t x p = N (default: "
         "those of --devices, or all of the cluster)",
     )
     grid.add_argument(
@@ -60,8 +60,8 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=(),
         metavar="POLICY,...",
-        help="what a training step recomputes: none, full, whole, selective (default none; with "
-        "--auto all)",
+        help="what a training step recomputes: none, full, whole, selective, products, or in "
+        "a part of its layers full:0.5 (default none; with --auto all but whole)",
     )
     grid.add_argument(
         "--schedules",
@@ -77,6 +77,14 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C,...",
         help="context-parallel degrees, for long sequences, with keys that are gathered or go "
         "around (default 1)",
+    )
+    grid.add_argument(
+        "-e",
+        type=positive_integers,
+        default=(),
+        metavar="E,...",
+        help="expert-parallel degrees, for mixtures of experts (default 1; with --auto all that "
+        "divide the number of experts)",
     )
     grid.add_argument(
         "--overlap",

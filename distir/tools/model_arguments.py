@@ -91,6 +91,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
             training=arguments.training,
             trainable=arguments.trainable,
             frozen=arguments.frozen,
+            capacity_factor=arguments.capacity_factor,
             copy=False,
         )
 
@@ -115,6 +116,11 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
         raise DistIRError(
             f"{arguments.model} is code; say which function makes the model: "
             f"{arguments.model}:FUNCTION"
+        )
+    if arguments.capacity_factor is not None and not is_module:
+        raise DistIRError(
+            "--capacity-factor is for modules; the experts of an ONNX file are what they were "
+            "when it was written"
         )
     if is_module and arguments.dim:
         raise DistIRError(

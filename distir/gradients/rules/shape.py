@@ -259,13 +259,15 @@ def _spread(value: SSAValue, steps: Sequence[int], build: GradientBuilder) -> SS
         return value
     rows: list[int] = []
     ends: list[int] = []
+    spread: list[int] = []
     for size, step in zip(shape(value), steps, strict=True):
-        rows += [size, 1]
-        ends += [0, step - 1]
+        rows += [size] if step == 1 else [size, 1]
+        ends += [0] if step == 1 else [0, step - 1]
+        spread.append(size * step)
     value = build.onnx("Reshape", value, build.integers(rows))
     value = padded(value, [0] * len(ends), ends, build)
     return build.onnx(
         "Reshape",
         value,
-        build.integers([n * s for n, s in zip(rows[::2], steps, strict=True)]),
+        build.integers(spread),
     )

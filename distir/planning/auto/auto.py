@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
+from distir.planning.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
@@ -105,6 +106,7 @@ def auto_search(
         checkpoint=options.checkpoint or POLICIES_BY_COST,
         schedules=options.schedules,
         c=options.c or (1,),
+        e=options.e or expert_degrees(modules, devices),
         overlap=overlaps(options.overlap) or (False, True),
         buckets=options.buckets,
     )

@@ -19,9 +19,10 @@ name the first two.
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
-POLICIES_BY_COST = ("none", "selective", "full")
+POLICIES_BY_COST = ("none", "selective", "products", "full:0.5", "full")
 """
-The checkpoint policies, from the one that recomputes least to the one that recomputes most.
+The checkpoint policies, from the one that recomputes least to the one that recomputes most;
+half of the layers is often the best that fits (Slapo, Chen et al. 2024).
 """
 
 
@@ -53,7 +54,7 @@ class AutoSpace:
     - `asked_axes`: the axes that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
       these options; by default all;
-    - `c`: degrees of context parallelism, of plans of the grid;
+    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid;
     - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
@@ -68,6 +69,7 @@ class AutoSpace:
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
+    e: Sequence[int] = (1,)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
 
@@ -102,6 +104,7 @@ class AutoSpace:
             checkpoint=(checkpoint,),
             schedules=self.schedules[:1],
             c=self.c,
+            e=self.e,
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -131,9 +134,9 @@ class AutoSpace:
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
-        most: dict[tuple[int, int, int, int], GridPlan] = {}
+        most: dict[tuple[int, ...], GridPlan] = {}
         for plan in grid.known():
-            key = plan.batch, plan.d, plan.t, plan.p
+            key = plan.batch, plan.d, plan.t, plan.p, plan.e
             if may_fit(plan) and (key not in most or plan.k > most[key].k):
                 most[key] = plan
         fewest = min((plan.t * plan.p for plan in most.values()), default=0)
@@ -159,7 +162,7 @@ class AutoSpace:
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """Yields the plans that differ from the given one in one option."""
         if self.trains:
-            for checkpoint in self.checkpoint:
+            for checkpoint in self._next_policies(plan.checkpoint):
                 yield replace(plan, checkpoint=checkpoint)
         if isinstance(plan, GridPlan):
             yield from self._next_on_grid(plan)
@@ -169,6 +172,16 @@ class AutoSpace:
             if not self.own_axes:
                 yield from self._next_to_searched(plan)
 
+    def _next_policies(self, policy: str) -> list[str]:
+        """
+        Returns the checkpoint policies that recompute the least and the most, and those that
+        recompute a little less or more than the given one, in order.
+        """
+        known = list(self.checkpoint)
+        place = known.index(policy)
+        near = {0, len(known) - 1, max(place - 1, 0), place + 1}
+        return [other for index, other in enumerate(known) if index in near]
+
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
         """
         Yields the neighbours of a plan of the grid: other options, and searched layouts
@@ -177,11 +190,11 @@ class AutoSpace:
         if self.trains and c.d > 1:
             for zero in self.zero:
                 yield replace(c, zero=zero)
-        yield from self._pipelines(c, c.batch // c.d)
+        yield from self._pipelines(c, c.batch // (c.d * c.e))
         if c.devices > 1:
             for overlap in self.overlap:
                 yield replace(c, overlap=overlap)
-        if c.p > 1 and c.d * c.t > 1 and c.c == 1:
+        if c.p > 1 and c.d * c.t > 1 and c.c * c.e == 1:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
 

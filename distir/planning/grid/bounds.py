@@ -93,7 +93,7 @@ class Bounds:
         """Returns a lower bound of the bytes that a plan needs on one of its devices."""
         if not isinstance(plan, GridPlan):
             return (self.parameters + self.states) / self.devices
-        split = plan.t * plan.p
+        split = plan.t * plan.p * plan.e
         parameters = self.parameters / (split * (plan.d if plan.zero == 3 else 1))
         return parameters + self.states / (split * (plan.d if plan.zero else 1))
 

@@ -12,6 +12,7 @@ from distir.tools.arguments import (
     dimension,
     non_negative_integer,
     output_file,
+    positive_number,
 )
 from distir.tools.model_arguments import (
     add_transformers_arguments,
@@ -51,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-fused-attention",
         action="store_true",
         help="keep attention as the file has it, instead of one op where it is written out",
+    )
+    parser.add_argument(
+        "--capacity-factor",
+        type=positive_number,
+        metavar="F",
+        help="of each sequence an expert takes at most F times the tokens that evenly dealt "
+        "tokens would give it, and no more (default: all that choose it)",
     )
     parser.add_argument(
         "--dtype",

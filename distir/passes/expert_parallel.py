@@ -1,0 +1,36 @@
+"""`expert-parallel`: deal the experts of a mixture out over a mesh axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.passes.options import DistIRPass
+from distir.planning.batches import split_batch
+from distir.planning.experts import split_experts
+
+
+@dataclass(frozen=True)
+class ExpertParallelPass(DistIRPass):
+    """
+    Requests that the experts of a sequential program are dealt out over `axis`, which also
+    splits the batch, as `data-parallel` does. Experts are the matrices, one for each of them
+    in one parameter, of a product that can be computed for some experts alone: a grouped
+    product (`train.grouped_product`), or a batch of products with the experts in a dimension of
+    all that goes in and out. Everything else that has parameters has them whole.
+
+    What such products take is requested to be split like the experts, so that tokens are
+    sent to experts, whichever way is shorter: each device its own tokens by all-to-all, or all
+    tokens to all devices, and sums of results back. Rows of grouped products are dealt out
+    to as many shards as the axis has devices; no token is dropped that was not before.
+    """
+
+    name = "expert-parallel"
+
+    axis: str = "e"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        split_batch(op, self.axis)
+        split_experts(op, self.axis)

@@ -1,0 +1,120 @@
+"""Experts on axis "e": the same results, and tokens on the shorter way."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from support.expert_models import (
+    BATCH,
+    LENGTH,
+    expert_model,
+    experts_step,
+    imported_experts,
+)
+from support.pipelines import assert_same, distributed
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, f32
+
+from distir.dialects.collective import AllGatherOp, AllToAllOp
+from distir.dialects.dist import layout_of
+from distir.dialects.tensors import element_type, shape_of
+from distir.errors import DistIRError
+from distir.frontends.builders import build_moe
+from distir.interpreters.reference import run_program
+from distir.passes.differentiate import DifferentiatePass
+from distir.program import argument_names, argument_roles, entry_function
+
+
+def exchanged(module: ModuleOp, devices: int) -> int:
+    """Bytes of tokens that a device sends in the all-to-alls of a program's functions."""
+    return sum(
+        4 * prod(shape_of(op.result)) // devices**2 * (devices - 1)
+        for op in module.walk()
+        if isinstance(op, AllToAllOp) and element_type(op.result) == f32
+    )
+
+
+def check_experts_stay(program: ModuleOp) -> None:
+    """Checks that the matrices of experts are in parts, and that nothing gathers them."""
+    function = entry_function(program)
+    names, roles = argument_names(function), argument_roles(function)
+    for name, role, argument in zip(names, roles, function.args, strict=True):
+        if "experts" in name and role == "parameter":
+            layout = layout_of(argument)
+            assert layout is not None
+            assert any(shard.axis == "e" for shard in layout.dim(0)), name
+    for op in program.walk():
+        if isinstance(op, AllGatherOp):
+            # 4 experts, with matrices of 64 x 16 and 16 x 32
+            assert shape_of(op.result) not in ((4, 64, 16), (4, 16, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity", "options"),
+    [
+        ("mixtral", None, {"e": 2, "t": 2, "k": 2}),
+        ("gpt_oss", None, {"d": 2, "e": 2, "zero": 3}),
+        ("qwen3_moe", 1.25, {"e": 2, "p": 2, "k": 2}),
+    ],
+)
+def test_training(name: str, capacity: float | None, options: dict[str, Any]) -> None:
+    weights = imported_experts(name, capacity).weights
+    step = experts_step(name, capacity)
+    program = assert_same(step, 1e-4, weights, **options)
+    if "p" not in options and "zero" not in options:
+        check_experts_stay(program)
+
+
+def test_equal_to_the_dense_computation() -> None:
+    """Four devices with an expert each compute what PyTorch does with all four in one."""
+    module, words = expert_model("mixtral")
+    imported = imported_experts("mixtral")
+    program = distributed(imported.module, e=4)
+    given = {**imported.weights, "input_ids": words.numpy()}
+    names = argument_names(entry_function(program))
+    (found,) = run_program(program, [given[n] for n in names])
+    expected = module(words).logits.detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+def test_bytes_of_the_all_to_alls(name: str) -> None:
+    """
+    A device has N tokens, each with k choices of places, and sends (e-1)/e of them to the
+    experts and back, in the forward and in the backward: 4 k N m (e-1)/e numbers.
+    """
+    e, choices, width = 4, 2, 16
+    program = distributed(experts_step(name, 1.0), e=e)
+    tokens = BATCH * LENGTH // e
+    expected = 4 * 4 * choices * tokens * width * (e - 1) // e
+    assert exchanged(program, e) == expected
+
+
+def test_without_a_capacity_the_tokens_themselves_are_shorter() -> None:
+    """As any device may be asked for by all tokens, they are gathered, and sums sent back."""
+    program = distributed(experts_step("mixtral"), e=2)
+    assert exchanged(program, 2) == 0
+
+
+def test_experts_of_gshard() -> None:
+    """Dense products that say with one-hot tensors which token goes where."""
+    module = build_moe(2, 32, 4, 8, 64, 4, 16)
+    DifferentiatePass().apply(Context(), module)
+    program = assert_same(module, 1e-3, d=2, e=2)
+    assert any(isinstance(op, AllToAllOp) for op in program.walk())
+
+
+def test_experts_that_cannot_be_dealt_out() -> None:
+    module = build_moe(2, 32, 4, 6, 64, 4, 16)
+    with pytest.raises(DistIRError, match=r"6 experts .* evenly .* -e that divides 6"):
+        distributed(module, e=4)
+    with pytest.raises(DistIRError, match=r"4 experts .* size 8; choose an -e that"):
+        distributed(_of_eight(), e=8)
+
+
+def _of_eight() -> ModuleOp:
+    """A forward program of 8 sequences with 4 experts."""
+    return build_moe(2, 32, 4, 4, 64, 8, 16)
