@@ -239,6 +239,19 @@ def test_factors_are_learned_from_few_runs() -> None:
     assert corrections.corrected(values.index(("b", 0))) == pytest.approx(120, rel=0.05)
 
 
+def test_what_is_learned_of_a_number_holds_for_those_beside_it() -> None:
+    """The larger a number, the better it is than predicted; names tell nothing of others."""
+    seen: list[float] = []
+    for numbers in (True, False):
+        values = [n if numbers else f"v{n}" for n in range(9)]
+        candidates = [Candidate({"size": value}, 100.0, 1.0) for value in values]
+        corrections = Corrections(candidates, 30e9)
+        for place in (0, 4, 7):
+            corrections.add(place, 100.0 + 2 * place)
+        seen.append(corrections.corrected(8) - corrections.corrected(1))
+    assert seen[0] > 5 and seen[1] == pytest.approx(0, abs=1e-6)
+
+
 def test_knobs_that_are_no_option_of_any_plan() -> None:
     s = Schedule()
     s.knob("ways", [16], option="t")

@@ -22,6 +22,12 @@ OF_A_VALUE = 0.05
 The expected error of each value of a knob, beyond the common one, in the same measure.
 """
 
+REACH = 0.5
+"""
+How far the error of a value tells about those of others, if values are numbers: the distance,
+as a part of the range of values in their order, at which the correlation is 1 / e.
+"""
+
 OF_A_DIVISION = 0.3
 """
 The expected error of each way to divide a program among devices, beyond the common one.
@@ -69,10 +75,10 @@ class Corrections:
     Chooses which of several candidates to measure next, and when to stop.
 
     The throughput of a candidate is taken to be its prediction times a factor common to all
-    candidates, times a factor for each value of each coordinate. The factors are fitted to
-    the measurements so far by weighted least squares of their logarithms, with the expected
-    errors as weights; this gives the mean and the standard deviation of a normal
-    distribution.
+    candidates, times a factor for each value of each coordinate. The logarithms of factors
+    are normally distributed with the expected errors; those of values that are numbers are
+    the more alike the closer these are (`REACH`). With the measurements so far, least
+    squares give their mean and standard deviation.
 
     Memory is taken to have one capacity, in predicted bytes, of at most `memory`, the
     device's bytes: devices also hold what predictions leave out. The measurements that
@@ -83,7 +89,7 @@ class Corrections:
         self.candidates = candidates
         self.measured: dict[int, float | None] = {}
         self._predicted = np.array([candidate.throughput for candidate in candidates])
-        self._rows, self._prior = _factors(candidates)
+        self._rows, self._precision = _factors(candidates)
         needed = np.array([max(c.memory, 1.0) for c in candidates])
         capacities = np.linspace(LEAST_CAPACITY * memory, memory, _CAPACITIES)
         away = (capacities - needed[:, None]) / (MEMORY_NOISE * needed[:, None])
@@ -155,7 +161,7 @@ class Corrections:
         ran = [i for i, value in self.measured.items() if value]
         rows = self._rows[ran]
         errors = np.log([(self.measured[i] or 1) / self._predicted[i] for i in ran])
-        precision = np.diag(self._prior) + rows.T @ rows / NOISE**2
+        precision = self._precision + rows.T @ rows / NOISE**2
         covariance = np.linalg.inv(precision)
         factors = covariance @ (rows.T @ errors) / NOISE**2
         variances = np.einsum("ij,jk,ik->i", self._rows, covariance, self._rows)
@@ -168,18 +174,35 @@ def _factors(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """
     Returns the factors of each candidate's throughput as a matrix of ones and zeros, with a
-    column for the common factor and one for each value of each coordinate; and for each
-    column the inverse square of the expected size of the factor's logarithm.
+    column for the common factor and one for each value of each coordinate; and the inverse
+    of the covariance that is expected of the factors' logarithms.
     """
-    columns, spreads = [np.ones(len(candidates))], [OVERALL]
+    columns = [np.ones(len(candidates))]
+    blocks = [np.array([[OVERALL**2]])]
     for series, spread in (
         ([each.values for each in candidates], OF_A_VALUE),
         ([each.division for each in candidates], OF_A_DIVISION),
     ):
-        for item in dict.fromkeys(item for each in series for item in each.items()):
-            columns.append(np.array([float(item in each.items()) for each in series]))
-            spreads.append(spread)
-    return np.stack(columns, axis=1), np.array(spreads) ** -2
+        for name in dict.fromkeys(name for each in series for name in each):
+            values = list(dict.fromkeys(each[name] for each in series if name in each))
+            alike = np.eye(len(values))
+            if len(values) > 1 and not any(isinstance(value, str) for value in values):
+                values.sort()
+                places = np.linspace(0.0, 1.0, len(values))
+                alike = np.exp(-np.abs(places - places[:, None]) / REACH)
+            for value in values:
+                columns.append(
+                    np.array([float(each.get(name) == value) for each in series])
+                )
+            blocks.append(spread**2 * alike)
+    covariance = np.zeros((len(columns), len(columns)))
+    start = 0
+    for block in blocks:
+        end = start + len(block)
+        covariance[start:end, start:end] = block
+        start = end
+    inverse = np.asarray(np.linalg.inv(covariance), np.float64)
+    return np.stack(columns, axis=1), inverse
 
 
 def _below(deviations: float) -> float:
