@@ -1,0 +1,29 @@
+"""Searches know the axis of experts."""
+
+from __future__ import annotations
+
+from support.expert_models import imported_experts
+
+from distir.frontends.builders import build_gpt, build_moe
+from distir.planning.experts import expert_degrees
+from distir.planning.plan import SearchOptions, Space
+
+
+def test_degrees_that_a_program_allows() -> None:
+    """Those that deal devices and experts out evenly; 1 where there are no experts."""
+    gpt = build_gpt(1, 16, 2, 32, 4, 8)
+    assert expert_degrees([gpt], 8) == (1,)
+    assert expert_degrees([build_moe(2, 16, 2, 8, 32, 4, 8)], 12) == (1, 2, 4)
+    assert expert_degrees([imported_experts("mixtral").module], 8) == (1, 2, 4)
+
+
+def test_the_grid_has_degrees_of_experts() -> None:
+    """d x e x t x p are all devices; a batch of 4 is not split over 8 of them."""
+    options = SearchOptions(e=(1, 4), micro_batches=(1,))
+    plans = Space.of(options, (4,), False, 8).plans()
+    assert {(p.d, p.e, p.t, p.p) for p in plans if p.e > 1} == {
+        (1, 4, 1, 2),
+        (1, 4, 2, 1),
+    }
+    assert all(p.devices == 8 for p in plans)
+    assert "e=4" in str(next(p for p in plans if p.e > 1))
