@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all fuzz bench gpu lint format install clean
+.PHONY: demo test test-all fuzz zoo bench gpu lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -25,8 +25,11 @@ fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,fil
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
 
-bench: install ## Measures, and writes docs/benchmarks.md; DATA= names the folder of published measurements.
-	$(BIN)/python bench/report.py $(if $(DATA),--data "$(DATA)")
+zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
+	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md
+
+bench: install ## Measures, and writes docs/benchmarks.md; ONLY="paper rhino" some of its sections.
+	$(BIN)/python bench/report.py $(ONLY)
 
 gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.md. DRY=1 tries it on the CPU.
 	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))

@@ -23,7 +23,16 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from measured import collectives, gpt, inference, kernels, megatron, mlp, mpt
+from measured import (
+    collectives,
+    gpt,
+    inference,
+    kernels,
+    megatron,
+    mlp,
+    mpt,
+    multi_node,
+)
 from measured.rows import Row
 
 from distir.planning.rank_correlation import rank_correlation
@@ -35,6 +44,7 @@ LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "megatron_weak_scaling*": megatron.load,
     "mlp_single_gpu*": mlp.load,
     "mpt_fsdp*": mpt.load,
+    "multi_node*": multi_node.load,
     "nccl_allreduce*": collectives.load,
 }
 

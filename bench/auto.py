@@ -1,7 +1,7 @@
 """
 What `auto-parallel` finds, beside the best that others find:
 
-    python bench/auto.py FOLDER [MODEL ...] --data DATA
+    python bench/auto.py FOLDER [MODEL ...]
 
 judges plans and writes outcomes to FOLDER, files of JSON lines; what is there already is
 not computed again. Names are those of models; with none the section is printed.
@@ -30,7 +30,7 @@ from statistics import median
 import paper
 from hand_plans import HandPlans
 from paper_tables import Model, rows
-from report import Missing, cpu_seconds, table
+from report import cpu_seconds, table
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -74,10 +74,13 @@ class RhinoModel:
         """The name in files and on the command line."""
         return self.name.lower()
 
-    def program(self) -> ModuleOp:
-        """The training step, on the paper's platform M8."""
+    def program(self, batch: int | None = None, on: str = "v100-roce") -> ModuleOp:
+        """
+        Returns the training step for a batch, that of the tests with full parallelism by
+        default, on one of the paper's platforms (M8 by default).
+        """
         sizes = (self.layers, self.d_model, self.heads)
-        data = (VOCABULARY, self.batch, SEQUENCE)
+        data = (VOCABULARY, batch or self.batch, SEQUENCE)
         if self.experts:
             module = build_moe(
                 *(*sizes, self.experts, *data), ffn=self.ffn, fused_attention=False
@@ -85,7 +88,7 @@ class RhinoModel:
         else:
             module = build_gpt(*sizes, *data, fused_attention=False)
         DifferentiatePass().apply(Context(), module)
-        replace_cluster(module, load_cluster("v100-roce", self.devices))
+        replace_cluster(module, load_cluster(on, self.devices))
         return module
 
 
@@ -199,15 +202,11 @@ def _read(plans: Path | None) -> dict[Plan, Result]:
     return {o.plan: o for o in found}
 
 
-def distir_rows(
-    model: Model, folder: Path, data: Path, journal: Journal
-) -> list[Compared]:
+def distir_rows(model: Model, folder: Path, journal: Journal) -> list[Compared]:
     """Returns the rows of a model of the paper's Tables 2 and 3."""
-    published = json.loads((data / "distir_tables.json").read_text("utf-8"))
     grid = paper.search(model, folder).outcomes
-    tables = published["table2"], published["table3"]
     found: list[Compared] = []
-    for row in rows(model, grid, *tables):
+    for row in rows(model, grid):
         chosen = row.best.plan
         assert isinstance(chosen, GridPlan)
 
@@ -244,20 +243,16 @@ def rhino_row(model: RhinoModel, folder: Path, journal: Journal) -> Compared:
     return journal.row(model.name, model.batch, compute)
 
 
-def section(data: Path | None) -> str:
+def section() -> str:
     """Returns the section of `docs/benchmarks.md`."""
-    if data is None:
-        raise Missing("name the folder of the paper's tables: make bench DATA=FOLDER")
     with tempfile.TemporaryDirectory() as name:
-        return report(Path(name), data)
+        return report(Path(name))
 
 
-def report(folder: Path, data: Path) -> str:
+def report(folder: Path) -> str:
     """Returns the section, from the outcomes in a folder; missing ones are computed."""
     journal = Journal(folder)
-    of_distir = [
-        row for m in paper.MODELS for row in distir_rows(m, folder, data, journal)
-    ]
+    of_distir = [row for m in paper.MODELS for row in distir_rows(m, folder, journal)]
     of_rhino = [rhino_row(model, folder, journal) for model in RHINO]
     return text(of_distir, of_rhino)
 
@@ -312,19 +307,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", metavar="MODEL")
-    parser.add_argument("--data", type=Path, required=True, help="published data")
     arguments = parser.parse_args()
     for name in set(arguments.models) - set(names):
         parser.error(f"there is no model {name}; choose from {', '.join(names)}")
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not arguments.models:
-        print(report(folder, arguments.data))
+        print(report(folder))
         return
     journal = Journal(folder)
     for model in paper.MODELS:
         if model.file_name in arguments.models:
-            distir_rows(model, folder, arguments.data, journal)
+            distir_rows(model, folder, journal)
     for model in RHINO:
         if model.file_name in arguments.models:
             rhino_row(model, folder, journal)

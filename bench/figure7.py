@@ -15,7 +15,6 @@ import gc
 import random
 import statistics
 from math import log10
-from pathlib import Path
 from typing import NamedTuple
 
 from paper import MODELS, WORLD_SIZE, Source
@@ -95,7 +94,7 @@ def draw(series: dict[str, list[tuple[str, int, float]]]) -> str:
     return document(_WIDTH, _HEIGHT, "", parts)
 
 
-def section(data: Path | None) -> str:
+def section() -> str:
     """Draws the figure and returns the section of `docs/benchmarks.md`."""
     found = timings()
     series = {
@@ -120,4 +119,4 @@ Op by op (`flat=True`) the time grows with the power {powers["op by op"]:.2f} of
 
 
 if __name__ == "__main__":
-    print(section(None))
+    print(section())

@@ -77,7 +77,8 @@ class Judged:
 class HandPlans:
     """
     Finds the fastest plan for a training step on all devices of its cluster; `journal`
-    keeps what was judged, one JSON line each.
+    keeps what was judged, one JSON line each. `profiles` are those of `simulate`; a search
+    that does not climb tries the first plans only.
 
     First, for all d x t x p and a quarter of the numbers of micro-batches, it finds the
     fastest policy that fits, with sequence parallelism, which takes less time and memory:
@@ -86,8 +87,18 @@ class HandPlans:
     nothing is. Plans that cannot be faster than one that fits are not simulated.
     """
 
-    def __init__(self, module: ModuleOp, batch: int, experts: int, journal: Path):
+    def __init__(
+        self,
+        module: ModuleOp,
+        batch: int,
+        experts: int,
+        journal: Path,
+        profiles: tuple[str, ...] = (),
+        climbs: bool = True,
+    ):
         self.module = module
+        self.profiles = profiles
+        self.climbs = climbs
         self.batch = batch
         self.experts = experts
         self.journal = journal
@@ -111,7 +122,7 @@ class HandPlans:
         for first in sorted(self._first(), key=self._least_seconds):
             any(self._fits_with(first, policy) for policy in POLICIES)
         climbed: set[HandPlan] = set()
-        while True:
+        while self.climbs:
             top = [j.plan for j in self._fitting()[:_CLIMBED]]
             new = [plan for plan in top if plan not in climbed]
             if not new:
@@ -204,7 +215,7 @@ class HandPlans:
         if not self.experts and not self.bounds.may_fit(kept):
             return Judged(plan)
         try:
-            found = simulate(self._distributed(plan))
+            found = simulate(self._distributed(plan), profiles=self.profiles)
         except (DistIRError, VerifyException):
             return Judged(plan)
         peak = max(found.peak_memory_bytes) / 1e9

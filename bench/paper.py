@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paper_tables import Model, rows, summary, write_figures
-from report import Missing, cpu_seconds, table
+from report import cpu_seconds, table
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -139,25 +139,16 @@ def _times(searches: list[Search]) -> str:
     return table(head, rows)
 
 
-def section(data: Path | None) -> str:
+def section() -> str:
     """Returns the section of `docs/benchmarks.md`."""
-    if data is None:
-        raise Missing("name the folder of the paper's tables: make bench DATA=FOLDER")
     with tempfile.TemporaryDirectory() as name:
         searches = [search(model, Path(name)) for model in MODELS]
-    return report(searches, data)
+    return report(searches)
 
 
-def report(searches: list[Search], data: Path) -> str:
-    """
-    Returns the section, from the searches of all models and the folder of published data.
-    """
-    published = json.loads((data / "distir_tables.json").read_text("utf-8"))
-    found = [
-        row
-        for s in searches
-        for row in rows(s.model, s.outcomes, published["table2"], published["table3"])
-    ]
+def report(searches: list[Search]) -> str:
+    """Returns the section, from the searches of all models."""
+    found = [row for s in searches for row in rows(s.model, s.outcomes)]
     figures = write_figures({s.model: s.outcomes for s in searches})
     doc = (__doc__ or "").split("\n\n")[-1]
     return "\n\n".join(
@@ -177,7 +168,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--jobs", type=int, default=available_cores())
-    parser.add_argument("--data", type=Path, help="print the section from this folder")
+    parser.add_argument("--print", action="store_true", help="print the section")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     chosen = [
@@ -187,8 +178,8 @@ def main() -> None:
     for model in chosen:
         searches.append(search(model, arguments.folder, arguments.jobs))
         print(f"{model.name}: {len(searches[-1].outcomes)} configurations", flush=True)
-    if arguments.data:
-        print(report(searches, arguments.data))
+    if arguments.print:
+        print(report(searches))
 
 
 if __name__ == "__main__":

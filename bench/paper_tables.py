@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from report import DOCUMENT, table
 
@@ -40,16 +41,46 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Published:
+    """
+    A row of the paper's Tables 2 and 3: the name of the model, the best configuration, and
+    how many times as fast it is as pure data, tensor and pipeline parallelism (None: does
+    not fit).
+    """
+
+    model: str
+    best: GridPlan
+    factors: tuple[float | None, float | None, float | None]
+
+
+def published() -> list[Published]:
+    """Returns the rows of the paper's tables, from `data/distir.json`."""
+    path = Path(__file__).resolve().parent / "data" / "distir.json"
+    data = json.loads(path.read_text("utf-8"))
+    found: list[Published] = []
+    for model, batch, best, *factors in (*data["table2"], *data["table3"]):
+        d, t, p, k = map(int, best.split("/"))
+        over_d, over_t, over_p = factors
+        plan = GridPlan(batch, d=d, t=t, p=p, k=k)
+        found.append(Published(model, plan, (over_d, over_t, over_p)))
+    return found
+
+
+@dataclass(frozen=True)
 class Row:
     """A row of the paper's tables: its choice, and ours from the same configurations."""
 
     model: Model
-    paper: GridPlan
-    published: Mapping[str, Any]
+    published: Published
     paper_outcome: Simulated | None
     best: Simulated
     pure: Mapping[str, Simulated | None]
     """The best of pure data, tensor and pipeline parallelism (K = 128), if one fits."""
+
+    @property
+    def paper(self) -> GridPlan:
+        """The paper's choice."""
+        return self.published.best
 
     @property
     def same(self) -> bool:
@@ -84,26 +115,13 @@ class Row:
         return f"the paper's has {self.share:.1%} of the throughput"
 
 
-def rows(
-    model: Model,
-    outcomes: Sequence[Result],
-    table2: Sequence[Mapping[str, Any]],
-    table3: Sequence[Mapping[str, Any]],
-) -> list[Row]:
+def rows(model: Model, outcomes: Sequence[Result]) -> list[Row]:
     """Returns the rows of the paper's tables for a model, in their order."""
     found: list[Row] = []
-    for published in (*table2, *table3):
-        if published["model"] != model.name:
+    for given in published():
+        if given.model != model.name:
             continue
-        config = published["best_config"]
-        batch = published.get("global_batch_size") or config["batch_size"]
-        paper = GridPlan(
-            batch,
-            d=config["D"],
-            t=config["T"],
-            p=config["P"],
-            k=config["K_microbatches"],
-        )
+        paper, batch = given.best, given.best.batch
         # The batch is given in Table 2 and free in Table 3.
         among = [o for o in outcomes if not model.trains or o.plan.batch == batch]
         best = ranked(among)
@@ -113,8 +131,7 @@ def rows(
         found.append(
             Row(
                 model,
-                paper,
-                published,
+                given,
                 same[0] if same else None,
                 best[0],
                 {name: _pure(best, name) for name in "dtp"},
@@ -166,8 +183,10 @@ def _table(found: Sequence[Row]) -> str:
     for row in found:
         best = row.best.plan
         factors = [
-            f"{_factor(row.best, pure)} / {_published(row.published[f'speedup_vs_{a}'])}"
-            for a, pure in zip("DTP", row.pure.values(), strict=True)
+            f"{_factor(row.best, pure)} / {_published(factor)}"
+            for factor, pure in zip(
+                row.published.factors, row.pure.values(), strict=True
+            )
         ]
         batches = (
             [str(best.batch)]

@@ -1,28 +1,22 @@
 """
 `make bench`: measures, and writes what it measured into `docs/benchmarks.md`.
 
-    python bench/report.py [--data FOLDER] [NAME ...]
+    python bench/report.py [NAME ...]
 
-Every script here that has a function `section(data)` is a section of that file, between the
+Every script here that has a function `section()` is a section of that file, between the
 comments `<!-- NAME -->` and `<!-- end of NAME -->`, with the script's name; a new one is put
-at the end. The function gives the section as Markdown. `data` is the folder of published
-measurements, or None; a section that needs them raises `Missing` without, and stays as it
-is in the file.
+at the end. The function gives the section as Markdown. What is published and compared with
+is in `data`, with its source.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
-import sys
 from importlib import import_module
 from pathlib import Path
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-
-
-class Missing(Exception):
-    """Raised if something that a section needs does not exist; the text says what."""
 
 
 def splice(text: str, name: str, section: str) -> str:
@@ -60,17 +54,12 @@ def sections() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--data", type=Path, help="folder of published measurements")
     arguments = parser.parse_args()
     known = sections()
     for name in arguments.names or known:
         if name not in known:
             parser.error(f"there is no section {name}; choose from {', '.join(known)}")
-        try:
-            section = import_module(name).section(arguments.data)
-        except Missing as missing:
-            print(f"{name}: left as it is; {missing}", file=sys.stderr)
-            continue
+        section = import_module(name).section()
         # A section may take long, and others may have written in between.
         text = DOCUMENT.read_text("utf-8")
         DOCUMENT.write_text(splice(text, name, section), "utf-8")

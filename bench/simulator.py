@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from report import table
 from xdsl.context import Context
@@ -48,7 +47,7 @@ def program(training: bool) -> ModuleOp:
     return module
 
 
-def section(data: Path | None) -> str:
+def section() -> str:
     """Returns the section of `docs/benchmarks.md`."""
     rows: list[list[str]] = []
     for training in (False, True):
@@ -80,4 +79,4 @@ once, on however many devices it runs. Per CPU second, the best of {RUNS} runs. 
 
 
 if __name__ == "__main__":
-    print(section(None))
+    print(section())

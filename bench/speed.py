@@ -115,7 +115,7 @@ def commands(folder: Path) -> list[list[str]]:
     ]
 
 
-def section(data: Path | None) -> str:
+def section() -> str:
     """Returns the section of `docs/benchmarks.md`."""
     gc.disable()
     rows: list[list[str]] = []
@@ -145,4 +145,4 @@ def section(data: Path | None) -> str:
 
 
 if __name__ == "__main__":
-    print(section(None))
+    print(section())

@@ -36,36 +36,52 @@ Array = npt.NDArray[Any]
 class Repacked:
     """
     The tensors of which an argument consists: the dimension in which they are concatenated,
-    and their names and sizes.
+    and their names and sizes. With several `groups` each is cut into as many pieces of one
+    size, and the argument has the first pieces of all, then the second, and so on: equal
+    parts of it are equal parts of every tensor, whatever their sizes.
     """
 
     dim: int
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    groups: int = 1
 
     @property
     def attribute(self) -> DictionaryAttr:
         """Returns the value of `dist.repacked`."""
-        return DictionaryAttr(
-            {
-                "dim": IntegerAttr(self.dim, i64),
-                "names": ArrayAttr([StringAttr(name) for name in self.names]),
-                "sizes": ArrayAttr([IntegerAttr(size, i64) for size in self.sizes]),
-            }
-        )
+        found: dict[str, Attribute] = {
+            "dim": IntegerAttr(self.dim, i64),
+            "names": ArrayAttr([StringAttr(name) for name in self.names]),
+            "sizes": ArrayAttr([IntegerAttr(size, i64) for size in self.sizes]),
+        }
+        if self.groups > 1:
+            found["groups"] = IntegerAttr(self.groups, i64)
+        return DictionaryAttr(found)
 
     def renamed(self, suffix: str) -> Repacked:
         """
         Returns the same for what belongs to the parts, such as states of an optimizer.
         """
         names = tuple(f"{name}{suffix}" for name in self.names)
-        return Repacked(self.dim, names, self.sizes)
+        return Repacked(self.dim, names, self.sizes, self.groups)
 
     def split(self, whole: Array) -> dict[str, Array]:
         """Returns the parts of a value, by name."""
-        ends = np.cumsum(self.sizes)[:-1]
-        parts = np.split(whole, ends, self.dim)
-        return dict(zip(self.names, parts, strict=True))
+        ends = np.cumsum(self.sizes)[:-1] // self.groups
+        parts = np.split(self._apart(whole), ends, self.dim + 1)
+        shapes = (
+            (*whole.shape[: self.dim], size, *whole.shape[self.dim + 1 :])
+            for size in self.sizes
+        )
+        return {
+            name: part.reshape(shape)
+            for name, part, shape in zip(self.names, parts, shapes, strict=True)
+        }
+
+    def _apart(self, value: Array) -> Array:
+        """Returns a value with the groups as a dimension of their own."""
+        before, after = value.shape[: self.dim], value.shape[self.dim + 1 :]
+        return value.reshape(*before, self.groups, -1, *after)
 
     def packed(self, parts: Mapping[str, npt.ArrayLike]) -> Array:
         """
@@ -79,7 +95,9 @@ class Repacked:
                     f"{size} of it in dimension {self.dim}; use the weights of the model "
                     f"that was merged"
                 )
-        return np.concatenate(arrays, self.dim)
+        found = np.concatenate([self._apart(array) for array in arrays], self.dim + 1)
+        first = arrays[0].shape
+        return found.reshape(*first[: self.dim], -1, *first[self.dim + 1 :])
 
 
 def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
@@ -92,15 +110,19 @@ def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
         return None
     own = attr.data if isinstance(attr, DictionaryAttr) else {}
     dim, names, sizes = own.get("dim"), own.get("names"), own.get("sizes")
+    groups = own.get("groups", IntegerAttr(1, i64))
     if (
         isinstance(dim, IntegerAttr)
         and isinstance(names, ArrayAttr)
         and isinstance(sizes, ArrayAttr)
+        and isinstance(groups, IntegerAttr)
     ):
         texts = [n.data for n in names.data if isinstance(n, StringAttr)]
         numbers = [n.value.data for n in sizes.data if isinstance(n, IntegerAttr)]
-        if len(names) == len(texts) == len(sizes) == len(numbers):
-            return Repacked(dim.value.data, tuple(texts), tuple(numbers))
+        count = groups.value.data
+        fits = count > 0 and not any(number % count for number in numbers)
+        if fits and len(names) == len(texts) == len(sizes) == len(numbers):
+            return Repacked(dim.value.data, tuple(texts), tuple(numbers), count)
     raise DistIRError(
         f'cannot read {REPACKED} = {attr}; write {{dim = 0 : i64, names = ["a", "b"], '
         f"sizes = [4, 4]}}"

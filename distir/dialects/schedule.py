@@ -411,7 +411,9 @@ class MergeOp(IRDLOperation):
     """
     In each of these modules, merges linear layers that read the same value into one, called
     `merged`: `layers` are their paths in the module. Their parameters become one argument,
-    which `dist.repacked` describes.
+    which `dist.repacked` describes. With `groups` the outputs of each are cut into as many
+    pieces, and the first pieces of all come first: parts of layers of different sizes, such
+    as the heads of grouped-query attention, can be split alike.
     """
 
     name = "schedule.merge"
@@ -419,6 +421,7 @@ class MergeOp(IRDLOperation):
     modules = operand_def(AnyOpType())
     layers = attr_def(ArrayAttr[StringAttr])
     merged = attr_def(StringAttr)
+    groups = opt_attr_def(IntegerAttr)
 
     assembly_format = "$modules attr-dict"
 
@@ -427,6 +430,8 @@ class MergeOp(IRDLOperation):
             raise VerifyException(
                 f"schedule.merge of {self.layers}: name two or more different layers"
             )
+        if self.groups is not None and self.groups.value.data < 1:
+            raise VerifyException("schedule.merge: `groups` counts from 1")
 
 
 @irdl_op_definition

@@ -16,7 +16,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from distir.frontends.torch_graphs import insert_traced
+from distir.frontends.torch_strides import write_strides
 
 if TYPE_CHECKING:
     from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -52,9 +54,10 @@ def quick_decompositions() -> Generator[None]:
     def decomposed(
         program: torch.export.ExportedProgram, registry: ONNXRegistry
     ) -> torch.export.ExportedProgram:
-        if decompose(program, registry):
-            return program
-        return trace_again(program, registry)
+        if not decompose(program, registry):
+            program = trace_again(program, registry)
+        write_strides(program)
+        return program
 
     def read_once(*args: Any, **kwargs: Any) -> ONNXRegistry:
         key = (args, tuple(kwargs.items()))
@@ -189,15 +192,6 @@ def _expand(graph: torch.fx.Graph, node: torch.fx.Node, table: dict[Any, Any]) -
         )
         return target(*args, **kwargs)
 
-    values = [operand.meta["val"] for operand in operands]
-    own = make_fx(computed, decomposition_table=table)(*values).graph
-    inputs = [n for n in own.nodes if n.op == "placeholder"]
-    with graph.inserting_before(node):
-        made = dict(zip(inputs, operands, strict=True))
-        result: Any = graph.graph_copy(own, made)  # pyright: ignore[reportArgumentType]
-    labels = {name: value for name, value in node.meta.items() if name != "val"}
-    for inner in own.nodes:
-        if inner.op == "call_function":
-            made[inner].meta.update(labels)
+    result = insert_traced(graph, node, computed, operands, table)
     node.replace_all_uses_with(result)
     graph.erase_node(node)

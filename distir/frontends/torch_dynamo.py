@@ -27,6 +27,8 @@ def export_dynamo(
     """
     import torch
 
+    from distir.frontends.torch_bags import write_bags
+    from distir.frontends.torch_checks import remove_checks
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
@@ -41,6 +43,8 @@ def export_dynamo(
         source = torch.export.export(module, args, kwargs, strict=False)
     if isinstance(source, torch.export.ExportedProgram):
         write_stops(source)
+        write_bags(source)
+        remove_checks(source)
     # The optimizer would merge, transpose and rename the parameters.
     with quick_decompositions():
         program = torch.onnx.export(

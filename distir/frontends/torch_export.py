@@ -124,6 +124,9 @@ def _attempt(
         if any(part.training for part in module.modules()):
             write_training_mode(exported.model, norms)
     except Exception as error:
+        refusal = _refusal(error)
+        if refusal is not None:
+            raise refusal from error
         return error
     finally:
         for part, mode in modes.items():
@@ -131,3 +134,14 @@ def _attempt(
     warn_of_backwards(module, backwards)
     tell_of_stops(module, stops, training)
     return exported
+
+
+def _refusal(error: BaseException) -> DistIRError | None:
+    """
+    Returns what DistIR refuses, if that is why an exporter failed: another exporter would
+    write something wrong.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, DistIRError):
+        cause = cause.__cause__
+    return cause

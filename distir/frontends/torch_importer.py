@@ -94,13 +94,7 @@ def _no_garbage() -> Generator[None]:
             gc.enable()
 
 
-def import_exported(
-    module: torch.nn.Module,
-    path: str | Path,
-    *,
-    trainable: Sequence[str] = (),
-    frozen: Sequence[str] = (),
-) -> ImportedModel:
+def import_exported(module: torch.nn.Module, path: str | Path) -> ImportedModel:
     """
     Does what `import_torch` does, from a file that `export_onnx` wrote for the module; the
     file is not needed afterwards. Raises DistIRError.
@@ -110,7 +104,7 @@ def import_exported(
     imported = import_onnx(path)
     # The file may be deleted, so mapped tensors must be read now.
     imported.weights = {n: a.copy() for n, a in imported.weights.items()}
-    _mark(module, imported, trainable, frozen)
+    _mark(module, imported, (), ())
     return imported
 
 

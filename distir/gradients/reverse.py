@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     ModuleOp,
     StringAttr,
+    TensorType,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -121,7 +122,10 @@ class ReverseMode:
         return {
             r: None
             for i, r in enumerate(op.results)
-            if is_differentiable(r) and i not in statistics
+            # What holds tensors is active too: taking one out of it needs a rule, which
+            # is missed, instead of a gradient that ends there.
+            if (is_differentiable(r) or not isinstance(r.type, TensorType))
+            and i not in statistics
         }
 
     def with_forward_calls(

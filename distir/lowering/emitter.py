@@ -303,9 +303,9 @@ class Call:
         """Returns the torch dtype of a result, as source text."""
         return self.dtype(onnx_element_type(element_of(self.op.results[index].type)))
 
-    def result_element(self, index: int = 0) -> str:
-        """Returns the ONNX name of a result's element type."""
-        return element_name(element_of(self.op.results[index].type))
+    def result_element(self) -> str:
+        """Returns the ONNX name of the first result's element type."""
+        return element_name(element_of(self.op.results[0].type))
 
     def dtype(self, onnx_type: int) -> str:
         """Returns the torch dtype for an ONNX element type number, as source text."""

@@ -341,6 +341,7 @@ def run_package(
                 arguments += training.arguments(folder)
             outputs = folder / "outputs.safetensors"
             arguments += ["--outputs", str(outputs)]
+            keeps = training is not None and training.checkpoints is not None
             run_script(
                 directory / "main.py",
                 arguments,
@@ -351,6 +352,7 @@ def run_package(
                 progress=progress,
                 spawner=spawner,
                 renews=training is not None,
+                imports=("torch.distributed.checkpoint",) if keeps else (),
             )
             if not manifest["results"]:
                 return {}
@@ -374,10 +376,12 @@ def run_script(
     progress: Progress | None,
     spawner: Spawner,
     renews: bool = False,
+    imports: Sequence[str] = (),
 ) -> None:
     """
     Runs a script on every rank, with its arguments and those by which the ranks find each
-    other: `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. With
+    other: `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. The
+    modules that `imports` names are loaded once for all ranks and later scripts. With
     `renews`, each line of progress gives the ranks `timeout_s` seconds again. Raises
     DistIRError.
     """
@@ -388,6 +392,7 @@ def run_script(
         "ranks": ranks,
         "script": str(script),
         "arguments": [*arguments, *common, "--init-method", meeting],
+        "imports": list(imports),
         "environment": environment,
         "logs": str(folder),
     }

@@ -55,6 +55,7 @@ def count_memory(
                 timeout_s=timeout_s,
                 progress=None,
                 spawner=spawner,
+                imports=("torch._dynamo",),  # which tensors without values load
             )
             found = json.loads(output.read_text(encoding="utf-8"))
     except OSError as error:

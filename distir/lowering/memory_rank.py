@@ -94,7 +94,9 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
     try:
         body = runtime.body_of(program, rank, torch.device("cpu"))
         # Constants of a program have values: they are made before this.
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.no_grad(), mode:
+            _keep_numbers(body, mode)
             storages = LiveStorages(file)
             storages.note(list(body.buffers()))
             arguments = [_argument(program, runtime, i) for i in own.arguments]
@@ -104,6 +106,22 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
         return storages
     finally:
         dist.destroy_process_group()
+
+
+def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
+    """
+    Lets constants that are one integer keep their value, as programs index by them: by the
+    number of a micro-batch, for instance.
+    """
+    for part in body.modules():
+        for name, value in list(vars(part).items()):
+            if not isinstance(value, torch.Tensor) or value.dim():
+                continue
+            if not value.dtype.is_floating_point:
+                known = mode.fake_tensor_converter.from_real_tensor(
+                    mode, value, make_constant=True
+                )
+                setattr(part, name, known)
 
 
 def _send(x: torch.Tensor, peer: int) -> None:

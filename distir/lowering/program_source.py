@@ -372,7 +372,7 @@ def _tensor_table(
         repacked = repacked_of(extra)
         if repacked is not None:
             parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
-            fields.append(f"repacked={(repacked.dim, parts)!r}")
+            fields.append(f"repacked={(repacked.dim, parts, repacked.groups)!r}")
         if form is not None and form.padded != form.shape:
             fields.append(f"padded={form.padded!r}")
         if form is not None and form.flattened is not None:

@@ -2,7 +2,7 @@
 The process that starts ranks: it imports PyTorch once and forks a process per rank.
 
 Run as a script, it reads one job per line of JSON on its standard input (`ranks`, `script`,
-`arguments`, `environment` for all ranks, `logs`: a folder) and writes one line per rank
+`arguments`, `imports`: modules that all ranks use, `environment` for all ranks, `logs`: a folder) and writes one line per rank
 that ends (`{"rank": 1, "code": 0}`, a negative code for a signal). Each rank runs the
 script as `__main__`, as torchrun would start it, with its output in `logs/<rank>.log`. A
 line `{"cancel": true}` kills the ranks that still run and is answered by the same line; at
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import runpy
@@ -20,6 +21,7 @@ import select
 import signal
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -74,9 +76,8 @@ def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
     """
     Forks the ranks and reports how each ends, or kills all of them when it is told to.
     """
-    if "--checkpoint-dir" in job["arguments"]:
-        # Once for all ranks, as it takes long to load.
-        import torch.distributed.checkpoint  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    for name in job["imports"]:  # once for all ranks, as they take long to load
+        import_module(name)
     parent = os.getpid()
     running: dict[int, int] = {}
     for rank in range(job["ranks"]):
@@ -106,6 +107,7 @@ def main() -> None:
     """Serves jobs until the input ends."""
     import torch.distributed.device_mesh  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
+    gc.freeze()  # what is loaded stays, so that ranks need not search it for garbage
     # Unbuffered, so that select sees every line that has not been read.
     with open(0, "rb", buffering=0, closefd=False) as commands:
         _answer({"ready": True})

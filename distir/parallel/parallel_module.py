@@ -57,6 +57,7 @@ class ParallelModule(nn.Module):
     call returns the loss of the global batch, and `backward` on that fills the gradients;
     in evaluation mode it returns this rank's part of the output. `data_rank` of
     `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
+    `normalisations` says how often a step moves the statistics of batch normalisation.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class ParallelModule(nn.Module):
         program: RankProgram,
         evaluation: Callable[[], RankProgram],
         seed: int,
+        normalisations: int = 1,
     ):
         super().__init__()
         store_runs_apart()
+        self._normalisations = normalisations
         self._inputs = inputs
         self._program = program
         self._make_evaluation = evaluation
@@ -144,7 +147,7 @@ class ParallelModule(nn.Module):
                     trained.append(self.get_parameter(part.of))
                     gradients.append(program.distributed(part, own))
         for counter in self._counters:
-            self.get_buffer(counter).add_(1)
+            self.get_buffer(counter).add_(self._normalisations)
         loss = program.everywhere(program.all_results[0], results.get(0))
         if not torch.is_grad_enabled():
             return loss

@@ -21,8 +21,12 @@ class ActivationCheckpointPass(DistIRPass):
       all of it again, as `torch.utils.checkpoint` does, including the last product of a
       GPT's layer, which no gradient needs: this is slower, and serves to predict software
       that does it; `selective`: it recomputes what attention computes between its two
-      products of activations (Korthikanti et al. 2022); `offload`: it recomputes nothing,
-      and activations are in the host's memory meanwhile.
+      products of activations (Korthikanti et al. 2022); `products`: it keeps the results of
+      products, convolutions and attention, reduced over devices if they are sums, and
+      recomputes the rest, such as norms and activation functions (the usual policy of
+      PyTorch's selective activation checkpointing); `offload`: it recomputes nothing, and
+      activations are in the host's memory meanwhile. With `full:0.5` or `full:1/2` half of
+      the layers, evenly spread, have the policy, the others keep everything.
     - `every`: apply the policy to every n-th layer only; `layers`: to these only (indices
       in program order). All layers by default.
 

@@ -34,12 +34,10 @@ class AutocastPass(DistIRPass):
         autocast(op, LOW_PRECISION_FLOATS[self.dtype])
 
 
-def precision_passes(
-    dtype: str | None, narrow: str | None, *, stored: bool = True
-) -> list[DistIRPass]:
+def precision_passes(dtype: str | None, narrow: str | None) -> list[DistIRPass]:
     """
     Returns the passes that put a program into the floating-point type `dtype` and autocast
-    it to `narrow`, each only if it is given; `stored` as in `convert-floats`.
+    it to `narrow`, each only if it is given.
     """
-    convert = [] if dtype is None else [ConvertFloatsPass(dtype, stored)]
+    convert = [] if dtype is None else [ConvertFloatsPass(dtype)]
     return [*convert, *([] if narrow is None else [AutocastPass(narrow)])]

@@ -17,8 +17,8 @@ class CanonicalizeImportedPass(DistIRPass):
     Rewrites what exporters emit when they are told not to optimize; `distir import` applies
     it at once. `Identity` is removed, unless gradients stop there; `CastLike` becomes
     `Cast`; a `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, if
-    positions and parts are constant and nothing else sees the sequence. What is then unused
-    is removed.
+    positions and parts are constant and nothing else sees the sequence, and one of a
+    `SequenceConstruct` its operand. What is then unused is removed.
     """
 
     name = "canonicalize-imported"

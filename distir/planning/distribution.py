@@ -28,7 +28,7 @@ from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.checkpointing import checkpoint
+from distir.transforms.checkpointing import check_policy, checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
@@ -106,6 +106,7 @@ class DistributionOptions(PipelineOptions):
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
                 f"over the data-parallel devices, but d is 1; choose a larger -d"
             )
+        check_policy(self.checkpoint, _NAME)
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
             asked.append(f"{self.checkpoint} activation checkpointing")
@@ -160,15 +161,13 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
-    verify_distribution(module)
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
         bucket_collectives_of(module)
     if options.overlap:
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
-    if options.overlap or options.buckets:
-        verify_distribution(module)
+    verify_distribution(module)
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

@@ -14,7 +14,7 @@ from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution import CONTEXTS, DistributionOptions
-from distir.transforms.checkpointing import POLICIES
+from distir.transforms.checkpointing import check_policy
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
@@ -76,7 +76,7 @@ class SearchOptions:
         for name in self.schedules:
             one_of("pipeline schedule", name, SCHEDULES)
         for name in self.checkpoint:
-            one_of("checkpoint policy", name, POLICIES)
+            check_policy(name, "search")
         for what, degrees in (("context", self.c), ("expert", self.e)):
             for degree in degrees:
                 if degree < 1:

@@ -203,7 +203,12 @@ def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layou
     Returns the layout of an argument that holds several tensors of one size, such that each
     of them is split in the same way: a device gets its columns of all of them.
     """
-    if repacked is None or not layout.dims or len(set(repacked.sizes)) > 1:
+    if (
+        repacked is None
+        or not layout.dims
+        or repacked.groups > 1
+        or len(set(repacked.sizes)) > 1
+    ):
         return layout
     left, shards = repacked.sizes[0], list[Shard]()
     for shard in layout.dim(repacked.dim):

@@ -279,16 +279,20 @@ class Modules:
             self[pattern].split(how)
         return self
 
-    def merge(self, *layers: str, name: str) -> Modules:
+    def merge(self, *layers: str, name: str, groups: int = 1) -> Modules:
         """
         In each of these modules, merges several linear layers that read the same value into
         one, called `name`; existing weights and checkpoints still fit:
-        `s["h.*.attention.self"].merge("query", "key", "value", name="qkv")`.
+        `s["h.*.attention.self"].merge("query", "key", "value", name="qkv")`. Layers of
+        different sizes that are to be split are merged in `groups`, such as the key-value
+        heads of grouped-query attention, each of which has its part of every layer.
         """
         attributes: dict[str, Attribute] = {
             "layers": ArrayAttr([StringAttr(layer) for layer in layers]),
             "merged": StringAttr(name),
         }
+        if groups != 1:
+            attributes["groups"] = IntegerAttr(groups, i64)
         self._recording.add(
             MergeOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -348,7 +352,9 @@ class Modules:
         return self
 
     def recompute(
-        self, policy: Literal["full", "whole", "selective", "offload", "none"] | Knob
+        self,
+        policy: Literal["full", "whole", "selective", "products", "offload", "none"]
+        | Knob,
     ) -> Modules:
         """
         Requests that the backward recomputes them instead of keeping what they computed, by

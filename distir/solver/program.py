@@ -208,12 +208,10 @@ class Program:
         )
 
 
-def violated(
-    load: Costs, capacity: Costs, known: Iterable[int], most: int = 32
-) -> Table:
+def violated(load: Costs, capacity: Costs, known: Iterable[int]) -> Table:
     """
-    Returns the points at which the most memory is missing, without known ones, and with at
-    most one of a sequence of such points.
+    Returns the (at most 32) points at which the most memory is missing, without known ones,
+    and with at most one of a sequence of such points.
     """
     over = load - capacity
     bad = over > 1e-9 * np.maximum(np.abs(capacity), 1.0)
@@ -225,4 +223,4 @@ def violated(
     order = np.lexsort((-over[at], run))
     firsts = np.flatnonzero(np.diff(run[order], prepend=-1))
     peaks = at[order][firsts]
-    return peaks[np.argsort(-over[peaks], kind="stable")][:most]
+    return peaks[np.argsort(-over[peaks], kind="stable")][:32]

@@ -116,12 +116,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "and parameters (3) over the data-parallel devices",
     ),
     "--checkpoint": dict(
-        choices=("none", "full", "whole", "selective", "offload"),
         default="none",
-        help="what a training step computes again in its backward pass: nothing, what its "
-        "layers' gradients need (full), all of the layers as PyTorch does (whole), or what "
-        "attention computes between its matrix products (selective); or what it keeps in the "
-        "host's memory meanwhile (offload)",
+        metavar="POLICY",
+        help="what a training step computes again in its backward pass: nothing (none), what "
+        "its layers' gradients need (full), all of the layers as PyTorch does (whole), what "
+        "attention computes between its matrix products (selective), or all but the results "
+        "of products and attention (products); or what it keeps in the host's memory meanwhile "
+        "(offload). full:0.5 recomputes every second layer",
     ),
     "--sequence-parallel": dict(
         action="store_true",

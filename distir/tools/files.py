@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
@@ -35,13 +34,13 @@ from distir.weights import load_weights, path_beside, weights_file
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def read_program(path: Path, context: Context | None = None) -> ModuleOp:
+def read_program(path: Path) -> ModuleOp:
     """
     Reads and verifies a program, whose functions are straight-line code. Raises ParseError,
     VerifyException or DistIRError.
     """
     content = _text(path)
-    parser = ProgramParser(context or new_context(), content, str(path))
+    parser = ProgramParser(new_context(), content, str(path))
     module = parser.parse_module()
     verify(module)
     if functions(module):

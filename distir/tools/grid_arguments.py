@@ -60,8 +60,8 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=(),
         metavar="POLICY,...",
-        help="what a training step recomputes: none, full, whole, selective (default none; with "
-        "--auto all)",
+        help="what a training step recomputes: none, full, whole, selective, products, or in "
+        "a part of its layers full:0.5 (default none; with --auto all but whole)",
     )
     grid.add_argument(
         "--schedules",

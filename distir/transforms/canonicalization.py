@@ -23,13 +23,14 @@ _Cast = operator("Cast")
 _CastLike = operator("CastLike")
 _Constant = operator("Constant")
 _SequenceAt = operator("SequenceAt")
+_SequenceConstruct = operator("SequenceConstruct")
 _Split = operator("Split")
 _SplitToSequence = operator("SplitToSequence")
 
 
 def canonicalize(module: ModuleOp) -> None:
     """
-    Rewrites Identity, CastLike and sequences of parts in every function of a program, in
+    Rewrites Identity, CastLike and sequences of known parts in every function of a program, in
     place, then removes what nothing uses.
     """
     for function in module.body.block.ops:
@@ -41,6 +42,8 @@ def canonicalize(module: ModuleOp) -> None:
                     cast_like_to_cast(op)
                 elif isinstance(op, _SplitToSequence):
                     split_sequence_to_split(op)
+                elif isinstance(op, _SequenceAt):
+                    element_of_constructed_sequence(op)
             erase_dead(function.body.block)
             function.update_function_type()
 
@@ -102,6 +105,18 @@ def split_sequence_to_split(op: OnnxOp) -> None:
         assert position is not None
         Rewriter.replace_op(user, [], [parts.results[position]])
     Rewriter.erase_op(op)
+
+
+def element_of_constructed_sequence(op: OnnxOp) -> None:
+    """Replaces `SequenceAt(SequenceConstruct(x, ...), i)` with constant i by an operand."""
+    if op.parent is None:
+        return  # replaced, with the other elements of its sequence
+    sequence = op.operands[0].owner
+    if not isinstance(sequence, _SequenceConstruct):
+        return
+    position = _position(op, op.operands[0], len(sequence.operands))
+    if position is not None:
+        Rewriter.replace_op(op, [], [sequence.operands[position]])
 
 
 def _parts(split: np.ndarray | None, size: int) -> list[int]:

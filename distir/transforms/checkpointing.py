@@ -6,6 +6,8 @@ what it needs of the forward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from math import floor
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -43,11 +45,38 @@ from distir.program import (
 from distir.sharding.rule import rule_for
 from distir.transforms.offloading import Offloading
 
-POLICIES = ("none", "full", "whole", "selective", "offload")
+POLICIES = ("none", "full", "whole", "selective", "products", "offload")
 """
 The policies, which say what a backward computes again or fetches; the pass `activation-checkpoint`
 explains them.
 """
+
+
+def check_policy(text: str, of: str) -> tuple[str, Fraction]:
+    """
+    Returns the policy that a text names, and the part of the layers that it holds for: all,
+    or those of `full:0.5` or `full:1/2`. Raises DistIRError, which says what the text is
+    `of`, for anything else.
+    """
+    name, colon, part = text.partition(":")
+    one_of("checkpoint policy", name, POLICIES, of)
+    if not colon:
+        return name, Fraction(1)
+    try:
+        share = Fraction(part)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if not 0 < share <= 1:
+        raise DistIRError(
+            f"{of}: {text!r} should say after the colon for which part of the layers the "
+            f"policy {name!r} holds, a number above 0 and up to 1, such as {name}:0.5"
+        )
+    return name, share
+
+
+def has_policy(layer: int, share: Fraction) -> bool:
+    """Whether a layer is one of a part of all layers that is spread evenly over them."""
+    return floor((layer + 1) * share) > floor(layer * share)
 
 
 def checkpoint(
@@ -60,7 +89,7 @@ def checkpoint(
     already: a policy of all layers leaves the latter as they are, one of given layers that
     differs is an error. Raises DistIRError.
     """
-    one_of("policy", policy, POLICIES, "activation-checkpoint")
+    policy, share = check_policy(policy, "activation-checkpoint")
     if every < 1:
         raise DistIRError("activation-checkpoint: `every` must be at least 1")
     entry = entry_function(module)
@@ -79,7 +108,8 @@ def checkpoint(
             f"program has {len(pairs)}"
         )
     for i, pair in enumerate(pairs):
-        if i % every == 0 and (not layers or i in layers):
+        asked = i in layers if layers else has_policy(i, share)
+        if i % every == 0 and asked:
             _request_policy(pair.forward, policy, i if layers else None)
     recomputing, offloading = Recomputing(module), Offloading(module)
     asked = _take_policies(entry)
@@ -160,6 +190,28 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
     return core
 
 
+def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
+    """
+    Returns those of a forward's results that can be computed again from its arguments and
+    from its other results without a contraction: a product, a convolution or attention. A
+    sum of a product and a bias stays, as the product would have to be kept instead.
+    """
+    values = return_op(forward).operands
+    kept: set[SSAValue] = set(forward.body.block.args)
+    place: dict[SSAValue, int] = {}
+    for op in forward.body.block.ops:
+        place |= {result: len(place) for result in op.results}
+    dropped: set[int] = set()
+    for index in sorted(results, key=lambda i: place.get(values[i], -1)):
+        needed = ancestors([values[index]], dict.fromkeys(kept))
+        costly = any(isinstance(o, CallOp) or rule_for(o).flops > 0 for o in needed)
+        if costly:
+            kept.add(values[index])
+        else:
+            dropped.add(index)
+    return dropped
+
+
 class Recomputing:
     """Makes pairs of functions that keep fewer residuals, each pair once."""
 
@@ -179,6 +231,8 @@ class Recomputing:
             core = attention_core(forward)
             values = return_op(forward).operands
             results = {i for i in results if values[i] in core}
+        if policy == "products":
+            results = beside_products(forward, results)
         return frozenset(results)
 
     def apply(self, pair: CallPair, drop: frozenset[int], policy: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.parallel_options import (
+    KERNELS,
     adapters_run,
     narrow_run,
     normed_run,
@@ -15,25 +16,29 @@ from support.parallel_options import (
     schedule_refusals,
     scheduled_run,
     split_and_merged,
+    with_kernels,
 )
 from support.ranks import run_ranks
 
 
-@pytest.mark.parametrize("options", [dict(d=2, t=2), dict(d=2, zero=3)], ids=str)
-def test_computing_in_bf16(options: dict[str, Any]) -> None:
+def test_computing_in_bf16() -> None:
     """
     bf16 rounds to 2^-8. What several layers add to that is relative to a loss of log 32,
     which sums of 64 words average: a quarter of a rounding is left.
     """
-    count = options["d"] * options.get("t", 1)
-    for rank in run_ranks(count, narrow_run, {"dtype": "bf16", **options}):
+    options = dict(d=2, t=2, zero=3, dtype="bf16")
+    for rank in run_ranks(4, narrow_run, options):
         assert rank["found"] == pytest.approx(rank["expected"], rel=2**-10)
         assert rank["found"] != pytest.approx(rank["expected"], rel=1e-7)
         assert rank["dtypes"] == {"torch.float32"}
         assert rank["output"] == "torch.bfloat16"
 
 
-@pytest.mark.parametrize("options", [dict(d=2), dict(p=2, d=2, k=2)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(dict(d=2), marks=pytest.mark.slow), dict(p=2, d=2, k=2)],
+    ids=str,
+)
 def test_a_step_that_overflows_in_f16_is_computed_again(
     options: dict[str, Any],
 ) -> None:
@@ -63,7 +68,8 @@ def test_merged_parameters_keep_their_names(options: dict[str, Any]) -> None:
 
 def test_what_cannot_be_asked_for_is_said(tmp_path: Path) -> None:
     (told,) = run_ranks(1, schedule_refusals, tmp_path)
-    name, nowhere, wrong, module, dtype, kind = told
+    name, nowhere, wrong, module, dtype, kind, groups = told
+    assert "in 2 groups, so that they are no views of it" in groups
     assert "there is no schedule '1f1bb'; choose one of" in name
     assert "nowhere.py: No such file" in nowhere
     assert "wrong.py, line 2" in wrong
@@ -79,9 +85,8 @@ def test_dropout_goes_on_where_a_checkpoint_was(tmp_path: Path) -> None:
         assert rank["counters read"] == [4.0]
 
 
-@pytest.mark.parametrize("options", [dict(d=2, t=2), dict(d=2, zero=3)], ids=str)
-def test_adapters_alone_are_trained(options: dict[str, Any]) -> None:
-    for rank in run_ranks(options["d"] * options.get("t", 1), adapters_run, options):
+def test_adapters_alone_are_trained() -> None:
+    for rank in run_ranks(4, adapters_run, dict(d=2, t=2, zero=3)):
         for found, expected in zip(rank["found"], rank["expected"], strict=True):
             assert found == pytest.approx(expected, rel=1e-4)
         assert rank["trained"] == rank["graded"] and len(rank["trained"]) == 8
@@ -97,3 +102,17 @@ def test_batch_normalisation_by_devices(options: dict[str, Any]) -> None:
         assert rank["found"] == pytest.approx(rank["expected"], rel=1e-4)
         assert rank["found"][0] != pytest.approx(rank["together"], rel=1e-3)
         assert rank["state"] < 1e-5
+
+
+def test_kernels_of_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "gates.py"
+    path.write_text(KERNELS)
+    given = {"schedule": with_kernels, "kernels": [path], "d": 2}
+    for rank in run_ranks(2, scheduled_run, given):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+        assert rank["parameters"] < 1e-5
+    # Another file of the same name makes another package.
+    path.write_text(KERNELS.replace("relu(key)", "relu(3 * key)"))
+    for rank in run_ranks(2, scheduled_run, given):
+        assert rank["found"][0] != pytest.approx(rank["expected"][0], rel=1e-3)

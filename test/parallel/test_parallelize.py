@@ -32,8 +32,8 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-SLOW = ("d4 zero 1", "d4 zero 3")
-"""Plans of which others have the parts."""
+SLOW = ("d2 t2", "d4 zero 1", "d4 zero 3")
+"""Plans of which others have the parts, here and in `test_families`."""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,13 @@ def test_dropout_is_that_of_one_rank() -> None:
         assert rank == [pytest.approx(values, rel=1e-4) for values in alone]
 
 
-@pytest.mark.parametrize("options", [dict(d=2), dict(p=2, d=2)], ids=["d2", "p2 d2"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(dict(d=2), id="d2", marks=pytest.mark.slow),
+        pytest.param(dict(p=2, d=2), id="p2 d2"),
+    ],
+)
 def test_what_is_frozen_buffers_and_losses_of_ones_own(options: dict[str, Any]) -> None:
     ranks = run_ranks(2 * options.get("p", 1), frozen_run, options)
     assert set.union(*(rank["names"] for rank in ranks)) == ranks[0]["all names"]
@@ -84,8 +90,10 @@ def test_what_is_frozen_buffers_and_losses_of_ones_own(options: dict[str, Any]) 
         assert rank["output"] < 1e-5
 
 
-def test_every_sample_is_seen_once() -> None:
-    first, second, third, fourth = run_ranks(4, samples, dict(d=2, t=2), 12)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_every_sample_is_seen_once(micro_batches: int) -> None:
+    options = dict(d=2, t=2, k=micro_batches)
+    first, second, third, fourth = run_ranks(4, samples, options, 12)
     assert first == second and third == fourth
     assert sorted(first + third) == list(range(12))
 

@@ -106,10 +106,11 @@ def test_a_plan_for_another_batch_or_for_inference(step: ModuleOp) -> None:
     plan = plan_of(step, GridPlan(8, d=2))
     words, _ = batch(0)
     arguments = (tiny_gpt(), (words[:4],), {}, "cross_entropy")
+    other = training_program(*arguments)[0].module
     with pytest.raises(distir.DistIRError, match="another batch: it knows input"):
-        plan.distribute_step(training_program(*arguments)[0].module)
+        plan.distribute_step(other.clone())
     with pytest.raises(distir.DistIRError, match="another model or another batch"):
-        plan.distribute(training_program(*arguments)[0].module)
+        plan.distribute(other)
     for_inference = replace(plan, trains=False)
     with pytest.raises(distir.DistIRError, match="the plan is for inference"):
         for_inference.distribute_step(step.clone())

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cost_programs import cluster
 from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp
 
+from distir.dialects.device import ClusterOp
 from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import FORWARD, saved_values
@@ -21,6 +23,10 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.distribute import DistributePass
+from distir.planning.auto.auto import auto_search
+from distir.planning.grid import GridPlan, Programs, Simulated, ranked, run
+from distir.planning.plan import SearchOptions
+from distir.planning.result import simulated
 from distir.program import entry_function, functions
 
 Array = np.ndarray[Any, Any]
@@ -196,3 +202,132 @@ def test_attention_runs_again_only_if_its_layer_does(
         assert backward["train.attention_grad"] == 1
         assert backward["train.attention"] == forwards
         assert backward["train.layer_norm"] == 2 * forwards
+
+
+PRODUCTS = {"onnx.MatMul", "onnx.Gemm", "train.attention", "train.dropped_attention"}
+
+
+def products(module: ModuleOp) -> list[int]:
+    """How many products each backward function computes."""
+    return [sum(ops[name] for name in PRODUCTS) for ops in backward_ops(module)]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_results_of_products_are_kept(dropout: float):
+    """
+    The policy `products` computes norms, GELU and dropout again, but no product: fewer
+    results are kept, and all numbers stay.
+    """
+    module = training_gpt(dropout=dropout, optimizer="sgd", learning_rate=1.0)
+    arguments = random_arguments(module, 3)
+    found = after(module, {"policy": "products"})
+    assert 0 < kept(found) < kept(module)
+    assert set(products(found)) == set(products(module))
+    full = after(module, FULL)
+    assert max(products(full)) > max(products(found))
+    sizes = [
+        max(simulate(each, load_cluster("cpu", 1)).peak_memory_bytes)
+        for each in (full, found, module)
+    ]
+    assert sizes[0] < sizes[1] < sizes[2]
+    for a, b in zip(
+        run_program(found, arguments), run_program(module, arguments), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_products_under_tensor_parallelism():
+    """What all-reduces bring is kept: as many collectives as without recomputation."""
+    module = training_gpt(optimizer="sgd", learning_rate=1.0)
+    arguments = random_arguments(module, 3)
+    expected = run_program(module, arguments)
+    counts: dict[str, int] = {}
+    for policy in ("none", "products", "full"):
+        found = module.clone()
+        DistributePass(t=2, checkpoint=policy, buckets=False).apply(Context(), found)
+        known = functions(found)
+        counts[policy] = sum(
+            inner.name == "collective.all_reduce"
+            for op in entry_function(found).body.block.ops
+            if isinstance(op, CallOp)
+            for inner in known[op.callee.string_value()].body.block.ops
+        )
+        for a, b in zip(run_program(found, arguments), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert counts["products"] == counts["none"] < counts["full"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "layers"),
+    [
+        ("full:0.5", [1, 3, 5]),
+        ("full:1/3", [2, 5]),
+        ("selective:0.5", []),
+        ("full:1", [0, 1, 2, 3, 4, 5]),
+        ("full:0.1", []),
+    ],
+)
+def test_a_part_of_the_layers_recomputes(policy: str, layers: list[int]):
+    """They are spread evenly."""
+    module = training_gpt(layers=6, optimizer="sgd", learning_rate=1.0)
+    found = after(module, {"policy": policy})
+    expected = after(module, {"layers": tuple(layers)}) if layers else module
+    assert str(found) == str(expected)
+
+
+@pytest.mark.parametrize("policy", ["full:", "full:0", "full:1.5", "full:half"])
+def test_parts_that_are_none(policy: str):
+    module = training_gpt()
+    with pytest.raises(DistIRError, match=r"for which part of the layers .* full:0\.5"):
+        after(module, {"policy": policy})
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_half_of_the_layers_beats_all_and_none(p: int):
+    """
+    Where nothing recomputed does not fit, half of the layers are faster than all; the search
+    finds that.
+    """
+    module = training_gpt(layers=4, optimizer="sgd", learning_rate=1.0)
+    plans = [
+        GridPlan(4, d=1, t=1, p=p, k=2 if p > 1 else 1, checkpoint=policy)
+        for policy in ("none", "full:0.5", "full")
+    ]
+    sizes: dict[str, Simulated] = {}
+
+    def tried(memory: int) -> list[Simulated]:
+        on = small_machine(p, memory)
+        programs = Programs.of([module], on)
+        return simulated([r for some in run(programs, plans, jobs=1) for r in some])
+
+    for result in tried(10**10):
+        sizes[result.plan.checkpoint] = result
+    none, half, full = (sizes[plan.checkpoint] for plan in plans)
+    assert full.peak_memory_bytes < half.peak_memory_bytes < none.peak_memory_bytes
+    assert none.step_time_s < half.step_time_s < full.step_time_s
+    limit = (half.peak_memory_bytes + none.peak_memory_bytes) // 2
+    best = ranked(tried(limit))[0]
+    assert best.plan.checkpoint == "full:0.5"
+    if p > 1:
+        return
+    for policies, chosen in (
+        (("none", "full:0.5", "full"), "full:0.5"),
+        ((), "products"),
+    ):
+        options = SearchOptions(jobs=1, micro_batches=(1,), checkpoint=policies)
+        found = auto_search([module], small_machine(1, limit), options)
+        found.run()
+        assert found.best is not None and found.best.plan.checkpoint == chosen
+        assert none.step_time_s < found.best.step_time_s <= half.step_time_s
+
+
+def small_machine(devices: int, memory: int) -> ClusterOp:
+    """Devices whose products take longer than anything else."""
+    return cluster(
+        devices,
+        levels=((devices, 1e10, 1e-6),) if devices > 1 else (),
+        peak=1e9,
+        bandwidth=1e11,
+        launch=0.0,
+        memory=memory,
+    )

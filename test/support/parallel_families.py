@@ -202,6 +202,8 @@ def lstm() -> Family:
 
 
 FAMILIES = {f.__name__: f for f in (gpt2, llama, bert, t5, vit, resnet, unet, lstm)}
+QUICK = ("gpt2", "llama", "unet", "lstm")
+"""The families that `make test` trains."""
 
 
 def _train(

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from distir.errors import DistIRError
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.parallelize import parallelize
-from distir.scheduling import Columns, Rows, Schedule
+from distir.scheduling import Columns, Kernel, Rows, Schedule
 from support.parallel_scripts import (
     Options,
     batch,
@@ -168,9 +168,33 @@ def scheduled_run(options: Options) -> dict[str, Any]:
     }
 
 
+KERNELS = """
+import torch
+
+
+def gated(query, key):
+    return torch.tanh(query) * torch.relu(key)
+"""
+
+
+def _gate(query: Any, key: Any) -> Any:
+    return torch.tanh(query) * torch.relu(key)
+
+
+def with_kernels(s: Schedule) -> None:
+    """A schedule in which a user's kernel gates what the projections give."""
+    kernel = Kernel("gated", "gates:gated", gradient="autograd")
+    s["block"].find(_gate).replace(kernel)
+
+
 def of_no_module(s: Schedule) -> None:
     """A schedule for a module that no model has."""
     s["nowhere"].split(Columns("t"))
+
+
+def in_groups(s: Schedule) -> None:
+    """A schedule that merges the projections such that they are no views of the result."""
+    s["block"].merge("query", "key", "value", name="qkv", groups=2)
 
 
 def schedule_refusals(folder: Path) -> list[str]:
@@ -185,6 +209,7 @@ def schedule_refusals(folder: Path) -> list[str]:
         dict(schedule=of_no_module),
         dict(dtype="f8"),
         dict(dtype=torch.int64),
+        dict(schedule=in_groups),
     ]
     for options in given:
         try:
@@ -336,18 +361,17 @@ def normed_run(options: Options) -> dict[str, Any]:
         loss = parallel(own_part(parallel, x), own_part(parallel, y))
         loss.backward()
         found.append(loss.item())
-        losses: list[torch.Tensor] = []
+        expected.append(0.0)
         for rank, part in enumerate(x.chunk(parallel.data_ranks)):
             first = {n: b.clone() for n, b in plain.named_buffers()}
             labels = y.chunk(parallel.data_ranks)[rank].chunk(micro)
             for own, label in zip(part.chunk(micro), labels, strict=True):
-                losses.append(F.mse_loss(plain(own), label))
+                value = F.mse_loss(plain(own), label) / (parallel.data_ranks * micro)
+                value.backward()
+                expected[-1] += value.item()
             if rank > 0:
                 for name, buffer in plain.named_buffers():
                     buffer.copy_(first[name])
-        value = torch.stack(losses).mean()
-        value.backward()
-        expected.append(value.item())
         for optimizer in (ours, theirs):
             optimizer.step()
             optimizer.zero_grad()

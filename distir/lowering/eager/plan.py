@@ -245,6 +245,12 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
             "PyTorch's fused attention does so by itself; attention that is written out "
             "keeps them."
         )
+    if plan.trains and plan.data is not None and _has_statistics(run):
+        found.append(
+            "Batch normalisation takes the statistics of each device's own samples, as in "
+            "DistributedDataParallel, where the plan may take those of the whole batch; see "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm."
+        )
     if plan.stages is not None and plan.stages.splits_backward:
         found.append(
             f"The backward of parameters is computed apart in the plan; "
@@ -256,6 +262,12 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
             "torch.autograd.graph.save_on_cpu."
         )
     return found
+
+
+def _has_statistics(run: ProgramRun) -> bool:
+    """Whether the forward pass normalises by statistics of the batch."""
+    names = ("train.batch_norm_variance", "train.batch_norm_sums")
+    return any(step.forward and step.op.name in names for step in run.steps)
 
 
 def _refusals(refused: Mapping[str, str]) -> list[str]:

@@ -325,7 +325,7 @@ def _pipeline(plan: EagerPlan) -> str:
     rank, group = mesh["p"].get_local_rank(), mesh["p"].get_group()
     modules, stages = [], []
     for index in (i for i, own in enumerate(RANKS) if own == rank):
-        stage = Stage(deepcopy(model) if RANKS.count(rank) > 1 else model, index)
+        stage = ModelStage(deepcopy(model) if RANKS.count(rank) > 1 else model, index)
         modules.append(parallelize(stage, mesh))
         stage.watch()
         stages.append(PipelineStage(stage, index, len(STAGES), device, group=group))

@@ -15,9 +15,9 @@ def is_wide_unsigned(call: Call, index: int) -> bool:
     return call.has(index) and call.element(index) in _UNSIGNED
 
 
-def is_integer(call: Call, index: int = 0) -> bool:
-    """Whether an operand holds integers."""
-    return "INT" in call.element(index)
+def is_integer(call: Call) -> bool:
+    """Whether the first operand holds integers."""
+    return "INT" in call.element(0)
 
 
 def signed(call: Call, index: int, *, wraps: bool = False) -> str:

@@ -18,15 +18,17 @@ ROLES = ("input", "label")
 """The roles of arguments that make up a batch."""
 
 
-def batch_axes(specs, meshes):
+def batch_axes(specs, meshes, in_order=True):
     """
     Returns the mesh axes that split the first dimension of all of these arguments alike,
-    the outermost first, with their sizes. These axes divide batches into parts.
+    the outermost first, with their sizes. These axes divide batches into parts. With
+    `in_order` each part has neighbouring samples; without, a part may take some from every
+    micro-batch, which changes nothing where each process chooses its own samples.
     """
     firsts = [spec.split[0] if spec.split else () for spec in specs]
     found = {}
     for own in zip(*firsts, strict=False):
-        if len(set(own)) > 1 or own[0][1] is not None:
+        if len(set(own)) > 1 or (in_order and own[0][1] is not None):
             break
         (name, _), spec = own[0], specs[0]
         found[name] = meshes[spec.mesh].axes[name]

@@ -58,7 +58,7 @@ class Tensor:
 
     def parts(self):
         """Returns the whole tensors that it consists of, if it consists of several."""
-        dim, parts = self.repacked
+        dim, parts, _ = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
             whole = replace(self, mesh=None, split=(), padded=(), flattened=())
@@ -247,7 +247,12 @@ def holds(spec, source):
 
 def joined(spec, value_of):
     """Returns a whole tensor, joined from the values of the parts that it consists of."""
-    return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
+    dim, _, groups = spec.repacked
+    values = [value_of(part) for part in spec.parts()]
+    if groups == 1:
+        return torch.cat(values, dim)
+    pieces = [value.unflatten(dim, (groups, -1)) for value in values]
+    return torch.cat(pieces, dim + 1).flatten(dim, dim + 1)
 
 
 def found(spec, sources):

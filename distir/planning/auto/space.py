@@ -19,9 +19,10 @@ name the first two.
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
-POLICIES_BY_COST = ("none", "selective", "full")
+POLICIES_BY_COST = ("none", "selective", "products", "full:0.5", "full")
 """
-The checkpoint policies, from the one that recomputes least to the one that recomputes most.
+The checkpoint policies, from the one that recomputes least to the one that recomputes most;
+half of the layers is often the best that fits (Slapo, Chen et al. 2024).
 """
 
 
@@ -161,7 +162,7 @@ class AutoSpace:
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """Yields the plans that differ from the given one in one option."""
         if self.trains:
-            for checkpoint in self.checkpoint:
+            for checkpoint in self._next_policies(plan.checkpoint):
                 yield replace(plan, checkpoint=checkpoint)
         if isinstance(plan, GridPlan):
             yield from self._next_on_grid(plan)
@@ -170,6 +171,16 @@ class AutoSpace:
                 yield replace(plan, overlap=overlap)
             if not self.own_axes:
                 yield from self._next_to_searched(plan)
+
+    def _next_policies(self, policy: str) -> list[str]:
+        """
+        Returns the checkpoint policies that recompute the least and the most, and those that
+        recompute a little less or more than the given one, in order.
+        """
+        known = list(self.checkpoint)
+        place = known.index(policy)
+        near = {0, len(known) - 1, max(place - 1, 0), place + 1}
+        return [other for index, other in enumerate(known) if index in near]
 
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
         """

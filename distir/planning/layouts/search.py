@@ -126,7 +126,7 @@ class LayoutResult:
     - `left`: the number of axes over which nothing is split, as the search ended before
       they were chosen;
     - `level`: as in `Limits`; at O2 the bound is far from the optimum;
-    - `method`, `build_seconds`, `solve_seconds`: how it was solved, and how long that took;
+    - `method`: how it was solved;
     - `layouts`: what was chosen, for `apply_layouts`.
     """
 
@@ -141,8 +141,6 @@ class LayoutResult:
     released: bool
     axis_groups: int
     method: str
-    build_seconds: float
-    solve_seconds: float
     layouts: ChosenLayouts
     level: Level
     left: int = 0
@@ -244,7 +242,7 @@ def search_layouts(
         return failure
     assert search.before is not None
     annotate(module, search.before.plan)
-    return search.found(perf_counter() - start)
+    return search.found()
 
 
 def _quick(search: _AxisGroups, groups: Sequence[int]) -> _AxisGroups | None:
@@ -466,8 +464,8 @@ class _AxisGroups:
         """The number of axes that were not chosen."""
         return len(self.builder.mesh.axes) - self.steps[-1][0]
 
-    def found(self, seconds: float) -> LayoutResult:
-        """Returns what the last group of axes gave, after that many seconds."""
+    def found(self) -> LayoutResult:
+        """Returns what the last group of axes gave."""
         scale = self.costs.scale
         return LayoutResult(
             self.solution.objective / scale,
@@ -481,8 +479,6 @@ class _AxisGroups:
             self.is_released,
             len(self.steps),
             self.solution.method,
-            seconds - self.solving,
-            self.solving,
             ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
             self.limits.level,
             self.left,

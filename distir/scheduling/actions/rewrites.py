@@ -36,6 +36,7 @@ def merge(op: Operation, run: ScheduleRun) -> None:
     """See `MergeOp`. Raises DistIRError."""
     assert isinstance(op, MergeOp)
     names = [layer.data for layer in op.layers]
+    count = 1 if op.groups is None else op.groups.value.data
     groups: list[OpGroup] = []
     merged: set[Operation] = set()
     for scope in run.modules_of(op.modules):
@@ -48,7 +49,7 @@ def merge(op: Operation, run: ScheduleRun) -> None:
         # Once for each call of the module.
         for products in zip(*inside, strict=True):
             linears = [_linear(op, scoped) for scoped in products]
-            problem = why_apart(linears)
+            problem = why_apart(linears, count)
             if problem is not None:
                 raise DistIRError(f"{origin(op)}: in {scope!r}, {problem}")
             ops = tuple(o for linear in linears for o in linear.ops)
@@ -61,8 +62,8 @@ def merge(op: Operation, run: ScheduleRun) -> None:
         inside = scope_of(linears[0].product).split(".")
         inside = inside[: len(inside) - len(names[0].split("."))]
         scope = ".".join([*inside, op.merged.data])
-        joined += merge_linears(linears, scope)
-    hoist(run.module, joined, op.merged.data)
+        joined += merge_linears(linears, scope, count)
+    hoist(run.module, joined, op.merged.data, count)
     run.rewritten(op)
 
 

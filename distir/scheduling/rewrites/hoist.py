@@ -29,11 +29,14 @@ from distir.repacking import Repacked
 from distir.transforms.patterns.raising import drop_arguments
 
 
-def hoist(module: ModuleOp, joined: Sequence[Operation], name: str) -> None:
+def hoist(
+    module: ModuleOp, joined: Sequence[Operation], name: str, groups: int = 1
+) -> None:
     """
     Moves `onnx.Concat`s of arguments out of their functions, to the calls of these, up to
     the entry function, where a new argument replaces each. Its name is that of the parts,
-    with `name` in the place where these differ. Parts that nothing else uses are removed.
+    with `name` in the place where these differ. The parts are in the argument in that many
+    `groups` (`Repacked`). Parts that nothing else uses are removed.
     """
     entry = entry_function(module)
     pending = list(joined)
@@ -47,7 +50,8 @@ def hoist(module: ModuleOp, joined: Sequence[Operation], name: str) -> None:
         if function is not entry or parts not in made:
             if function is not entry:
                 pending += _join_in_calls(function, op)
-            made[parts] = _add_argument(function, op, name, function is entry)
+            count = groups if function is entry else None
+            made[parts] = _add_argument(function, op, name, count)
         op.results[0].replace_all_uses_with(made[parts])
         Rewriter.erase_op(op)
     for function, parts in parts_of.items():
@@ -71,8 +75,13 @@ def _join_in_calls(function: FuncOp, op: OnnxOp) -> list[Operation]:
     return found
 
 
-def _add_argument(function: FuncOp, op: OnnxOp, name: str, is_entry: bool) -> SSAValue:
-    """Adds a last argument to a function and replaces a Concat of other arguments by it."""
+def _add_argument(
+    function: FuncOp, op: OnnxOp, name: str, groups: int | None
+) -> SSAValue:
+    """
+    Adds a last argument to a function and replaces a Concat of other arguments by it. In the
+    entry function, `groups` says how it holds these.
+    """
     attributes, names = argument_attributes(function), argument_names(function)
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
     own: dict[str, Attribute] = dict(attributes[indices[0]])
@@ -81,8 +90,8 @@ def _add_argument(function: FuncOp, op: OnnxOp, name: str, is_entry: bool) -> SS
     own[NAME] = StringAttr(title)
     dim = op.attribute("axis")
     sizes = tuple(shape_of(value.type)[dim] for value in op.operands)
-    if is_entry:
-        own[REPACKED] = Repacked(dim, tuple(parts), sizes).attribute
+    if groups is not None:
+        own[REPACKED] = Repacked(dim, tuple(parts), sizes, groups).attribute
     argument = function.body.block.insert_arg(op.result_types[0], len(names))
     argument.name_hint = name_hint(title.replace(".*", ""))
     function.update_function_type()

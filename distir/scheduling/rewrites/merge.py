@@ -84,9 +84,19 @@ def linear_of(product: Operation) -> LinearLayer | None:
     return found
 
 
-def why_apart(linears: Sequence[LinearLayer]) -> str | None:
-    """Says why linear layers of one function cannot be merged; None if they can."""
+def why_apart(linears: Sequence[LinearLayer], groups: int = 1) -> str | None:
+    """
+    Says why linear layers of one function cannot be merged, with their outputs in that many
+    `groups`; None if they can.
+    """
     first = linears[0]
+    for linear in linears:
+        size = shape_of(linear.weight.type)[linear.outputs]
+        if size % groups:
+            return (
+                f"the {size} outputs of {describe(linear.product)} cannot be cut into "
+                f"{groups} groups"
+            )
     for other in linears[1:]:
         names = f"{describe(first.product)} and {describe(other.product)}"
         if other.source is not first.source:
@@ -105,10 +115,13 @@ def why_apart(linears: Sequence[LinearLayer]) -> str | None:
     return None if len(weights) == len(linears) else "two of them have the same weight"
 
 
-def merge_linears(linears: Sequence[LinearLayer], scope: str) -> list[Operation]:
+def merge_linears(
+    linears: Sequence[LinearLayer], scope: str, groups: int = 1
+) -> list[Operation]:
     """
     Replaces linear layers, to which `why_apart` does not object, by one with that scope.
-    Returns the `onnx.Concat`s of their parameters.
+    Returns the `onnx.Concat`s of their parameters, which stand for tensors that hold the
+    parts in that many `groups`.
     """
     first = linears[0]
     block = first.product.parent_block()
@@ -133,10 +146,21 @@ def merge_linears(linears: Sequence[LinearLayer], scope: str) -> list[Operation]
     else:
         value = build.onnx("MatMul", first.source, weight)
         value = value if bias is None else build.onnx("Add", value, bias)
+    outer = shape_of(value.type)[:-1]
+    if groups > 1:
+        value = build.onnx("Reshape", value, build.integers([*outer, groups, -1]))
+        each = build.integers([size // groups for size in sizes])
+    else:
+        each = build.integers(sizes)
     rank = len(shape_of(value.type))
-    parts = build.onnx_results(
-        "Split", value, build.integers(sizes), results=len(sizes), axis=rank - 1
+    parts: Sequence[SSAValue] = build.onnx_results(
+        "Split", value, each, results=len(sizes), axis=rank - 1
     )
+    if groups > 1:
+        parts = [
+            build.onnx("Reshape", part, build.integers([*outer, size]))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
     for linear, part in zip(linears, parts, strict=True):
         part.name_hint = linear.result.name_hint
         linear.result.replace_all_uses_with(part)

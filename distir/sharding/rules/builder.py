@@ -5,9 +5,9 @@ Building blocks of rules: factors, and the operands of ONNX ops by their schema 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
@@ -123,7 +123,7 @@ class RuleBuilder:
 
     def size(self, dim: Dim) -> int:
         """Returns the size of a dimension with these factors."""
-        return int(np.prod([self._factors[f].size for f in dim], dtype=np.int64))
+        return prod(self._factors[f].size for f in dim)
 
     def aligned(self, value: SSAValue | None, target: Dims) -> Dims:
         """
@@ -195,4 +195,4 @@ class RuleBuilder:
         Returns the floating-point operations of a contraction: a multiplication and an
         addition for each combination of factor values.
         """
-        return 2 * int(np.prod([f.size for f in self._factors], dtype=object))
+        return 2 * prod(f.size for f in self._factors)

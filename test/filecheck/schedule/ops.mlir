@@ -22,6 +22,8 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.expect %layers {collectives = {all_gather = 0 : i64}, axis = "t", backward}
   // CHECK-NEXT: schedule.merge %layers {layers = ["query", "key"], merged = "qk"}
   schedule.merge %layers {layers = ["query", "key"], merged = "qk"}
+  // CHECK-NEXT: schedule.merge %layers {layers = ["q", "k"], merged = "qk", groups = 8 : i64}
+  schedule.merge %layers {layers = ["q", "k"], merged = "qk", groups = 8 : i64}
   // CHECK-NEXT: schedule.match "h.[0-9]" in %model {regex}
   %regex = schedule.match "h.[0-9]" in %model {regex}
   // CHECK-NEXT: %groups = schedule.find in %layers attributes {optional} {

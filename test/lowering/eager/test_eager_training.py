@@ -79,7 +79,7 @@ def test_what_gpt2_cannot_say() -> None:
     }
     told = "\n".join(plan.remarks)
     assert "transformer.h.*.attn.c_attn stays whole" in told and "Conv1D" in told
-    assert plan.tied == (("transformer.wte", "lm_head"),)
+    assert set(plan.tied[0]) == {"transformer.wte", "lm_head"}
 
 
 def test_a_parameter_of_two_stages_is_refused() -> None:
@@ -101,3 +101,8 @@ def test_what_is_split_from_columns_to_rows() -> None:
     assert plan.sharding == 2
     assert plan.recomputed == plan.blocks == ("model.layers.0", "model.layers.1")
     assert any("ZeRO 1 and 2" in remark for remark in plan.remarks)
+
+
+def test_batch_normalisation_is_named() -> None:
+    (remark,) = plan_of("resnet", dict(d=2)).remarks
+    assert "each device's own samples" in remark and "convert_sync_batchnorm" in remark

@@ -13,6 +13,7 @@ from typing import Any
 
 from xdsl.ir import Operation
 
+from distir.dialects.kernel import KernelCallOp
 from distir.interpreters.simulator.profiles.table import Table
 
 
@@ -61,8 +62,14 @@ class OpFigures:
 OpTable = Mapping[str, OpFigures]
 """
 Figures by name: the name of an op, or `A of B` for an op A that has an operand from a B,
-which may be part of the same library call, or return a view that A must copy.
+which may be part of the same library call, or return a view that A must copy; a user's
+kernel has the name that `kernel_name` gives.
 """
+
+
+def kernel_name(symbol: str) -> str:
+    """Returns the name of a user's kernel in a table."""
+    return f"kernel.call @{symbol}"
 
 
 def figures_of(op: Operation, table: OpTable) -> OpFigures | None:
@@ -76,4 +83,6 @@ def figures_of(op: Operation, table: OpTable) -> OpFigures | None:
             found = table.get(f"{op.name} of {owner.name}")
             if found is not None:
                 return found
-    return table.get(op.name)
+    return table.get(
+        kernel_name(op.symbol) if isinstance(op, KernelCallOp) else op.name
+    )

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 STAGES: list[list[str]] = []
 
 
-class Absent(nn.Module):
+class AbsentModule(nn.Module):
     """Stands for a module of another stage: what it returns is never used."""
 
     def __init__(self, module):
@@ -29,7 +29,7 @@ class Absent(nn.Module):
         return x
 
 
-class Stage(nn.Module):
+class ModelStage(nn.Module):
     """
     A stage: the forward of the whole model, where modules of other stages are absent. It
     takes what the stage before it returned and, by name, the inputs of the model. All
@@ -42,7 +42,7 @@ class Stage(nn.Module):
         self.arrived = self.left = None
         for other, names in enumerate(STAGES):
             for name in names if other != index else ():
-                model.set_submodule(name, Absent(model.get_submodule(name)))
+                model.set_submodule(name, AbsentModule(model.get_submodule(name)))
 
     def own(self, names):
         """Returns the paths among these of modules that the stage has."""
