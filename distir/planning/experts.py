@@ -12,6 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.tensors import rank_of, shape_of
+from distir.dialects.train_ops.experts import ExpertPlacesOp
 from distir.errors import DistIRError
 from distir.planning.annotations import axis_mesh
 from distir.planning.requests import request
@@ -36,6 +37,13 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
         shape_of(argument.type)[0]
         for module in modules
         for argument in _Experts(module).matrices
+    }
+    # Grouped products of one shard have no dimension of experts yet.
+    sizes |= {
+        op.experts.value.data
+        for module in modules
+        for op in module.walk()
+        if isinstance(op, ExpertPlacesOp)
     }
     if not sizes:
         return (1,)
