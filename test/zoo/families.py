@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from importlib import import_module
 
+from zoo.columns import COLUMNS
 from zoo.model import FAMILIES, Family
 
 _MODULES = ("text", "senses", "convolutional", "own")
@@ -44,5 +45,19 @@ REFUSALS: tuple[Refusal, ...] = (
         "The contrastive loss compares every text with every image of the batch. With "
         "several micro-batches no stage could go back before all of them went forward; "
         "with one (`-k 1`) such models run in pipelines.",
+    ),
+    Refusal(
+        ("vilt",),
+        COLUMNS,
+        "data-dependent expression",
+        "How long its sequences are depends on the values of a mask of pixels; programs "
+        "have shapes that are known.",
+    ),
+    Refusal(
+        ("fnet",),
+        ("p2 k2", "step", "step d2 t2", "step zero 3", "step p2 k2"),
+        "onnx.DFT .*has no gradient rule|fourier.* of the whole batch",
+        "A Fourier transform (`onnx.DFT`) has neither a gradient rule nor a sharding rule "
+        "yet: such models run in inference, without micro-batches.",
     ),
 )

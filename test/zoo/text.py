@@ -317,15 +317,6 @@ _encoder(
     mask_token_id=1,
     position_embedding_type="rotary",
 )
-_encoder(
-    "nystromformer",
-    "NystromformerConfig",
-    "NystromformerForMaskedLM",
-    mask=False,
-    **SIZES,
-    num_landmarks=4,
-    segment_means_seq_len=8,
-)
 _encoder("roformer", "RoFormerConfig", "RoFormerForMaskedLM", **SIZES, embedding_size=8)
 
 _both("t5", "T5Config", "T5ForConditionalGeneration", **T5)
