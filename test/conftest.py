@@ -69,8 +69,10 @@ def spawner() -> Iterator[Spawner]:
 
 @pytest.fixture
 def shared_ranks(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`distir run` has its ranks from that process, and does not load PyTorch anew."""
-    from distir.lowering import launch
+    """`distir run` and `distir lower` have their ranks from that process, and load no PyTorch."""
+    from distir.lowering import launch, memory
 
     run = functools.partial(launch.run_package, spawner=spawner)
     monkeypatch.setattr(launch, "run_package", run)
+    count = functools.partial(memory.count_memory, spawner=spawner)
+    monkeypatch.setattr(memory, "count_memory", count)

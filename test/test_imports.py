@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.thoroughness import IS_THOROUGH
 
 import distir
 
@@ -48,10 +49,13 @@ def assert_each_can_be_imported_first(names: Sequence[str]) -> None:
 
 
 def test_every_pass_can_be_imported_first() -> None:
-    """Tools import passes by name, when they are asked for."""
+    """
+    Tools import passes by name, when they are asked for. In `make test` every third one is:
+    cycles, which would be the cause, are looked for in all modules (`test_house_rules`).
+    """
     passes = [name for name in modules() if name.startswith("distir.passes.")]
     assert len(passes) > 20
-    assert_each_can_be_imported_first(passes)
+    assert_each_can_be_imported_first(passes if IS_THOROUGH else passes[::3])
 
 
 @pytest.mark.slow

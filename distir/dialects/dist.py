@@ -61,7 +61,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
 )
-from xdsl.ir import Attribute, Data, Dialect, Operation, SSAValue
+from xdsl.ir import Attribute, Data, Dialect, Operation, OpResult, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -283,10 +283,14 @@ class LayoutAttr(Data[Layout]):
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
     """Returns the layout of a distributed value or type; None for a sequential one."""
-    type_ = value.type if isinstance(value, SSAValue) else value
+    # This is asked of every value, many times, and `isinstance` is slow for base classes
+    # and where the answer is no.
+    type_ = value
+    if type(value) is not TensorType and isinstance(value, OpResult | SSAValue):
+        type_ = value.type
     if isinstance(type_, TensorType):
         encoding = type_.encoding
-        if isinstance(encoding, LayoutAttr):
+        if type(encoding) is LayoutAttr:
             return encoding.data
     return None
 

@@ -19,7 +19,10 @@ def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:
     Returns the shape of a type, or of a value of that type; () for anything that is not a
     ranked tensor, and for an operand that is omitted.
     """
-    type_ = tensor.type if isinstance(tensor, SSAValue) else tensor
+    # The check that is fast and mostly succeeds comes first: asking for a base class is slow.
+    if isinstance(tensor, TensorType):
+        return tensor.get_shape()
+    type_ = tensor.type if isinstance(tensor, SSAValue) else None
     return type_.get_shape() if isinstance(type_, TensorType) else ()
 
 

@@ -76,7 +76,9 @@ def search(
       own.
     - `auto`: also searches layouts, stages and the other options, as `distir search
       --auto`; otherwise the plans of the grid are tried. `time_limit` (seconds), `shard`
-      and `whole` only apply with it, `resume` (a file of results) only without it.
+      and `whole` only apply with it, `resume` (a file of results) only without it. Without a
+      limit the search ends when no neighbour of the best plans is better, and solving for
+      the layouts of one plan after 20 s.
     - `measure`: this many of the best plans are run on processes of this machine
       (`backend`: `gloo` for its cores, `nccl` for its GPUs), and the fastest of them is
       chosen.

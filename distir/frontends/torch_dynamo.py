@@ -28,6 +28,7 @@ def export_dynamo(
     import torch
 
     from distir.frontends.torch_bags import write_bags
+    from distir.frontends.torch_checks import remove_checks
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
@@ -43,6 +44,7 @@ def export_dynamo(
     if isinstance(source, torch.export.ExportedProgram):
         write_stops(source)
         write_bags(source)
+        remove_checks(source)
     # The optimizer would merge, transpose and rename the parameters.
     with quick_decompositions():
         program = torch.onnx.export(

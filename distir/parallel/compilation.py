@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from distir.gradients.batch_statistics import BatchParts
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
-from distir.parallel.packages import cached_folder, keep_files
+from distir.parallel.packages import cached_folder, files_of, keep_files
 from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.programs import cluster_of_text, replace_cluster
 from distir.planning.saved_plan import SavedPlan
@@ -40,6 +41,25 @@ LABELS = "labels.json"
 
 
 @dataclass(frozen=True)
+class UserKernels:
+    """A file of users' kernels and the SHA-256 of its content, which packages depend on."""
+
+    path: Path
+    digest: str
+
+    @staticmethod
+    def of(path: str | Path) -> UserKernels:
+        """Returns the file at a path. Raises DistIRError if it cannot be read."""
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise DistIRError(
+                f"parallelize: cannot read the kernels in {path}: {error.strerror}"
+            ) from error
+        return UserKernels(Path(path), hashlib.sha256(content).hexdigest())
+
+
+@dataclass(frozen=True)
 class Request:
     """
     What a module is to be compiled to.
@@ -50,7 +70,8 @@ class Request:
     - `distribution`: how to distribute over it, or a plan that a search found for it;
     - `forward`: what is asked of the program before it is differentiated;
     - `own_statistics`: whether batch normalisation takes the statistics of a device's
-      samples in a micro-batch, instead of those of the whole batch.
+      samples in a micro-batch, instead of those of the whole batch;
+    - `kernels`: the files of kernels that a schedule may name.
     """
 
     loss: Loss
@@ -58,6 +79,7 @@ class Request:
     distribution: DistributionOptions | SavedPlan
     forward: ForwardOptions = field(default_factory=ForwardOptions)
     own_statistics: bool = False
+    kernels: tuple[UserKernels, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -128,7 +150,7 @@ def training_package(
             statistics=request.statistics,
         ),
     )
-    return _package(imported, labels, request.distribute_step)
+    return _package(imported, labels, request.distribute_step, request.kernels)
 
 
 def training_program(
@@ -215,7 +237,7 @@ def evaluation_package(
         (module, args, kwargs, request.forward),
         lambda: (forward_program(module, args, kwargs, request.forward), []),
     )
-    return _package(imported, labels, request.distribute_forward)
+    return _package(imported, labels, request.distribute_forward, request.kernels)
 
 
 def _program(
@@ -287,9 +309,15 @@ def _loss_result(module: ModuleOp) -> int:
 
 
 def _package(
-    imported: ImportedModel, labels: Sequence[str], apply: Callable[[ModuleOp], None]
+    imported: ImportedModel,
+    labels: Sequence[str],
+    apply: Callable[[ModuleOp], None],
+    kernels: Sequence[UserKernels],
 ) -> dict[str, bytes]:
-    """Returns the files of the package of a program, which `apply` distributes in place."""
+    """
+    Returns the files of the package of a program, which `apply` distributes in place, by
+    their paths in it. `kernels` are the files that its kernels may come from.
+    """
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
 
@@ -302,7 +330,12 @@ def _package(
         "notes": read_notes(program),
     }
     with tempfile.TemporaryDirectory() as made:
-        folder = write_package(program, made, helpers=("batches", "initial"))
+        folder = write_package(
+            program,
+            made,
+            helpers=("batches", "initial"),
+            kernels=[file.path for file in kernels],
+        )
         _save_constants(imported, folder / CONSTANTS)
         (folder / INTERFACE).write_text(json.dumps(interface, indent=2))
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+        return files_of(Path(folder))

@@ -20,8 +20,9 @@ from distir.parallel.rank_program import RankProgram
 def joined(spec: Any, value_of: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """
     Returns the whole tensor of a merged argument; `value_of` returns the value of each
-    part.
+    part. Raises DistIRError for one that is merged in groups.
     """
+    _check_groups(spec)
     return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
 
 
@@ -33,13 +34,8 @@ def merged_parts(
     with its layout, and the view of it in this rank's tensor `local`. Raises DistIRError
     where a rank does not have an even share of each.
     """
-    dim, sizes, groups = spec.repacked
-    if groups > 1:
-        raise DistIRError(
-            f"parallelize: {spec.name!r} is merged of {_names(spec)} in {groups} groups, so "
-            f"that they are no views of it, as parameters of the module must be; do not "
-            f"merge them"
-        )
+    _check_groups(spec)
+    dim, sizes, _ = spec.repacked
     split = spec.split[dim] if spec.split else ()
     start = 0
     parts, run = 1, spec.shape[dim]
@@ -67,3 +63,13 @@ def merged_parts(
 
 def _names(spec: Any) -> str:
     return ", ".join(repr(name) for name, _ in spec.repacked[1])
+
+
+def _check_groups(spec: Any) -> None:
+    groups = spec.repacked[2]
+    if groups > 1:
+        raise DistIRError(
+            f"parallelize: {spec.name!r} is merged of {_names(spec)} in {groups} groups, so "
+            f"that they are no views of it, as parameters of the module must be; do not "
+            f"merge them"
+        )

@@ -45,7 +45,7 @@ def shared_package(
         try:
             key = key_of()
             folder = cached_folder(key)
-            sent[0] = (key, dict(make()) if folder is None else _files(folder))
+            sent[0] = (key, dict(make()) if folder is None else files_of(folder))
         except DistIRError as error:
             sent[0] = error
         except Exception as error:
@@ -64,8 +64,13 @@ def cached_folder(key: str | None) -> Path | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Returns the files of a package in a folder by their paths in it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
@@ -82,6 +87,7 @@ def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
             parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="distir-", dir=parent if key else None))
         for name, content in files.items():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
             (made / name).write_bytes(content)
     except OSError as error:
         raise DistIRError(

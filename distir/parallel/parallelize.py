@@ -16,6 +16,7 @@ from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs
 from distir.parallel.compilation import (
     Request,
+    UserKernels,
     evaluation_package,
     training_package,
 )
@@ -58,6 +59,7 @@ def parallelize(
     buckets: bool = True,
     fused_attention: bool = True,
     dtype: str | torch.dtype | None = None,
+    kernels: Sequence[str | Path] = (),
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
@@ -82,6 +84,7 @@ def parallelize(
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
       gradients have the type of their parameters. In f16 the loss is scaled: a step whose
       gradients overflow is computed again with a smaller scale.
+    - `kernels`: files MODULE.py of the kernels that a schedule names; DistIR's own need none.
     - `batch_norm`: what batch normalisation in training takes the statistics of: the whole
       `batch`, so that the result is that of one process (as with PyTorch's SyncBatchNorm),
       or each `device`'s own samples, in each micro-batch, as in DistributedDataParallel.
@@ -113,10 +116,11 @@ def parallelize(
     )
     if plan is not None:
         request = _planned(loss, cluster, options, forward, plan)
-        request = replace(request, own_statistics=own)
     else:
         grown = load_cluster(cluster, options.devices)
-        request = Request(loss, str(grown), options, forward, own)
+        request = Request(loss, str(grown), options, forward)
+    files = tuple(map(UserKernels.of, kernels))
+    request = replace(request, own_statistics=own, kernels=files)
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "

@@ -161,15 +161,13 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
     pass_keys_on_as_asked(module, options)
-    verify_distribution(module)
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
         bucket_collectives_of(module)
     if options.overlap:
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
-    if options.overlap or options.buckets:
-        verify_distribution(module)
+    verify_distribution(module)
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

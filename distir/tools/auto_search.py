@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from io import StringIO
 from pathlib import Path
+from time import monotonic
 from typing import IO, TYPE_CHECKING
 
 from distir.tools.arguments import chosen_profiles, names, non_negative_number
@@ -104,6 +105,8 @@ def search(
     from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
+    began = monotonic()
+
     def on_progress(search: AutoSearch) -> None:
         best = search.best
         known = (
@@ -111,7 +114,10 @@ def search(
             if best
             else "nothing fits yet"
         )
-        note(f"round {search.rounds}, {len(search.results)} plans judged: {known}")
+        spent = seconds_text(monotonic() - began)
+        note(
+            f"round {search.rounds}, {len(search.results)} plans judged in {spent}: {known}"
+        )
 
     found = auto_search(
         modules,
@@ -122,6 +128,12 @@ def search(
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
         on_progress=on_progress,
     )
+    if arguments.time_limit is None:
+        first = len(found.space.first())
+        note(
+            f"{first} plans are to be judged first, then the neighbours of the best, until "
+            f"none of them is better; Ctrl-C or --time-limit end earlier with the best found"
+        )
     found.run()
     return found, found.interrupted
 

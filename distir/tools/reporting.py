@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from textwrap import shorten
+from time import monotonic
 from typing import IO, TYPE_CHECKING
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
@@ -118,14 +119,32 @@ def progress(message: str) -> Generator[None]:
         yield
 
 
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def _progress_lines(message: str, total: int) -> Callable[[int], None]:
+    """Returns a function that counts what is done, and prints it now and then."""
+    done, printed = 0, monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, printed
+        done += count
+        if monotonic() - printed >= _SECONDS_BETWEEN_LINES and done < total:
+            printed = monotonic()
+            note(f"{message}: {done} of {total}")
+
+    return advance
+
+
 @contextmanager
 def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
-    A context manager that shows a progress bar on stderr, if that is a terminal. It yields
-    a function to be called with how many more of `total` are done.
+    A context manager that shows on stderr how much is done: a progress bar, or, where that is
+    no terminal, a line every ten seconds. It yields a function to be called with how many
+    more of `total` are done.
     """
     if not sys.stderr.isatty():
-        yield lambda count: None
+        yield _progress_lines(message, total)
         return
     from rich.console import Console
     from rich.markup import escape

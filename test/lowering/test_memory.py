@@ -122,6 +122,7 @@ def test_shapes_that_depend_on_values(tmp_path: Path, spawner: Spawner) -> None:
         counted(module, tmp_path, spawner)
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_the_command(tmp_path: Path) -> None:
     program = tmp_path / "program.mlir"
     succeed("build", "mlp", "--layers", "2", "--d-model", "64", "--batch", "64",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.parallel_options import (
+    KERNELS,
     adapters_run,
     narrow_run,
     normed_run,
@@ -15,6 +16,7 @@ from support.parallel_options import (
     schedule_refusals,
     scheduled_run,
     split_and_merged,
+    with_kernels,
 )
 from support.ranks import run_ranks
 
@@ -66,7 +68,8 @@ def test_merged_parameters_keep_their_names(options: dict[str, Any]) -> None:
 
 def test_what_cannot_be_asked_for_is_said(tmp_path: Path) -> None:
     (told,) = run_ranks(1, schedule_refusals, tmp_path)
-    name, nowhere, wrong, module, dtype, kind = told
+    name, nowhere, wrong, module, dtype, kind, groups = told
+    assert "in 2 groups, so that they are no views of it" in groups
     assert "there is no schedule '1f1bb'; choose one of" in name
     assert "nowhere.py: No such file" in nowhere
     assert "wrong.py, line 2" in wrong
@@ -99,3 +102,17 @@ def test_batch_normalisation_by_devices(options: dict[str, Any]) -> None:
         assert rank["found"] == pytest.approx(rank["expected"], rel=1e-4)
         assert rank["found"][0] != pytest.approx(rank["together"], rel=1e-3)
         assert rank["state"] < 1e-5
+
+
+def test_kernels_of_a_user(tmp_path: Path) -> None:
+    path = tmp_path / "gates.py"
+    path.write_text(KERNELS)
+    given = {"schedule": with_kernels, "kernels": [path], "d": 2}
+    for rank in run_ranks(2, scheduled_run, given):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+        assert rank["parameters"] < 1e-5
+    # Another file of the same name makes another package.
+    path.write_text(KERNELS.replace("relu(key)", "relu(3 * key)"))
+    for rank in run_ranks(2, scheduled_run, given):
+        assert rank["found"][0] != pytest.approx(rank["expected"][0], rel=1e-3)

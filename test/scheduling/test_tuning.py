@@ -163,21 +163,19 @@ class Machine:
     def __init__(self, tuner: Tuner, factor: dict[str, float], capacity: float):
         self.runs = 0
         self._tuner, self._factor, self._capacity = tuner, factor, capacity
+        self._points: dict[str, Point] = {}
+        for point in tuner.trials:
+            self._points.setdefault(str(tuner.programs.distributed(point)), point)
 
     def seconds(self, modules: Sequence[ModuleOp]) -> list[float | None]:
         (module,) = modules
         self.runs += 1
-        text = str(module)
-        found = [
-            point
-            for point in self._tuner.trials
-            if str(self._tuner.programs.distributed(point)) == text
-        ]
-        result = self._tuner.trials[found[0]]
+        point = self._points[str(module)]
+        result = self._tuner.trials[point]
         assert isinstance(result, Simulated)
         if result.peak_memory_bytes > self._capacity:
             return [None]
-        plan = found[0].plan
+        plan = point.plan
         kind = "t" if plan.t > 1 else "p" if plan.p > 1 else "d"
         return [result.step_time_s * self._factor[kind]]
 

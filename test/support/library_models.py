@@ -110,9 +110,7 @@ def mixtral() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     config = transformers.MixtralConfig(
         **SIZES, num_key_value_heads=2, num_local_experts=4, use_cache=False
     )
-    model = transformers.MixtralForCausalLM(config)
-    model.set_experts_implementation("batched_mm")
-    return model, (_words(),)
+    return transformers.MixtralForCausalLM(config), (_words(),)
 
 
 def vit() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from distir.errors import DistIRError
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.parallelize import parallelize
-from distir.scheduling import Columns, Rows, Schedule
+from distir.scheduling import Columns, Kernel, Rows, Schedule
 from support.parallel_scripts import (
     Options,
     batch,
@@ -168,9 +168,33 @@ def scheduled_run(options: Options) -> dict[str, Any]:
     }
 
 
+KERNELS = """
+import torch
+
+
+def gated(query, key):
+    return torch.tanh(query) * torch.relu(key)
+"""
+
+
+def _gate(query: Any, key: Any) -> Any:
+    return torch.tanh(query) * torch.relu(key)
+
+
+def with_kernels(s: Schedule) -> None:
+    """A schedule in which a user's kernel gates what the projections give."""
+    kernel = Kernel("gated", "gates:gated", gradient="autograd")
+    s["block"].find(_gate).replace(kernel)
+
+
 def of_no_module(s: Schedule) -> None:
     """A schedule for a module that no model has."""
     s["nowhere"].split(Columns("t"))
+
+
+def in_groups(s: Schedule) -> None:
+    """A schedule that merges the projections such that they are no views of the result."""
+    s["block"].merge("query", "key", "value", name="qkv", groups=2)
 
 
 def schedule_refusals(folder: Path) -> list[str]:
@@ -185,6 +209,7 @@ def schedule_refusals(folder: Path) -> list[str]:
         dict(schedule=of_no_module),
         dict(dtype="f8"),
         dict(dtype=torch.int64),
+        dict(schedule=in_groups),
     ]
     for options in given:
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,6 +43,52 @@ def test_distir_opt(words: list[str]):
         get_all_passes()[spec.name]().from_spec(spec)
     if "-t" in options:
         assert options["-t"] in get_all_targets()
+
+
+SMALLER = {
+    "--steps 20": "--steps 4",
+    "--steps 30": "--steps 6",
+    "--save-every 10": "--save-every 2",
+    "--eval-every 10": "--eval-every 2",
+    "--warmup 10": "--warmup 2",
+    "--measure 10": "--measure 2",
+    "--auto --explain": "--auto --explain --time-limit 30",
+    "calibrate -o": "calibrate --rounds 1 --tolerance 10 -o",
+}
+"""What is made smaller where the README is run; nothing is left out."""
+
+
+@pytest.mark.slow
+def test_the_tour_runs_from_top_to_bottom(tmp_path: Path):
+    """Every line of the README's blocks, in order, in a folder of its own, 80 columns wide."""
+    text = (ROOT / "README.md").read_text()
+    lines = [
+        line.split("  #")[0].strip()
+        for block in re.findall(r"```sh\n(.*?)```", text, re.S)
+        for line in block.splitlines()
+        if not line.startswith("make ")
+    ]
+    tools = ("distir", "distir-opt", "python")
+    assert len(lines) > 40 and all(line.split()[0] in tools for line in lines)
+    for large in SMALLER:
+        assert any(large in line for line in lines), large
+    folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    environment["PATH"] = os.pathsep.join([folder, environment["PATH"]])
+    for line in lines:
+        command = line.replace("examples/", f"{ROOT}/examples/")
+        for large, small in SMALLER.items():
+            command = command.replace(large, small)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (line, done.stdout[-500:], done.stderr[-2000:])
+        tables = [text for text in done.stdout.splitlines() if "─" in text]
+        assert all(len(text) <= 80 for text in tables), (line, done.stdout)
 
 
 def test_workarounds_are_where_the_list_says():

@@ -145,6 +145,12 @@ def test_a_journal_whose_fields_are_of_another_kind(
     assert "it is not the journal of a search" in message
 
 
+@pytest.mark.parametrize("option", ["--json", "--plot", "--save-plan", "-o"])
+def test_folders_are_checked_before_the_search(model: Path, option: str) -> None:
+    words = ("search", model, *GRID, option, "/nowhere/out")
+    assert f"{option}: there is no folder /nowhere" in failure(*words, code=2)
+
+
 def test_an_interrupt_leaves_the_best_so_far(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,8 +158,11 @@ def test_an_interrupt_leaves_the_best_so_far(
     plot = tmp_path / "out.svg"
     left = interrupt_after(monkeypatch, 3)
     command = ("search", model, *GRID, "--resume", journal, "--json", out)
-    done = distir(*command, "--plot", plot)
+    best, plan = tmp_path / "best.mlir", tmp_path / "plan.json"
+    done = distir(*command, "--plot", plot, "-o", best, "--save-plan", plan)
     assert done.code == 130
+    assert "devices of @dgx2" in succeed("simulate", best).output
+    assert plan.exists()
     assert "interrupted after 3 of 5 configurations; --resume goes on" in done.errors
     assert "the 3 fastest" in done.output
     data = json.loads(out.read_text())
@@ -173,7 +182,9 @@ def test_nothing_fits(tmp_path: Path, model: Path) -> None:
     out = tmp_path / "out.json"
     command = ("search", model, *GRID, "--json", out, "-o", tmp_path / "best.mlir")
     message = failure(*command, "--cluster", cluster)
-    least = min(o["reserved_memory_bytes"] for o in json.loads(out.read_text())["outcomes"])
+    least = min(
+        o["reserved_memory_bytes"] for o in json.loads(out.read_text())["outcomes"]
+    )
     assert f"needs {least / 1e9:.4g} GB on a device that has 1e-06 GB" in message
     assert not (tmp_path / "best.mlir").exists()
 
@@ -213,8 +224,6 @@ def test_a_training_step(tmp_path: Path) -> None:
         (("--zero", "1"), "are for training steps"),
         (("--world-size", "64"), "none of the"),
         (("--degrees", "16,1,1"), "the grid is empty"),
-        (("--json", "/nowhere/out.json"), "cannot write /nowhere/out.json"),
-        (("--plot", "/nowhere/out.svg"), "cannot write /nowhere/out.svg"),
         (("--resume", "/nowhere/out.jsonl"), "cannot use the file /nowhere/out.jsonl"),
     ],
 )

@@ -20,6 +20,7 @@ def test_the_best_of_all_searches(tmp_path: Path) -> None:
     assert {o["axes"] for o in data["outcomes"]} == {"", "d=2"}
     assert " fastest" in done.output and "runner-up:" in done.output
     assert "chosen layouts" in done.output
+    assert "plans are to be judged first" in done.errors
     assert "round 1, " in done.errors and "auto-parallel chose" in done.errors
     simulated = tmp_path / "simulated.json"
     succeed("simulate", best, "--json", simulated)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -77,8 +77,7 @@ class ZooModel:
 @dataclass(frozen=True)
 class Family:
     """
-    A family of models: its name, where its code is from, what makes a small model of it,
-    and the reason if something of it is refused on purpose.
+    A family of models: its name, where its code is from, and what makes a small model of it.
     """
 
     name: str
@@ -124,8 +123,3 @@ def words(length: int = LENGTH, least: int = 3) -> Tensor:
 def images(size: int, channels: int = 3) -> Tensor:
     """Returns a batch of square images."""
     return torch.randn(BATCH, channels, size, size)
-
-
-def of(library: Any, name: str, **options: Any) -> Any:
-    """Returns the configuration class of that name made with these options."""
-    return getattr(library, name)(**options)

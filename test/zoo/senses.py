@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from zoo.model import (
     BATCH,
@@ -31,6 +33,11 @@ LEVELS: dict[str, Any] = dict(
     num_heads=[2, 4],
     window_size=4,
 )
+
+
+def _config(name: str, **options: Any) -> Any:
+    """Returns the configuration of that class; its options are not in its signature."""
+    return getattr(transformers, name)(**options)
 
 
 def _sees(
@@ -176,8 +183,8 @@ _sees(
     "levit",
     "LevitConfig",
     "LevitForImageClassification",
-    32,
-    image_size=32,
+    64,
+    image_size=64,
     hidden_sizes=[8, 16, 16],
     num_attention_heads=[2, 4, 4],
     depths=[1, 1, 1],
@@ -213,7 +220,8 @@ def detr() -> ZooModel:
         layer_type="basic",
         out_features=["stage2"],
     )
-    config = transformers.DetrConfig(
+    config = _config(
+        "DetrConfig",
         d_model=16,
         encoder_layers=2,
         decoder_layers=2,
@@ -231,8 +239,7 @@ def detr() -> ZooModel:
     return ZooModel(module, {"pixel_values": images(32), "pixel_mask": mask})
 
 
-@family("transformers")
-def whisper() -> ZooModel:
+def _whisper() -> torch.nn.Module:
     config = transformers.WhisperConfig(
         vocab_size=WORDS,
         d_model=16,
@@ -250,12 +257,69 @@ def whisper() -> ZooModel:
         eos_token_id=2,
         decoder_start_token_id=1,
     )
-    config.use_cache = False
+    return transformers.WhisperForConditionalGeneration(config)
+
+
+@family("transformers")
+def whisper() -> ZooModel:
+    module = _whisper()
+    setattr(module.config, "use_cache", False)  # noqa: B010
     inputs = {
         "input_features": torch.randn(BATCH, 8, 16),
         "decoder_input_ids": words(6),
     }
-    return ZooModel(transformers.WhisperForConditionalGeneration(config), inputs)
+    return ZooModel(module, inputs)
+
+
+class _DecodingStep(torch.nn.Module):
+    """
+    The next token as `generate` computes it: with the keys and values of the tokens before
+    it and of the encoder, for two layers. The cache with one more token is a result.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        decoder_input_ids: Tensor,
+        encoded: Tensor,
+        key0: Tensor,
+        value0: Tensor,
+        key1: Tensor,
+        value1: Tensor,
+        encoder_key0: Tensor,
+        encoder_value0: Tensor,
+        encoder_key1: Tensor,
+        encoder_value1: Tensor,
+    ) -> list[Tensor]:
+        own, other = DynamicCache(), DynamicCache()
+        own.update(key0, value0, 0)
+        own.update(key1, value1, 1)
+        other.update(encoder_key0, encoder_value0, 0)
+        other.update(encoder_key1, encoder_value1, 1)
+        found = self.model(
+            decoder_input_ids=decoder_input_ids,
+            encoder_outputs=(encoded,),
+            past_key_values=EncoderDecoderCache(own, other),
+            use_cache=True,
+        )
+        layers = found.past_key_values.self_attention_cache.layers
+        cache = [part for layer in layers for part in (layer.keys, layer.values)]
+        return [found.logits, *cache]
+
+
+@family("transformers", "whisper-decoding")
+def whisper_decoding() -> ZooModel:
+    inputs = {"decoder_input_ids": words(1), "encoded": torch.randn(BATCH, 8, 16)}
+    for layer in range(2):
+        for name in ("key", "value"):
+            inputs[f"{name}{layer}"] = torch.randn(BATCH, 4, 5, 4)
+    for layer in range(2):
+        for name in ("key", "value"):
+            inputs[f"encoder_{name}{layer}"] = torch.randn(BATCH, 4, 8, 4)
+    return ZooModel(_DecodingStep(_whisper()), inputs)
 
 
 def _hears(name: str, config: str, model: str) -> None:
@@ -284,7 +348,8 @@ _hears("wav2vec2", "Wav2Vec2Config", "Wav2Vec2ForCTC")
 
 @family("transformers", "ast")
 def audio_spectrogram_transformer() -> ZooModel:
-    config = transformers.ASTConfig(
+    config = _config(
+        "ASTConfig",
         **SIZES,
         patch_size=4,
         frequency_stride=4,
@@ -338,8 +403,13 @@ def siglip() -> ZooModel:
 
 @family("transformers")
 def vilt() -> ZooModel:
-    config = transformers.ViltConfig(
-        **SIZES, **SMALL, vocab_size=WORDS, max_position_embeddings=8, num_labels=4
+    config = _config(
+        "ViltConfig",
+        **SIZES,
+        **SMALL,
+        vocab_size=WORDS,
+        max_position_embeddings=8,
+        num_labels=4,
     )
     inputs = {
         "input_ids": words(),
@@ -354,7 +424,8 @@ def vilt() -> ZooModel:
 @family("transformers")
 def llava() -> ZooModel:
     """Four tokens of each text stand for the patches of its image."""
-    config = transformers.LlavaConfig(
+    config = _config(
+        "LlavaConfig",
         vision_config=transformers.CLIPVisionConfig(**SIZES, **SMALL),
         text_config=transformers.LlamaConfig(
             **SIZES, vocab_size=WORDS, num_key_value_heads=2, max_position_embeddings=32

@@ -7,8 +7,8 @@ figures to what each op took (`samples.py`, `fit.py`) and returns a `MeasuredMac
 writes a profile and a cluster.
 """
 
-from distir.lowering.calibration.fit import Residual, check_residuals
+from distir.lowering.calibration.fit import Residual
 from distir.lowering.calibration.machine import MeasuredMachine
 from distir.lowering.calibration.measuring import Settings, calibrate
 
-__all__ = ["MeasuredMachine", "Residual", "Settings", "calibrate", "check_residuals"]
+__all__ = ["MeasuredMachine", "Residual", "Settings", "calibrate"]

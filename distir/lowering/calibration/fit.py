@@ -58,18 +58,6 @@ class Residual:
         )
 
 
-def check_residuals(residuals: Sequence[Residual], limit: float) -> None:
-    """Refuses a fit that has a mean error above `limit`. Raises DistIRError."""
-    bad = [r for r in residuals if not r.mean <= limit]
-    if bad:
-        shown = "; ".join(f"{r.name}: {r}" for r in bad)
-        raise DistIRError(
-            f"the measurements do not fit ({shown}; at most {limit:.0%} is accepted): "
-            f"nothing was written. Most likely something else used the machine: try again "
-            f"when it is idle, with more --rounds, or accept more with --tolerance"
-        )
-
-
 @dataclass(frozen=True)
 class OpFit:
     """The figures of an op, and the samples to which they were fitted."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
 from xdsl.printer import Printer
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.lowering.calibration.fit import LinkFit, OpFit, Residual
 from distir.lowering.calibration.samples import OpFits
@@ -56,6 +57,33 @@ class MeasuredMachine:
         """
         fits = [fit for table in self.ops.values() for fit in table.values()]
         return [fit.residual for fit in (*fits, *self.links.values())]
+
+    def disagreeing(self, tolerance: float) -> list[Residual]:
+        """Returns the residuals of the fits with a larger mean error than accepted."""
+        return [r for r in self.residuals if not r.mean <= tolerance]
+
+    def without(self, left_out: Sequence[Residual]) -> MeasuredMachine:
+        """
+        Returns the machine without some fits: such ops follow the curve of their class, such
+        kinds of communication the figures of sends. Raises DistIRError if these are among
+        them themselves.
+        """
+        names = {residual.name for residual in left_out}
+        needed = [r for r in left_out if r.name in (SUM, PRODUCT, SEND)]
+        if needed:
+            shown = "; ".join(f"{r.name}: {r}" for r in needed)
+            raise DistIRError(
+                f"the measurements do not fit ({shown}), also when they are repeated: nothing "
+                f"was written, as everything else follows from these. Most likely something "
+                f"else used the machine: try again when it is idle, with more --rounds, or "
+                f"accept more with --tolerance"
+            )
+        ops = {
+            element: {name: fit for name, fit in table.items() if name not in names}
+            for element, table in self.ops.items()
+        }
+        links = {kind: fit for kind, fit in self.links.items() if kind not in names}
+        return replace(self, ops=ops, links=links)
 
     @property
     def memory_bandwidth(self) -> float:

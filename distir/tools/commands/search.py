@@ -105,10 +105,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     clock = Clock(arguments.time_limit)
     check_auto_arguments(arguments)
-    written = (arguments.json, arguments.plot, arguments.output, arguments.save_plan)
-    for path in written:
-        if path is not None and not path.parent.is_dir():
-            raise DistIRError(f"cannot write {path}: there is no folder {path.parent}")
     cluster = load_cluster(arguments.cluster, arguments.devices)
     options = search_options(arguments, cluster)
     options.check()
@@ -136,20 +132,20 @@ def run(arguments: argparse.Namespace) -> int:
         note(
             f"interrupted after {len(results)} of {len(search.plans)} configurations; {how}"
         )
-        if results:
-            _report(results, arguments.top)
-        return INTERRUPTED
     if not ranked(results):
-        raise DistIRError(nothing_fits(results))
+        if finished:
+            raise DistIRError(nothing_fits(results))
+        return INTERRUPTED
     _report(results, arguments.top)
-    _measure(search, arguments)
+    if finished:
+        _measure(search, arguments)
     if arguments.save_plan is not None:
         _save_plan(search, arguments.save_plan)
     best = search.best
     if arguments.output is not None and best is not None:
         path = by_batch[best.plan.batch]
         _write_best(search, best, path, arguments.output)
-    return 0
+    return 0 if finished else INTERRUPTED
 
 
 def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type, tensor_type
 from distir.dialects.train_ops.checks import FLOATS
+from distir.dialects.train_ops.experts import CombineOp, DispatchOp, GroupedProductOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.program import (
@@ -35,6 +36,9 @@ from distir.program import (
 )
 
 Float = Float16Type | BFloat16Type | Float32Type | Float64Type
+
+_ALIKE = (DispatchOp, CombineOp, GroupedProductOp)
+"""The ops without a standard whose floats all have one type, which may be any."""
 
 Wanted = Callable[[OnnxOp], Float | None]
 """Returns the type that an op is to compute in; None for the type of its operands."""
@@ -101,6 +105,8 @@ class Retyping:
                 self._flowing.update(op.results)
                 if isinstance(op, OnnxOp) and op.name != "onnx.Cast":
                     self._retype(op, wanted(op))
+                elif isinstance(op, _ALIKE):
+                    self._retype_alike(op)
                 elif not isinstance(op, OnnxOp):
                     self._as_before(op)
             else:
@@ -204,7 +210,19 @@ class Retyping:
             if target is not None and float_of(result) not in (None, target):
                 self.retype(result, target)
 
-    def _common(self, op: OnnxOp, members: Sequence[int]) -> Float | None:
+    def _retype_alike(self, op: Operation) -> None:
+        """Casts all floats of an op to their widest type, which its results get, too."""
+        floats = [i for i, v in enumerate(op.operands) if float_of(v) is not None]
+        target = self._common(op, floats)
+        if target is None:
+            return
+        for index in floats:
+            op.operands[index] = self.cast(op.operands[index], target)
+        for result in list(op.results):
+            if float_of(result) not in (None, target):
+                self.retype(result, target)
+
+    def _common(self, op: Operation, members: Sequence[int]) -> Float | None:
         """Returns the common type of some operands; None where only constants meet."""
         values = [op.operands[index] for index in members]
         counted = [v for v in values if v in self._flowing]

@@ -81,7 +81,9 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
     """
     Returns the windows of a stretch, cut where the fewest values cross the border. One
     window fewer than possible is accepted for that; further ties are broken by the most
-    windows, the fewest parameters, and the first border.
+    windows, the fewest parameters, an op with a parameter behind the border, as layers
+    begin with one (an activation before the first layer may look like the end of one), and
+    the first border.
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
@@ -103,6 +105,7 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
                 key=lambda pair: (
                     -len(pair[0].windows),
                     _parameter_count(sequence, pair[1], period),
+                    not _begins_with_parameter(sequence, pair[1], period),
                 ),
             )
             return repeat
@@ -208,6 +211,16 @@ def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
     sources = sequence.definition[rows].reshape(cut.count, -1)
     outside = (values[0] >= 0) & (sources[0] < cut.start)
     return len(np.unique(values[:, outside], axis=1).T)
+
+
+def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool:
+    """
+    Whether the first op of each window takes a value from outside that is its own.
+    """
+    rows = cut.start + period * np.arange(cut.count)
+    values, sources = sequence.value[rows], sequence.definition[rows]
+    outside = ((values >= 0) & (sources < cut.start)).all(axis=0)
+    return any(len(set(column)) > 1 for column in values[:, outside].T.tolist())
 
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:

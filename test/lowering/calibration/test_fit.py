@@ -8,9 +8,7 @@ import pytest
 from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.measured import OpFigures
 from distir.lowering.calibration.fit import (
-    Residual,
     Sample,
-    check_residuals,
     fit_communication,
     fit_op,
 )
@@ -72,18 +70,6 @@ def test_communication() -> None:
 def test_too_few_measurements() -> None:
     with pytest.raises(DistIRError, match=r"op was measured 2 times, too few"):
         fit_op("op", samples_of(OpFigures(1e-6))[:2])
-
-
-def test_bad_fits_are_refused() -> None:
-    """The error names every op that does not fit, with its residual, and what to do."""
-    good, bad = Residual("good", 5, 0.05, 0.4), Residual("bad", 5, 0.4, 0.9)
-    check_residuals([good], 0.25)
-    with pytest.raises(DistIRError) as error:
-        check_residuals([good, bad], 0.25)
-    text = str(error.value)
-    assert "bad: 5 measurements, mean error 40.0%, largest 90.0%" in text
-    assert "good" not in text
-    assert "nothing was written" in text and "--rounds" in text
 
 
 def test_noise_shows_in_the_residual() -> None:
