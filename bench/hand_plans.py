@@ -76,9 +76,9 @@ class Judged:
 
 class HandPlans:
     """
-    Finds the fastest plan for a training step on all devices of its cluster; `journal`
-    keeps what was judged, one JSON line each. `profiles` are those of `simulate`; a search
-    that does not climb tries the first plans only.
+    Finds the fastest plan for a training step on `devices` of its cluster, by default all of
+    them; `journal` keeps what was judged, one JSON line each. `profiles` are those of
+    `simulate`; a search that does not climb tries the first plans only.
 
     First, for all d x t x p and a quarter of the numbers of micro-batches, it finds the
     fastest policy that fits, with sequence parallelism, which takes less time and memory:
@@ -95,6 +95,7 @@ class HandPlans:
         journal: Path,
         profiles: tuple[str, ...] = (),
         climbs: bool = True,
+        devices: int | None = None,
     ):
         self.module = module
         self.profiles = profiles
@@ -103,7 +104,7 @@ class HandPlans:
         self.experts = experts
         self.journal = journal
         (cluster,) = (o for o in module.body.block.ops if isinstance(o, ClusterOp))
-        self.devices = cluster.size
+        self.devices = devices or cluster.size
         self.bounds = Bounds.of(module, cluster, self.devices)
         self.judged: dict[HandPlan, Judged] = {}
         self._annotated: tuple[HandPlan, ModuleOp] | None = None

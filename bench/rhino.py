@@ -138,8 +138,8 @@ def full(folder: Path) -> Rows:
     def row(model: RhinoModel) -> Found:
         module = model.program()
         file = folder / f"hand-{model.file_name}.jsonl"
-        climbs = model.devices < 8
-        plans = HandPlans(module, model.batch, model.experts, file, PROFILE, climbs)
+        climbs, n = model.devices < 8, model.devices
+        plans = HandPlans(module, model.batch, model.experts, file, PROFILE, climbs, n)
         best = plans.best()
         share = plans.bounds.seconds / best.seconds
         return Found(

@@ -74,17 +74,3 @@ def test_steps_of_gpts_on_two_a100s(width, micro_batch, seconds):
     module = training_step(model, "dgx-a100", 8, t=2, k=2)
     found = simulate(module, profiles=["A100-megatron-deepspeed"])
     assert found.step_time_s == pytest.approx(seconds, rel=0.15)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [768, 1536])
-def test_zero_3_of_175_billion_parameters(devices):
-    """
-    Narayanan et al., SC'21, Table 2: the step does not get faster, as every device receives
-    all parameters over its own adapter. The profile is fitted to 1536 devices.
-    """
-    model = build_gpt(96, 12288, 96, 51200, 1536, 2048, "f16", dropout=0.1)
-    plan = {"d": devices, "zero": 3, "checkpoint": "whole", "overlap": True}
-    module = training_step(model, "dgx-a100", devices, **plan)
-    found = simulate(module, profiles=["A100-deepspeed"])
-    assert found.step_time_s == pytest.approx(66.8, rel=0.05)
