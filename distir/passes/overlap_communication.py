@@ -26,6 +26,9 @@ class OverlapCommunicationPass(DistIRPass):
       memory of its parameters.
     - Gathers of activations that a forward kept in parts (sequence parallelism) start
       before the contraction in front of their use.
+    - Products of activations and a matrix whose terms are added up over devices (tensor
+      parallelism) are computed in 2, 4 or 8 pieces of their tokens, each added up while the
+      next one is computed. Only for rows that no devices split.
     - Sends leave both sides free.
 
     `kinds` says which communication does so, by default all: `dp`, reductions of gradients;

@@ -17,10 +17,14 @@ from distir.planning.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.hoist import hoist_gathers
 from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
+from distir.transforms.overlap.pieces import products_in_pieces
 from distir.transforms.overlap.place import place_functions
 from distir.transforms.overlap.sink import sink_reductions
 
 _WHAT = "overlap-communication"
+
+_MOST_PIECES = 8
+"""The most pieces that a product is computed in, so that they are reduced meanwhile."""
 
 
 def overlap_communication(
@@ -50,17 +54,30 @@ def overlap_communication(
     has_buckets = _take_apart(apart)
     limit = max(before.peak_memory_bytes)
     best, chosen, after = _rank(before, limit), None, before
-    for some, hoist in _attempts(kinds):
-        copy = _overlapped(apart, ahead, some, hoist=hoist)
+    hoisted = False
+
+    def gains(some: frozenset[str], hoist: bool, pieces: int) -> bool:
+        """Tries a combination, and takes it if it is the best; returns whether it is."""
+        nonlocal best, chosen, after, hoisted
+        copy = _overlapped(apart, ahead, some, hoist=hoist, pieces=pieces)
         if copy is None:
-            continue
+            return False
         if has_buckets:
             bucket_collectives_of(copy)
         result = simulate(copy, profiles=profiles)
-        if (rank := _rank(result, limit))[:2] < best[:2] or (
-            chosen is not None and rank < best
-        ):
-            best, chosen, after = rank, copy, result
+        rank = _rank(result, limit)
+        if rank[:2] >= best[:2] and (chosen is None or rank >= best):
+            return False
+        best, chosen, after, hoisted = rank, copy, result, hoist
+        return True
+
+    for some, hoist in _attempts(kinds):
+        gains(some, hoist, 1)
+    if "tp" in kinds:
+        # Twice as many pieces are tried as long as that is faster.
+        pieces = 2
+        while pieces <= _MOST_PIECES and gains(frozenset(kinds), hoisted, pieces):
+            pieces *= 2
     if chosen is None:
         add_notes(module, [f"{_WHAT}: nothing gained; left as it is"])
         return before
@@ -101,14 +118,16 @@ def _take_apart(module: ModuleOp) -> bool:
 
 
 def _overlapped(
-    module: ModuleOp, ahead: int, kinds: Collection[str], *, hoist: bool
+    module: ModuleOp, ahead: int, kinds: Collection[str], *, hoist: bool, pieces: int
 ) -> ModuleOp | None:
     """
     Returns a copy of a program in which communication overlaps computation; None if gathers
-    are to be hoisted out of functions and there are none.
+    are to be hoisted out of functions, or products computed in pieces, and there are none.
     """
     copy = module.clone()
     write_kinds(copy)
+    if pieces > 1 and not products_in_pieces(copy, pieces):
+        return None
     sink_reductions(copy, kinds)
     if hoist and not hoist_gathers(copy):
         return None

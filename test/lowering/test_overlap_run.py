@@ -11,6 +11,7 @@ from support.cost_programs import cluster
 from support.training_programs import batches, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
@@ -49,6 +50,37 @@ def run(
     inputs = batches(module)
     results = run_package(package, inputs=inputs, spawner=spawner, training=Training(2))
     return results, (package / "program.py").read_text()
+
+
+FAST_LINKS = cluster(
+    4, levels=((4, 1e9, 1e-8),), peak=1e9, bandwidth=1e11, launch=1e-8, memory=10**9
+)
+"""Devices that take as long for a product as for the sum of its terms."""
+
+
+def test_products_in_pieces(tmp_path: Path, spawner: Spawner) -> None:
+    """
+    Pieces of a product are added up while the next ones are computed: other kinds of
+    communication alone give the same losses and parameters.
+    """
+    module = training_gpt(optimizer="sgd", learning_rate=0.5)
+    options: dict[str, Any] = {"t": 2, "buckets": False, "overlap": True}
+    runs: list[tuple[dict[str, Any], str]] = []
+    for kinds in ("dp", "tp"):
+        program = module.clone()
+        Rewriter.insert_op(FAST_LINKS.clone(), InsertPoint.at_start(program.body.block))
+        DistributePass(**options, overlapped=(kinds,)).apply(Context(), program)
+        package = write_package(program, tmp_path / kinds)
+        given = batches(program)
+        results = run_package(
+            package, inputs=given, spawner=spawner, training=Training(2)
+        )
+        runs.append((results, (package / "program.py").read_text()))
+    (expected, plain), (found, text) = runs
+    assert text.count("torch.cat(") > plain.count("torch.cat(")
+    assert text.count("start_all_reduce") > plain.count("start_all_reduce")
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
 
 
 SAMPLE = ("d2", "d2-zero3", "d2-p2-zero3")
