@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # The processes that test, or ranks, share the cores; set before NumPy and torch are loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Commands print as into a pipe, whatever terminal the tests, or xdist's workers, say they have.
+os.environ.pop("COLUMNS", None)
 sys.path.insert(0, str(Path(__file__).parent))
 from support.thoroughness import tries
 

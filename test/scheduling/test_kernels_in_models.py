@@ -20,6 +20,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.kernel import kernels as kernels_of
 from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropped_attention import (
+    DroppedAttentionGradOp,
+    DroppedAttentionOp,
+)
 from distir.frontends.torch_importer import import_torch
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
@@ -187,7 +191,8 @@ def test_noise_is_drawn_again_in_the_backward() -> None:
     found = step(scheduled(imported(bert), s))
     for function in functions(found).values():
         if "layer" in function.sym_name.data:
-            drawn = [op for op in function.body.block.ops if isinstance(op, DropoutOp)]
+            drawing = (DropoutOp, DroppedAttentionOp, DroppedAttentionGradOp)
+            drawn = [op for op in function.body.block.ops if isinstance(op, drawing)]
             # Two in the layer, and one in its attention.
             assert len(drawn) == 3
 

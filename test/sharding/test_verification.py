@@ -262,7 +262,7 @@ def test_what_is_verified_computes_the_same(
     module: ModuleOp, degrees: tuple[int, int], data: st.DataObject
 ) -> None:
     """A mistake in a random program is found, or it does not matter."""
-    DistributePass(*degrees).apply(Context(), module)
+    DistributePass(d=degrees[0], t=degrees[1]).apply(Context(), module)
     for _ in range(4):
         other = mutated(module, data.draw)
         if other is None:

@@ -42,7 +42,7 @@ def distribute(program: Path, *options: str) -> tuple[str | Path, ...]:
         ("-p 3 -k 2 --stages l1 --stages l0", "goes backwards: 'l0' begins no later"),
         ("-p 2 -k 2 --stages l0", "goes backwards: 'l0' begins no later"),
         ("-p 2 -k 2 --stages l7", "no op of the forward pass is in scope 'l7'"),
-        ("-p 2 -k 2 --stages l0 --stages l1", "2 scopes were given (l0, l1)"),
+        ("-p 2 -k 2 --stages l0 --stages l1", "goes backwards: 'l0' begins no later"),
         ("-p 2 -k 2 --schedule zero-bubble", "none called 'zero-bubble'"),
         ("-p 2 -k 2 --schedule 1f1b", "the schedule has backwards, but"),
         ("-d 2 --schedule forward", "schedule is of a pipeline, but p and k are 1"),

@@ -48,7 +48,10 @@ def test_words_that_no_command_knows(model: Path, words: str, message: str):
         ("--cluster dgx2 --profile A10", "did you mean 'A100'?"),
         ("--cluster dgx2 --shard l0.wieght:0=d -d 2", "did you mean 'l0.weight'?"),
         ("--cluster dgx2 -p 2 --stages l3", "the scopes are l0, l1"),
-        ("", "say over which cluster it should be, such as --cluster dgx-a100 -d 8"),
+        (
+            "",
+            "names no cluster; give one, with `distir simulate --cluster dgx-a100 -d 8`",
+        ),
     ],
 )
 def test_names_that_are_misspelt(model: Path, options: str, message: str):

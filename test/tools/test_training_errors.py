@@ -128,7 +128,7 @@ def test_what_an_axis_divides_only_when_flat(
     output = tmp_path / "x.mlir"
     command = ("distribute", classifier, "--cluster", "cpu", "-d", "8")
     done = succeed(*command, "--zero", str(stage), "-o", output)
-    note = f"note: zero: {flat}: stored flat, with zeros behind, as axis 'd' of size 8"
+    note = f"note: zero: {flat}: stored flat, as axis 'd' of size 8"
     assert f"{note} divides none of the dimensions\n" in done.errors
     succeed("check", classifier, output)
 

@@ -176,8 +176,8 @@ def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
     } or set(clusters)
     if len(wanted) != 1:
         raise DistIRError(
-            "the program names no cluster, as it is not distributed; say over which "
-            "cluster it should be, such as --cluster dgx-a100 -d 8"
+            "the program is not distributed and names no cluster; give one, with "
+            "`distir simulate --cluster dgx-a100 -d 8` or the pass's option cluster=dgx-a100"
             if not wanted
             else f"a program runs on one cluster, but this one names "
             f"{', '.join(sorted('@' + w for w in wanted))}"

@@ -38,7 +38,7 @@
 // AGAIN: error: s.py, line 9: a stage begins with func.call %b (in h.1) already (@again, op 2 (schedule.stage))
 // POLICY: error: @policy, op 2 (schedule.recompute): there is no policy 'most'; choose one of none, full, whole, selective, products, offload
 // BOTH: error: @both, op 3 (schedule.recompute): 'h.0' is to be computed again by policy 'whole', but is by 'full' already
-// FOREIGN: error: @foreign, op 1 (transform.cast): transform.cast is no op of a schedule; a schedule holds schedule.cast, schedule.decompose, schedule.expect, schedule.find
+// FOREIGN: error: @foreign, op 1 (transform.cast): transform.cast is no op of a schedule; a schedule holds schedule.cast, schedule.cuda_graph, schedule.decompose, schedule.expect
 // LATE: error: apply-schedule: the program is a training step already; apply the schedule before `differentiate`
 // OPTION: error: argument 'h.0.weight': the split 'h.0.weight:0=t' asks that axis 't' splits dimension 0, but @whole, op 3 (schedule.whole) that it splits nothing of it; ask for one of these
 
