@@ -29,6 +29,7 @@ from distir.planning.layouts import fitted
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.meshes import add_mesh
 from distir.planning.micro_batch_costs import costs_on
+from distir.planning.programs import replace_cluster
 
 NO_LIMIT = Limits()
 
@@ -247,3 +248,32 @@ def test_bad_options() -> None:
         SearchShardingPass(("d=2",), level="O1").apply(Context(), module)
     with pytest.raises(DistIRError, match="no solver 'x'"):
         SearchShardingPass(("d=2",), solver="x").apply(Context(), module)
+
+
+def test_the_whole_program_is_never_worse_than_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What O3 finds may need more memory than it counted, and a tighter limit may then leave
+    only slower plans: the plan of O2 is one of those to choose from.
+    """
+    module, on = training_mlp(), load_cluster("dgx2")
+    replace_cluster(module, on)
+    mesh = add_mesh(module, (("d", 2), ("t", 2)), on)
+    by_segments = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
+    limits = Limits(memory=float(2 * by_segments.needed), level="O3")
+    search = fitted.FittedSearch(mesh, on, None, limits)
+    simulated, made = search._plan, list[fitted.FittedPlan]()
+
+    def first_is_too_large(*of: Any) -> fitted.FittedPlan:
+        plan = simulated(*of)
+        # With copies and without, and what a tighter limit allows.
+        is_second_level = not plan.layouts.separate and len(made) == 2
+        if not is_second_level:
+            plan = replace(plan, occupied=1.1)
+        made.append(plan)
+        return plan
+
+    monkeypatch.setattr(search, "_plan", first_is_too_large)
+    found = search.run(module)
+    assert found.fits and found.step == by_segments.step

@@ -28,7 +28,7 @@ from distir.planning.layouts.search import (
     search_layouts,
     search_sharding,
 )
-from distir.planning.micro_batch_costs import Shares, costs_on
+from distir.planning.micro_batch_costs import Shares, SimulatedCosts, costs_on
 from distir.planning.programs import trains
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.unit_costs import UnitCosts
@@ -42,6 +42,9 @@ _ROUNDS = 4
 
 SECONDS = 20.0
 """The default limit of each solving, in seconds; a plan may need several."""
+
+_NEAR = 1.02
+"""A plan that takes at most so many times the bound of all plans is good enough."""
 
 _CLOSE = 0.95
 """
@@ -272,6 +275,12 @@ class FittedSearch:
             close = not plan.layouts.limited or plan.occupied > _CLOSE
             if (plan.fits and (as_expected or close)) or self._is_late:
                 break
+            if attempt == 0 and not plan.fits and self.limits.level == "O3":
+                other = self._by_segments(module, costs, bound)
+                if other is not None:
+                    plans.append(other)
+                    if other.step.seconds <= bound * _NEAR:
+                        break
             failed = failed or not plan.fits
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
         if failure is not None and not plans:
@@ -280,6 +289,26 @@ class FittedSearch:
             plans,
             key=lambda p: (0, p.step.seconds) if p.fits else (1, p.occupied),
         )
+
+    def _by_segments(
+        self, module: ModuleOp, costs: SimulatedCosts, bound: float
+    ) -> FittedPlan | None:
+        """
+        Returns the plan of level O2, which may fit where that of O3 needs more memory than
+        the search counted; None if it does not fit either.
+        """
+        annotated = module.clone()
+        limits = replace(self.limits, memory=self.memory, level="O2")
+        try:
+            found = search_layouts(annotated, costs, limits, clock=self.clock)
+        except TimeIsOver:
+            return None
+        if isinstance(found, NoLayouts):
+            return None
+        plan = self._plan(annotated, found.layouts)
+        if not plan.fits:
+            return None
+        return replace(plan, found=found.with_proof(bound, float(plan.needed)))
 
     @property
     def _is_late(self) -> bool:
