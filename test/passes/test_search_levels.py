@@ -260,8 +260,11 @@ def test_the_whole_program_is_never_worse_than_segments(
     module, on = training_mlp(), load_cluster("dgx2")
     replace_cluster(module, on)
     mesh = add_mesh(module, (("d", 2), ("t", 2)), on)
-    by_segments = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
-    limits = Limits(memory=float(2 * by_segments.needed), level="O3")
+    free = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
+    limits = Limits(memory=0.7 * free.needed, level="O2")
+    by_segments = fitted.FittedSearch(mesh, on, None, limits).run(module)
+    assert by_segments.fits and by_segments.step.seconds > free.step.seconds
+    limits = replace(limits, level="O3")
     search = fitted.FittedSearch(mesh, on, None, limits)
     simulated, made = search._plan, list[fitted.FittedPlan]()
 

@@ -60,4 +60,18 @@ REFUSALS: tuple[Refusal, ...] = (
         "A Fourier transform (`onnx.DFT`) has neither a gradient rule nor a sharding rule "
         "yet: such models run in inference, without micro-batches.",
     ),
+    Refusal(
+        ("rwkv",),
+        ("step", "step d2 t2", "step zero 3", "step p2 k2"),
+        r"exporter removed a detach\(\)",
+        "The model detaches its state, and PyTorch's exporter leaves that out where a run "
+        "of operations is replaced: gradients would be others, so that training is refused.",
+    ),
+    Refusal(
+        ("llava",),
+        ("d2 t2", "p2 k2", "step", "step d2 t2", "step zero 3", "step p2 k2"),
+        r"onnx.NonZero|needs static shapes",
+        "Where images are in a text is looked up in the words: how many places there are "
+        "depends on values. It runs on one device.",
+    ),
 )

@@ -43,8 +43,11 @@ _ROUNDS = 4
 SECONDS = 20.0
 """The default limit of each solving, in seconds; a plan may need several."""
 
-_NEAR = 1.02
-"""A plan that takes at most so many times the bound of all plans is good enough."""
+_NEAR = 1.01
+"""
+A plan that takes at most so many times the bound of all plans is good enough; another one
+is compared with that of level O2.
+"""
 
 _CLOSE = 0.95
 """
@@ -271,16 +274,17 @@ class FittedSearch:
             bound = min(bound, found.bound)
             plan = replace(plan, found=found.with_proof(bound, float(plan.needed)))
             plans.append(plan)
+            is_near = plan.fits and plan.step.seconds <= bound * _NEAR
+            limited = plan.layouts.limited and self.limits.level == "O3"
+            if attempt == 0 and limited and not is_near and not self._is_late:
+                other = self._by_segments(module, costs, bound)
+                if other is not None:
+                    plans.append(other)
+                    break
             as_expected = finish is None or failed
             close = not plan.layouts.limited or plan.occupied > _CLOSE
             if (plan.fits and (as_expected or close)) or self._is_late:
                 break
-            if attempt == 0 and not plan.fits and self.limits.level == "O3":
-                other = self._by_segments(module, costs, bound)
-                if other is not None:
-                    plans.append(other)
-                    if other.step.seconds <= bound * _NEAR:
-                        break
             failed = failed or not plan.fits
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
         if failure is not None and not plans:
@@ -295,7 +299,8 @@ class FittedSearch:
     ) -> FittedPlan | None:
         """
         Returns the plan of level O2, which may fit where that of O3 needs more memory than
-        the search counted; None if it does not fit either.
+        the search counted, or be faster, as mesh axes are chosen one after the other; None if
+        it does not fit.
         """
         annotated = module.clone()
         limits = replace(self.limits, memory=self.memory, level="O2")
