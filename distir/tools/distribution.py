@@ -181,6 +181,33 @@ def given_options(arguments: Namespace) -> list[str]:
     return given
 
 
+def check_cluster_given(arguments: Namespace) -> None:
+    """Refuses options of `distribute` without a cluster. Raises DistIRError."""
+    from distir.errors import DistIRError
+
+    asked = given_options(arguments)
+    if asked and arguments.cluster is None:
+        raise DistIRError(
+            f"{' and '.join(asked)} distributes a sequential program; say over which "
+            f"cluster with --cluster"
+        )
+
+
+def read_as_asked(arguments: Namespace) -> ModuleOp:
+    """
+    Returns the program that a command was given, distributed over the cluster that it was
+    given, if there is one. Raises ParseError, VerifyException or DistIRError.
+    """
+    from distir.tools.files import read_program
+    from distir.tools.reporting import progress
+
+    with progress(f"reading {arguments.program}"):
+        module = read_program(arguments.program)
+    if arguments.cluster is not None:
+        distributed_as_asked(module, arguments)
+    return module
+
+
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     Distributes a program, in place, over the cluster and with the options that a command

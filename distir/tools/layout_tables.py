@@ -17,7 +17,7 @@ def print_layouts(layouts: Sequence[ArgumentLayout]) -> None:
     Prints a line for each argument, or for those that are alike in all layers; the last
     column is what one device holds of one of them.
     """
-    from distir.interpreters.simulator.reports.argument_layouts import shape_text
+    from distir.interpreters.simulator.reports.program_description import shape_text
 
     table(
         ["argument", "shape", "split", "on a device", "bytes"],

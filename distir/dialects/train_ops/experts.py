@@ -95,8 +95,20 @@ class ExpertPlacesOp(TrainOp):
         super().verify_()
 
 
+class RoutedRowsOp(TrainOp):
+    """
+    Base of what brings tokens to the rows of experts, and back. `slots` and `rows` are those
+    of `train.expert_places`; `weights`, of each choice of each token, may be left out.
+    """
+
+    x = operand_def(TensorType)
+    slots = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    weights = opt_operand_def(TensorType)
+
+
 @irdl_op_definition
-class DispatchOp(TrainOp):
+class DispatchOp(RoutedRowsOp):
     """
     Copies each token to the rows of its choices, times its weight if there are `weights`;
     rows that are empty are zero. `x` is `[groups, tokens, width]`, `weights` are `[groups,
@@ -106,10 +118,6 @@ class DispatchOp(TrainOp):
 
     name = "train.dispatch"
 
-    x = operand_def(TensorType)
-    slots = operand_def(TensorType)
-    rows = operand_def(TensorType)
-    weights = opt_operand_def(TensorType)
     result = result_def(TensorType)
 
     def verify_(self) -> None:
@@ -128,7 +136,7 @@ class DispatchOp(TrainOp):
 
 
 @irdl_op_definition
-class CombineOp(TrainOp):
+class CombineOp(RoutedRowsOp):
     """
     Adds up, for each token, the rows of its choices, each times its weight if there are
     `weights`; choices that were dropped add nothing. `x` is `[shards, groups, places,
@@ -138,10 +146,6 @@ class CombineOp(TrainOp):
 
     name = "train.combine"
 
-    x = operand_def(TensorType)
-    slots = operand_def(TensorType)
-    rows = operand_def(TensorType)
-    weights = opt_operand_def(TensorType)
     result = result_def(TensorType)
 
     def verify_(self) -> None:
@@ -158,17 +162,13 @@ class CombineOp(TrainOp):
             _check_weights(self, self.weights, self.x)
 
 
-def _check_slots(
-    op: DispatchOp | CombineOp, values: SSAValue, groups: int, tokens: int
-) -> None:
+def _check_slots(op: RoutedRowsOp, values: SSAValue, groups: int, tokens: int) -> None:
     check_shape(op, "slots", op.slots, (groups, tokens, -1))
     check_integers(op, "rows", op.rows)
     check_shape(op, "rows", op.rows, rows_of(values))
 
 
-def _check_weights(
-    op: DispatchOp | CombineOp, weights: SSAValue, values: SSAValue
-) -> None:
+def _check_weights(op: RoutedRowsOp, weights: SSAValue, values: SSAValue) -> None:
     check_shape(op, "weights", weights, shape_of(op.slots))
     check_element_type(op, "weights", weights, element_type(values))
 

@@ -11,7 +11,11 @@ from distir.tools.arguments import (
     chosen_profiles,
     output_file,
 )
-from distir.tools.distribution import add_distribution_arguments
+from distir.tools.distribution import (
+    add_distribution_arguments,
+    check_cluster_given,
+    read_as_asked,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,21 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from distir.interpreters.simulator.simulation import write_json
     from distir.sharding.mesh import meshes
-    from distir.tools.distribution import distributed_as_asked, given_options
-    from distir.tools.files import read_program
     from distir.tools.layout_tables import print_communication, print_layouts
     from distir.tools.reporting import progress
 
-    asked, scope = given_options(arguments), arguments.scope
-    if asked and arguments.cluster is None:
-        raise DistIRError(
-            f"{' and '.join(asked)} distributes a sequential program; say over which "
-            f"cluster with --cluster"
-        )
-    with progress(f"reading {arguments.program}"):
-        module = read_program(arguments.program)
-    if arguments.cluster is not None:
-        distributed_as_asked(module, arguments)
+    check_cluster_given(arguments)
+    scope = arguments.scope
+    module = read_as_asked(arguments)
     layouts = argument_layouts(module, by_layer=scope is not None)
     sent = None
     if meshes(module):

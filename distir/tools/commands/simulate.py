@@ -14,7 +14,11 @@ from distir.tools.arguments import (
     chosen_profiles,
     output_file,
 )
-from distir.tools.distribution import add_distribution_arguments, given_options
+from distir.tools.distribution import (
+    add_distribution_arguments,
+    check_cluster_given,
+    read_as_asked,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,12 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DistIRError(
             "give one program to simulate, or two to compare with --diff a.mlir b.mlir"
         )
-    asked = given_options(arguments)
-    if asked and arguments.cluster is None:
-        raise DistIRError(
-            f"{' and '.join(asked)} distributes a sequential program; say over which "
-            f"cluster with --cluster"
-        )
+    check_cluster_given(arguments)
     if arguments.diff is not None:
         if arguments.cluster is not None:
             raise DistIRError(
@@ -100,15 +99,10 @@ def _one(arguments: argparse.Namespace) -> int:
         write_html,
     )
     from distir.interpreters.simulator.simulation import write_json
-    from distir.tools.distribution import distributed_as_asked
-    from distir.tools.files import read_program
     from distir.tools.reporting import progress
     from distir.tools.simulation_tables import print_memory, print_simulation
 
-    with progress(f"reading {arguments.program}"):
-        module = read_program(arguments.program)
-    if arguments.cluster is not None:
-        distributed_as_asked(module, arguments)
+    module = read_as_asked(arguments)
     profiles = chosen_profiles(arguments.profile, cluster_of(module))
     with progress("simulating"):
         result = simulate(module, flat=arguments.flat, profiles=profiles)

@@ -77,11 +77,6 @@ class ArgumentLayout:
         }
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """Returns a shape as text, `scalar` without dimensions."""
-    return " x ".join(map(str, shape)) or "scalar"
-
-
 def argument_layouts(module: ModuleOp, by_layer: bool = False) -> list[ArgumentLayout]:
     """
     Returns the layouts of the arguments of a program, in their order. Layers that are split

@@ -12,7 +12,6 @@ from distir.interpreters.simulator.engine.run import DeviceGroup
 from distir.interpreters.simulator.reports.argument_layouts import (
     ArgumentLayout,
     argument_layouts,
-    shape_text,
 )
 from distir.interpreters.simulator.reports.communication_report import (
     CommunicationRecorder,
@@ -24,6 +23,7 @@ from distir.interpreters.simulator.reports.memory_report import (
 from distir.interpreters.simulator.reports.program_description import (
     describe_program,
     device_ranges,
+    shape_text,
 )
 from distir.interpreters.simulator.reports.time_report import (
     TICKS_PER_SECOND,

@@ -23,6 +23,11 @@ def device_ranges(devices: Sequence[int]) -> str:
     return ", ".join(few) + (", ..." if len(parts) > len(few) else "")
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """Returns a shape as text, `scalar` without dimensions."""
+    return " x ".join(map(str, shape)) or "scalar"
+
+
 def describe_program(run: Run) -> list[tuple[str, str]]:
     """
     Returns pairs of a heading and a text: cluster, meshes, functions, inputs, parameters.
@@ -65,8 +70,7 @@ def _arguments(run: Run) -> list[tuple[str, str]]:
     for argument, name, role in zip(arguments, names, roles, strict=True):
         shape = shape_of(argument.type)
         if role in ("input", "label"):
-            size = " x ".join(map(str, shape or ())) or "scalar"
-            lines.append((f"{role} {name}", size))
+            lines.append((f"{role} {name}", shape_text(shape)))
         else:
             count, elements = totals.get(role, (0, 0))
             totals[role] = (count + 1, elements + prod(shape or ()))
