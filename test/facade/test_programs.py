@@ -52,6 +52,7 @@ def test_simulate_shows_what_the_command_writes(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_modules_with_weights_are_checked_and_run(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
@@ -73,7 +74,8 @@ def test_modules_with_weights_are_checked_and_run(tmp_path: Path) -> None:
     result.save(tmp_path / "outputs.npz")
 
 
-def test_learning_rates_are_functions_of_the_step(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_ranks")
+def test_learning_rates_are_functions_of_the_step() -> None:
     step = distir.build("mlp", **MLP, training=True, optimizer="sgd", learning_rate=1.0)
     rates = {1: 0.0, 2: 1.0, 3: 0.0, 4: 0.0}
     result = distir.run(step, backend="gloo", steps=4, learning_rate=rates.__getitem__)
