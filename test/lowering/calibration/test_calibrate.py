@@ -178,15 +178,19 @@ def test_gpus() -> None:
     largest: list[int] = []
 
     def timer(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
-        largest.append(max(p.size for p in probes))
+        largest.append(_largest(probes))
         return formula_timer(probes)
 
     machine = calibrate(Settings("nccl", 2, "bf16"), lambda line: None, timer)
     assert machine.device == "gpu"
     assert machine.peak_flops.keys() == {"bf16"}
     assert machine.profile().ops["bf16"]["onnx.Gelu"].per_byte == pytest.approx(2e-10)
-    f32 = max(p.size for p in communication_probes())
-    assert largest == [16 * f32 // 2]
+    assert largest == [16 * _largest(communication_probes()) // 2]
+
+
+def _largest(probes: Sequence[Probe]) -> int:
+    """Returns the size of the largest buffer that is sent, in bytes."""
+    return max(p.size for p in probes if isinstance(p, CommunicationProbe))
 
 
 def test_kernels_of_a_program_are_measured() -> None:
