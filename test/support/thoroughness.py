@@ -15,7 +15,7 @@ import pytest
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))
 """Whether `make test-all` runs the tests."""
 
-_PART = 4
+_PART = 8
 
 
 def tries(count: int) -> int:
