@@ -30,7 +30,6 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.layouts.values import Values
 from distir.planning.strategies import (
-    NOTHING,
     LayoutStrategy,
     Option,
     Strategy,
@@ -101,7 +100,7 @@ class GraphBuilder:
         found: dict[Operation, list[list[Option]]] = {op: [] for op in self.rules}
         for axis, _ in self.mesh.axes:
             if axis == TIME_AXIS:
-                found = {op: [[NOTHING]] for op in self.rules}
+                found = {op: [[None]] for op in self.rules}
                 continue
             runs = RunLengths(reachable, self._on_axis(axis)).runs
             every = {
