@@ -30,7 +30,8 @@ class Probe:
       and types of what is returned;
     - `below`: the exclusive upper bound of integer arguments;
     - `kind`: the kind of communication, if it is that, with a buffer of `size` bytes;
-      `prologue`: the meshes of its layouts.
+      `prologue`: the meshes of its layouts; `silent`: the program is the twin of the one with
+      that communication, the same computations without it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Probe:
     kind: str = ""
     size: int = 0
     prologue: Sequence[str] = ()
+    silent: bool = False
 
     @property
     def text(self) -> str:
