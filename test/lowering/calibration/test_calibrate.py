@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 from support.schedules import scheduled
 from support.training_programs import distributed
+from xdsl.context import Context
 
 from distir.dialects.kernel import kernels as kernels_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
-from distir.interpreters.simulator.engine.compiled import CallStep, ComputationStep
+from distir.interpreters.simulator.engine.compiled import (
+    CallStep,
+    CompiledFunction,
+    ComputationStep,
+)
 from distir.interpreters.simulator.profiles.files import load_profile
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
@@ -24,6 +29,7 @@ from distir.lowering.calibration.communication_probes import communication_probe
 from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import described
+from distir.passes.differentiate import DifferentiatePass
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function
 from distir.scheduling import Schedule, kernels, patterns
@@ -262,10 +268,8 @@ def test_kernels_of_a_program_are_measured() -> None:
         program = distributed(asked, **options)
         replace_cluster(program, machine.cluster())
         run = simulate(program, profiles=[machine.profile()]).run
-        called = [s.callee for s in run.compiled.steps if isinstance(s, CallStep)]
-        steps = [s for f in (run.compiled, *called) for s in f.steps]
+        steps = computation_steps(run.compiled)
         (step,) = (s for s in steps if s.op.name == "kernel.call")
-        assert isinstance(step, ComputationStep)
         moved = 2 * 16 * 16 * 128 * 4 / options.get("d", 1) + 128 * 4
         assert float(np.max(step.seconds)) == pytest.approx(
             KERNEL.seconds(0, moved), rel=1e-3
@@ -285,3 +289,36 @@ def test_a_kernel_that_cannot_be_split_is_not_fitted() -> None:
         calibrate(
             Settings(kernels=tuple(found.values())), lambda line: None, formula_timer
         )
+
+
+@pytest.mark.parametrize("model", ["gpt", "mlp"])
+def test_ops_of_training_steps_are_measured(model: str) -> None:
+    """
+    No op that computes in a distributed step of these models is left to the curve of its
+    class, so that a change of what programs are made of is noticed here.
+    """
+    if model == "gpt":
+        module = build_gpt(layers=2, d_model=32, heads=4, vocab=32, batch=8, seq=16)
+        loss = "cross_entropy"
+    else:
+        module, loss = build_mlp(3, 32, 8), "mse"
+    DifferentiatePass(loss=loss, optimizer="adamw").apply(Context(), module)
+    probes = (*compute_probes(), *communication_probes())
+    measured = {probe.name: OTHERS for probe in probes}
+    for options in ({"d": 2, "k": 2}, {"t": 2}, {"d": 2, "zero": 3}, {"p": 2, "k": 2}):
+        program = distributed(module, **options)
+        compiled = simulate(program).run.compiled
+        steps = [s.op for s in computation_steps(compiled)]
+        others = {op.name for op in steps if figures_of(op, measured) is None}
+        assert others <= {"onnx.Constant"}, options
+
+
+def computation_steps(function: CompiledFunction) -> list[ComputationStep]:
+    """Returns the computations of a function and of those that it calls."""
+    found: list[ComputationStep] = []
+    for step in function.steps:
+        if isinstance(step, CallStep):
+            found += computation_steps(step.callee)
+        elif isinstance(step, ComputationStep):
+            found.append(step)
+    return found
