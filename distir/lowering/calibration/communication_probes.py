@@ -115,6 +115,7 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
             kind=name,
             size=size,
             prologue=_MESH,
+            parameters=["b"],
         )
         yield Probe(
             op,
@@ -124,6 +125,7 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
             kind=name,
             size=size,
             silent=True,
+            parameters=["b"],
         )
 
 
@@ -163,4 +165,5 @@ def _round_trip(rows: int, element: str, scale: int) -> Iterator[Probe]:
             size=_bytes(rows, element),
             prologue=() if silent else _PAIR,
             silent=silent,
+            parameters=["b", "f"],
         )

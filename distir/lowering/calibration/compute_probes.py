@@ -260,17 +260,19 @@ def _products(e: str, scale: int) -> Iterator[Probe]:
         x = tensor(rows, inputs, element=e)
         weight = tensor(inputs, outputs, element=e)
         y, bias = tensor(rows, outputs, element=e), tensor(outputs, element=e)
-        yield onnx("Gemm", [x, weight, bias], [y])
+        yield onnx("Gemm", [x, weight, bias], [y], parameters=[1, 2])
         yield onnx("Gemm", [x, y], [weight], attributes="transA = 1 : i64")
-        yield onnx("Gemm", [y, weight], [x], attributes="transB = 1 : i64")
+        transposed = "transB = 1 : i64"
+        yield onnx("Gemm", [y, weight], [x], attributes=transposed, parameters=[1])
         x = tensor(4, rows // 4, inputs, element=e)
         y = tensor(4, rows // 4, outputs, element=e)
-        yield onnx("MatMul", [x, weight], [y])
+        yield onnx("MatMul", [x, weight], [y], parameters=[1])
         yield written(
             "onnx.Add of onnx.MatMul",
             {"x": x, "w": weight, "b": bias, "p": y, "y": y},
             "%p = onnx.MatMul(%x, %w)",
             "%y = onnx.Add(%p, %b)",
+            parameters=["w", "b"],
         )
 
 
@@ -281,7 +283,7 @@ def _lookups(e: str, scale: int) -> Iterator[Probe]:
             table = tensor(vocab, width, element=e)
             ids = tensor(batch, rows, element="i64")
             y = tensor(batch, rows, width, element=e)
-            yield onnx("Gather", [table, ids], [y], below=vocab)
+            yield onnx("Gather", [table, ids], [y], below=vocab, parameters=[0])
             yield written(
                 "train.gather_grad",
                 {"dy": y, "ids": ids, "table": table, "g": table},
@@ -353,4 +355,5 @@ def _optimizers(e: str, scale: int) -> Iterator[Probe]:
                 f"({p}, {p}, {p}, {p}, {step}) -> ({p}, {p}, {p})"
             ],
             {"a": p, "b": p, "c": p},
+            parameters=["p", "m"],
         )
