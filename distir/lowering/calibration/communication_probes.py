@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distir.lowering.calibration.probe import Probe, tensor
+from distir.lowering.calibration.probe import CommunicationProbe, Probe, tensor
 
 ROWS = (8, 64, 256, 512, 1024, 2048, 8192)
 WIDTH = 256
@@ -107,7 +107,7 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
         if name == "slice":  # which is no communication
             yield Probe(op, {"x": before}, [line], {"y": after}, prologue=_MESH)
             continue
-        yield Probe(
+        yield CommunicationProbe(
             op,
             {"a": product.left, "b": product.right, "x": before},
             [product.line("c", "a", "b"), line],
@@ -117,7 +117,7 @@ def _collectives(rows: int, element: str, scale: int) -> Iterator[Probe]:
             prologue=_MESH,
             parameters=["b"],
         )
-        yield Probe(
+        yield CommunicationProbe(
             op,
             {"a": alone.left, "b": alone.right},
             [alone.line("c", "a", "b")],
@@ -150,7 +150,7 @@ def _round_trip(rows: int, element: str, scale: int) -> Iterator[Probe]:
         if silent:
             lines = [line for line in lines if "dist.send" not in line]
             lines = [line.replace("%u", "%x").replace("%w", "%v") for line in lines]
-        yield Probe(
+        yield CommunicationProbe(
             "dist.send",
             {
                 "a": first.left,

@@ -14,7 +14,7 @@ from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.fit import LinkFit, Sample, fit_communication
 from distir.lowering.calibration.kernel_probes import kernel_probes
 from distir.lowering.calibration.machine import SEND, MeasuredMachine
-from distir.lowering.calibration.probe import Probe, Prober
+from distir.lowering.calibration.probe import CommunicationProbe, Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
 from distir.lowering.timing import (
     BACKENDS,
@@ -106,7 +106,7 @@ def calibrate(
     machine = _fitted(probes, seconds, device, memory, settings)
     for _ in range(settings.repeats):
         names = {r.name for r in machine.disagreeing(settings.tolerance)}
-        again = [i for i, p in enumerate(probes) if (p.kind or p.name) in names]
+        again = [i for i, p in enumerate(probes) if _filed(p) in names]
         if not again:
             break
         log(f"measuring again what does not fit: {', '.join(sorted(names))}")
@@ -125,7 +125,11 @@ def _fitted(
     settings: Settings,
 ) -> MeasuredMachine:
     """Returns the machine whose figures explain the seconds of the probes best."""
-    local = [(p, s) for p, s in zip(probes, seconds, strict=True) if not p.kind]
+    local = [
+        (p, s)
+        for p, s in zip(probes, seconds, strict=True)
+        if not isinstance(p, CommunicationProbe)
+    ]
     ops = fit_ops([p for p, _ in local], [s for _, s in local])
     return MeasuredMachine(
         name="machine",
@@ -179,12 +183,21 @@ def _timed(
     return [typical(t) for t in timings.times], timings.device, timings.memory
 
 
+def _filed(probe: Probe) -> str:
+    """Returns the name that a probe's fit has in a profile."""
+    return probe.kind if isinstance(probe, CommunicationProbe) else probe.name
+
+
 def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
     """
     Returns the figures of each kind of communication, fitted to what its probes take longer
     than their silent twins.
     """
-    talking = [(p, s) for p, s in zip(probes, seconds, strict=True) if p.kind]
+    talking = [
+        (p, s)
+        for p, s in zip(probes, seconds, strict=True)
+        if isinstance(p, CommunicationProbe)
+    ]
     silent = {(p.kind, p.size): s for p, s in talking if p.silent}
     samples: dict[str, list[Sample]] = {}
     for probe, took in talking:

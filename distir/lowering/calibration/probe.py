@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -22,18 +22,16 @@ def tensor(*shape: int, element: str = "f32") -> str:
 @dataclass(frozen=True)
 class Probe:
     """
-    A program whose last op is the one to measure.
+      A program whose last op is the one to measure.
 
-    - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
-      operand comes from a B, where that makes a difference;
-    - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
-      and types of what is returned;
-    - `parameters`: the arguments that are parameters or states, which were not just computed
-      (see `TimingSettings.in_turn`);
-    - `below`: the exclusive upper bound of integer arguments;
-    - `kind`: the kind of communication, if it is that, with a buffer of `size` bytes;
-      `prologue`: the meshes of its layouts; `silent`: the program is the twin of the one with
-      that communication, the same computations without it.
+      - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
+        operand comes from a B, where that makes a difference;
+      - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
+        and types of what is returned;
+      - `parameters`: the arguments that are parameters or states, which were not just computed
+    (see `TimingSettings.in_turn`);
+      - `below`: the exclusive upper bound of integer arguments; `prologue`: the meshes of
+        layouts.
     """
 
     name: str
@@ -41,10 +39,7 @@ class Probe:
     body: Sequence[str]
     results: Mapping[str, str]
     below: int = 2
-    kind: str = ""
-    size: int = 0
     prologue: Sequence[str] = ()
-    silent: bool = False
     parameters: Sequence[str] = ()
 
     @property
@@ -65,6 +60,19 @@ class Probe:
             "}",
         ]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CommunicationProbe(Probe):
+    """
+    A probe of communication: of which kind, with a buffer of `size` bytes. If it is `silent`,
+    it is the twin of such a probe: the same computations, without the communication.
+    """
+
+    _: KW_ONLY
+    kind: str
+    size: int
+    silent: bool = False
 
 
 class Prober:

@@ -14,6 +14,7 @@ from xdsl.ir import Operation
 from distir.dialects.device import MeshOp
 from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import PartialPlacement, SplitPlacement
 from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.emit import Emitter, Groups
 from distir.transforms.pipelines.entry import Entry
@@ -164,17 +165,18 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
             continue
         if op.name == "onnx.Cast":
             continue
-        times = [over_time(v).kind for v in op.operands]
-        if "split" in times or "partial" not in times:
+        times = [over_time(v) for v in op.operands]
+        partial = [isinstance(time, PartialPlacement) for time in times]
+        if not any(partial) or any(isinstance(t, SplitPlacement) for t in times):
             continue
-        if any(over_time(r).kind != "partial" for r in op.results):
+        if any(not isinstance(over_time(r), PartialPlacement) for r in op.results):
             continue
         stages = {
             placer.stages[v.owner]
-            for v, time in zip(op.operands, times, strict=True)
-            if time == "partial" and isinstance(v.owner, Operation)
+            for v, is_partial in zip(op.operands, partial, strict=True)
+            if is_partial and isinstance(v.owner, Operation)
         }
-        if times.count("partial") == 1 or len(stages) > 1:
+        if partial.count(True) == 1 or len(stages) > 1:
             kinds[op] = Kind.AFTER
             del placer.stages[op]
     structure.backward = [op for op in structure.backward if kinds[op] is Kind.EACH]

@@ -31,7 +31,7 @@ from distir.program import (
     return_op,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-from distir.sharding.placement import placement_in
+from distir.sharding.placement import REPLICATED, PartialPlacement, placement_in
 from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
@@ -132,7 +132,7 @@ class Structure:
         if found is None:
             owner = value.owner
             kind = self.kinds[owner] if isinstance(owner, Operation) else Kind.BEFORE
-            found = kind is Kind.BEFORE and over_time(value).kind == "replicated"
+            found = kind is Kind.BEFORE and over_time(value) is REPLICATED
             self._common[value] = found
         return found
 
@@ -186,12 +186,9 @@ def _separate_time(ops: Iterable[Operation]) -> None:
         before, after = layout_of(op.source), layout_of(op.result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
-        if (
-            time.kind == "replicated"
-            or placement_in(after, TIME_AXIS).kind != "replicated"
-        ):
+        if time is REPLICATED or placement_in(after, TIME_AXIS) is not REPLICATED:
             continue
-        if early and time.kind == "partial":
+        if early and isinstance(time, PartialPlacement):
             partial = (*after.partial, (TIME_AXIS, time.monoid))
             between = replace(after, partial=partial)
         else:

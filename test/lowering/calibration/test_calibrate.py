@@ -11,6 +11,7 @@ import pytest
 from support.schedules import scheduled
 from support.training_programs import distributed
 from xdsl.context import Context
+from xdsl.ir import Operation
 
 from distir.dialects.kernel import kernels as kernels_of
 from distir.errors import DistIRError
@@ -27,7 +28,7 @@ from distir.interpreters.simulator.profiles.measured import OpFigures, figures_o
 from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes
-from distir.lowering.calibration.probe import Probe, Prober
+from distir.lowering.calibration.probe import CommunicationProbe, Probe, Prober
 from distir.lowering.calibration.samples import described
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.programs import replace_cluster
@@ -45,6 +46,14 @@ OTHERS = OpFigures(1e-6, per_byte=3e-11)
 LINK_S, PER_BYTE = 1e-4, 1e-9
 
 
+def is_communication(probe: Probe, op: Operation) -> bool:
+    """Whether an op of a probe is the communication that it measures."""
+    return isinstance(probe, CommunicationProbe) and op.name in (
+        "dist.send",
+        f"collective.{probe.kind}",
+    )
+
+
 def formula_timer(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
     """Takes for each op what `SPEEDS` says, for communication what a link would."""
     prober, seconds = Prober(), list[float]()
@@ -52,7 +61,8 @@ def formula_timer(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
         module = prober.module(probe)
         total = 0.0
         for op in list(entry_function(module).body.block.ops)[:-1]:
-            if probe.kind and op.name in ("dist.send", f"collective.{probe.kind}"):
+            if is_communication(probe, op):
+                assert isinstance(probe, CommunicationProbe)
                 total += LINK_S + probe.size * PER_BYTE
             elif op.name != "onnx.Constant":
                 found = described(op, meshes(module))
@@ -97,9 +107,10 @@ def test_predictions_are_the_measurements(machine: MeasuredMachine) -> None:
     probes = [
         p
         for p in (*compute_probes(), *communication_probes())
-        if p.name in ("onnx.Add of onnx.MatMul", "onnx.Gelu") or p.kind
+        if p.name in ("onnx.Add of onnx.MatMul", "onnx.Gelu")
+        or isinstance(p, CommunicationProbe)
     ]
-    assert any(p.silent for p in probes)
+    assert any(isinstance(p, CommunicationProbe) and p.silent for p in probes)
     seconds, _, _ = formula_timer(probes)
     prober = Prober()
     for probe, took in zip(probes, seconds, strict=True):
@@ -119,7 +130,7 @@ def test_communication_takes_turns_with_products() -> None:
     Every probe of communication has a silent twin, the same without it; the buffer of each
     size is sent once, or there and back.
     """
-    probes = [p for p in communication_probes() if p.kind]
+    probes = [p for p in communication_probes() if isinstance(p, CommunicationProbe)]
     twins = {(p.kind, p.size): p for p in probes if p.silent}
     talking = [p for p in probes if not p.silent]
     assert len(talking) == len(twins) == 35
@@ -144,7 +155,7 @@ def test_communication_costs_what_it_does_in_a_program() -> None:
     def timer(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
         seconds, device, memory = formula_timer(probes)
         for i, probe in enumerate(probes):
-            if probe.kind and not probe.silent:
+            if isinstance(probe, CommunicationProbe) and not probe.silent:
                 seconds[i] += 2 * late if probe.kind == "send" else late
         return seconds, device, memory
 
@@ -152,7 +163,11 @@ def test_communication_costs_what_it_does_in_a_program() -> None:
     for kind, fit in machine.links.items():
         assert fit.overhead == pytest.approx(LINK_S + late, rel=1e-3), kind
         assert fit.per_byte == pytest.approx(PER_BYTE, rel=1e-3), kind
-    probes = [p for p in communication_probes() if p.kind and not p.silent]
+    probes = [
+        p
+        for p in communication_probes()
+        if isinstance(p, CommunicationProbe) and not p.silent
+    ]
     for probe, took in zip(probes, timer(probes)[0], strict=True):
         module = Prober().module(probe)
         replace_cluster(module, machine.cluster())
@@ -166,7 +181,9 @@ def disturbed_in_turn(
     """Every other measurement of one op and of one collective takes nine times as long."""
     chosen = [i for i, p in enumerate(probes) if p.name == "onnx.Gelu"]
     others = [
-        i for i, p in enumerate(probes) if p.kind == "all_to_all" and not p.silent
+        i
+        for i, p in enumerate(probes)
+        if isinstance(p, CommunicationProbe) and p.kind == "all_to_all" and not p.silent
     ]
     long = {*chosen[::2], *others[::2]} if is_disturbed else set[int]()
     return [took * 9 if i in long else took for i, took in enumerate(seconds)]
@@ -231,15 +248,19 @@ def test_gpus() -> None:
     largest: list[int] = []
 
     def timer(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
-        largest.append(max(p.size for p in probes))
+        largest.append(_largest(probes))
         return formula_timer(probes)
 
     machine = calibrate(Settings("nccl", 2, "bf16"), lambda line: None, timer)
     assert machine.device == "gpu"
     assert machine.peak_flops.keys() == {"bf16"}
     assert machine.profile().ops["bf16"]["onnx.Gelu"].per_byte == pytest.approx(2e-10)
-    f32 = max(p.size for p in communication_probes())
-    assert largest == [16 * f32 // 2]
+    assert largest == [16 * _largest(communication_probes()) // 2]
+
+
+def _largest(probes: Sequence[Probe]) -> int:
+    """Returns the size of the largest buffer that is sent, in bytes."""
+    return max(p.size for p in probes if isinstance(p, CommunicationProbe))
 
 
 def test_kernels_of_a_program_are_measured() -> None:
