@@ -225,6 +225,29 @@ def test_what_never_fits_is_left_out(tmp_path: Path) -> None:
         machine.without(sends)
 
 
+@pytest.mark.parametrize("is_once", [True, False])
+def test_a_link_without_bandwidth_is_measured_again(is_once: bool) -> None:
+    """It may be what else uses the machine; a kind that never has one is left out."""
+    calls: list[int] = []
+
+    def disturbed(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
+        seconds, device, memory = formula_timer(probes)
+        calls.append(len(probes))
+        if len(calls) == 1 or not is_once:
+            for i, p in enumerate(probes):
+                if isinstance(p, CommunicationProbe) and p.kind == "all_reduce":
+                    seconds[i] = 0.02  # the twin too: nothing is left for the link
+        return seconds, device, memory
+
+    machine = calibrate(Settings(), lambda line: None, disturbed)
+    assert len(calls) == (2 if is_once else 3)
+    left_out = [r.name for r in machine.disagreeing(1.0)]
+    assert left_out == ([] if is_once else ["all_reduce"])
+    kept = machine.without(machine.disagreeing(1.0))
+    assert ("all_reduce" in kept.links) == is_once
+    assert kept.profile().links["link"].of_kind("all_reduce").overhead > 0
+
+
 def test_one_device_has_no_links() -> None:
     machine = calibrate(Settings(devices=1), lambda line: None, formula_timer)
     assert not machine.links and not machine.cluster().links

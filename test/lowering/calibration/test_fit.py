@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 import pytest
@@ -77,8 +78,8 @@ def test_communication() -> None:
     # The same errors weigh less if more was measured besides.
     noisy = [fit(lambda s: 2e-4 + s * 1e-9 + s % 3 * 5e-5, b) for b in (0.0, 2e-3)]
     assert noisy[1].residual.mean < noisy[0].residual.mean / 2
-    with pytest.raises(DistIRError, match=r"all_reduce took no longer for larger"):
-        fit(lambda s: 2e-4)
+    # Without a bandwidth it is no link.
+    assert fit(lambda s: 2e-4).residual.mean == inf
 
 
 def test_too_few_measurements() -> None:
