@@ -44,10 +44,11 @@ CONTEXTS = ("gather", "ring")
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
+    How to distribute a program over `r` x `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
     the pass `distribute`, whose documentation explains each of them.
     """
 
+    r: int = 1
     d: int = 1
     e: int = 1
     c: int = 1
@@ -68,7 +69,12 @@ class DistributionOptions(PipelineOptions):
     @property
     def devices(self) -> int:
         """The number of devices needed."""
-        return self.d * self.e * self.c * self.t * self.p
+        return self.batch_parts * self.c * self.t * self.p
+
+    @property
+    def batch_parts(self) -> int:
+        """The number of parts of a batch that are on different devices."""
+        return self.r * self.d * self.e
 
     def check(self, module: ModuleOp) -> None:
         """
@@ -129,13 +135,14 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     mesh = only_mesh(module)
     if options.t > 1:
         pad_dimensions(module, mesh, "t", options.shard)
-    request_shards(module, mesh, options.shard, ("d", "e", "c", "t"))
+    request_shards(module, mesh, options.shard, ("r", "d", "e", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
-    if options.d > 1:
-        split_batch(module, "d")
+    for axis, size in (("r", options.r), ("d", options.d)):
+        if size > 1:
+            split_batch(module, axis)
     if options.e > 1:
         split_batch(module, "e")
         split_experts(module, "e")
@@ -196,7 +203,8 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
     cluster = cluster_in(module, options.cluster, _NAME)
-    devices = [("d", options.d)]
+    devices = [("r", options.r)] if options.r > 1 else []
+    devices += [("d", options.d)]
     devices += [
         (n, size) for n, size in (("e", options.e), ("c", options.c)) if size > 1
     ]

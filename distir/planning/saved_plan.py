@@ -124,7 +124,7 @@ class SavedPlan:
         """The number of devices that have different samples of a micro-batch."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
-            return plan.d
+            return plan.batch_parts
         assert isinstance(plan, LayoutPlan)
         sizes = dict(plan.axes)
         split = {

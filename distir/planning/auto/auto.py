@@ -107,6 +107,7 @@ def auto_search(
         schedules=options.schedules,
         c=options.c or (1,),
         e=options.e or expert_degrees(modules, devices),
+        r=options.r,
         overlap=overlaps(options.overlap) or (False, True),
         buckets=options.buckets,
     )
