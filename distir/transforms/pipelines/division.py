@@ -17,6 +17,7 @@ from distir.dialects.dist import RESHARD_EARLY, ReshardOp
 from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.program import made_with
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import PartialPlacement, SplitPlacement
 from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.emit import Emitter, Groups
 from distir.transforms.pipelines.entry import Entry
@@ -171,17 +172,18 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
         is_early = op.attributes.pop(RESHARD_EARLY, None) is not None
         if op.name == "onnx.Cast" or is_early:
             continue
-        times = [over_time(v).kind for v in op.operands]
-        if "split" in times or "partial" not in times:
+        times = [over_time(v) for v in op.operands]
+        partial = [isinstance(time, PartialPlacement) for time in times]
+        if not any(partial) or any(isinstance(t, SplitPlacement) for t in times):
             continue
-        if any(over_time(r).kind != "partial" for r in op.results):
+        if any(not isinstance(over_time(r), PartialPlacement) for r in op.results):
             continue
         stages = {
             placer.stages[v.owner]
-            for v, time in zip(op.operands, times, strict=True)
-            if time == "partial" and isinstance(v.owner, Operation)
+            for v, is_partial in zip(op.operands, partial, strict=True)
+            if is_partial and isinstance(v.owner, Operation)
         }
-        if times.count("partial") == 1 or len(stages) > 1:
+        if partial.count(True) == 1 or len(stages) > 1:
             kinds[op] = Kind.AFTER
             del placer.stages[op]
     structure.backward = [op for op in structure.backward if kinds[op] is Kind.EACH]
@@ -201,7 +203,7 @@ def _scatter_terms(op: ReshardOp, structure: Structure, placer: StagePlacer) -> 
             continue
         owners = [v.owner for v in add.operands]
         stages = [placer.stages.get(o) for o in owners if isinstance(o, Operation)]
-        is_sum = all(over_time(v).kind == "partial" for v in add.operands)
+        is_sum = all(isinstance(over_time(v), PartialPlacement) for v in add.operands)
         if not is_sum or len(set(stages)) < 2 or not add.results[0].has_one_use():
             continue
         terms: list[ReshardOp] = []

@@ -31,7 +31,7 @@ from distir.program import (
     return_op,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-from distir.sharding.placement import placement_in
+from distir.sharding.placement import REPLICATED, PartialPlacement, placement_in
 from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
@@ -132,7 +132,7 @@ class Structure:
         if found is None:
             owner = value.owner
             kind = self.kinds[owner] if isinstance(owner, Operation) else Kind.BEFORE
-            found = kind is Kind.BEFORE and over_time(value).kind == "replicated"
+            found = kind is Kind.BEFORE and over_time(value) is REPLICATED
             self._common[value] = found
         return found
 
@@ -188,15 +188,15 @@ def _separate_time(ops: Iterable[Operation]) -> None:
         before, after = layout_of(op.source), layout_of(op.result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
-        is_early = RESHARD_EARLY in op.attributes and time.kind == "partial"
-        combines = placement_in(after, TIME_AXIS).kind == "replicated" != time.kind
+        is_early = RESHARD_EARLY in op.attributes and isinstance(time, PartialPlacement)
+        is_whole = placement_in(after, TIME_AXIS) is REPLICATED
         if not is_early:
             op.attributes.pop(RESHARD_EARLY, None)
         if is_early:
             split = after.split_axes
             partial = tuple(p for p in before.partial if p[0] not in split)
             between = replace(after, partial=partial)
-        elif combines:
+        elif is_whole and time is not REPLICATED:
             between = without_time(before)
         else:
             continue
