@@ -116,6 +116,7 @@ class Request:
         forward = replace(
             own,
             zero=0,
+            no_sync=False,
             checkpoint="none",
             schedule="",
             stages=() if own.stages == ("search",) else own.stages,

@@ -51,6 +51,7 @@ def parallelize(
     p: int = 1,
     k: int = 1,
     zero: int = 0,
+    no_sync: bool = False,
     checkpoint: str = "none",
     schedule: str | Path | Script | None = None,
     sequence_parallel: bool = False,
@@ -80,7 +81,7 @@ def parallelize(
       gradients and states which ZeRO splits over their d (hybrid sharding).
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
+    - `zero`: the ZeRO stage; `no_sync`, `checkpoint`, `sequence_parallel`, `context`,
       `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
       whether attention that a module writes out becomes one op.
     - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
@@ -110,6 +111,7 @@ def parallelize(
         p=p,
         k=k,
         zero=zero,
+        no_sync=no_sync,
         checkpoint=checkpoint,
         schedule=pipeline,
         sequence_parallel=sequence_parallel,

@@ -31,6 +31,9 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps. Each of the `r`
       groups of devices holds all that is split (hybrid sharding): gradients are reduced and
       scattered in a group, and the parts are added up over the groups.
+    - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of micro-batches and reduce and
+      scatter them once, instead of those of each (as within PyTorch's `no_sync`): less
+      communication, and more memory.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `context`: how keys and values come to the queries of other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.

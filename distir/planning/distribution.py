@@ -57,6 +57,7 @@ class DistributionOptions(PipelineOptions):
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     zero: int = 0
+    no_sync: bool = False
     checkpoint: str = "none"
     sequence_parallel: bool = False
     context: str = "gather"
@@ -112,6 +113,12 @@ class DistributionOptions(PipelineOptions):
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
                 f"over the data-parallel devices, but d is 1; choose a larger -d"
             )
+        if self.no_sync and (self.zero < 2 or self.k == 1):
+            raise DistIRError(
+                f"distribute: no_sync adds up whole gradients over micro-batches, which ZeRO 2 "
+                f"and 3 scatter for each of them, but the ZeRO stage is {self.zero} and k is "
+                f"{self.k}; leave it out, or choose such a stage and a larger -k"
+            )
         check_policy(self.checkpoint, _NAME)
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
@@ -154,7 +161,13 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         split_parameters(module, "t")
     if options.zero:
         early = options.overlap and "params" in (options.overlapped or KINDS)
-        store_split(module, options.zero, "d", gather_first=early)
+        store_split(
+            module,
+            options.zero,
+            "d",
+            gather_first=early,
+            no_sync=options.no_sync,
+        )
     propagate_sharding(module, mesh)
 
 

@@ -19,22 +19,20 @@ from distir.transforms.checkpointing import check_policy
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
 
-OVERLAP = {"off": False, "on": True}
-"""
-The values of the option `overlap`, by name: whether communication overlaps computation.
-"""
+SWITCH = {"off": False, "on": True}
+"""The values of options that are off or on, by name."""
 
 
-def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
+def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
     """
-    Returns the values that the names given for `overlap` stand for. Raises DistIRError.
+    Returns the values that the names given for an option stand for. Raises DistIRError.
     """
-    unknown = [name for name in names if name not in OVERLAP]
+    unknown = [name for name in names if name not in SWITCH]
     if unknown:
         raise DistIRError(
-            f"search: overlap cannot be {unknown[0]!r}; choose from {', '.join(OVERLAP)}"
+            f"search: {option} cannot be {unknown[0]!r}; choose from {', '.join(SWITCH)}"
         )
-    return tuple(OVERLAP[name] for name in names)
+    return tuple(SWITCH[name] for name in names)
 
 
 Axes = tuple[tuple[str, int], ...]
@@ -55,6 +53,7 @@ class SearchOptions:
       and go around in a ring, and tokens are in cyclic order;
     - `e`: degrees of expert parallelism, 1 by default;
     - `r`: numbers of groups of devices that each hold all that ZeRO splits, 1 by default;
+    - `no_sync`: `off`, `on` or both: whether ZeRO 3 adds up whole gradients over micro-batches;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
     - `buckets`: whether all plans send neighbouring tensors in one message;
     - `jobs`: number of processes; 0 for one per core.
@@ -69,6 +68,7 @@ class SearchOptions:
     c: tuple[int, ...] = ()
     e: tuple[int, ...] = ()
     r: tuple[int, ...] = ()
+    no_sync: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
     buckets: bool = True
     jobs: int = 0
@@ -184,7 +184,8 @@ class GridPlan(Plan):
     A point of DistIR's grid: options of `distribute`. `d`, `t`, `c` and `e` are the degrees of
     data, tensor, context and expert parallelism, `zero` is the ZeRO stage, `context` says how keys
     and values come to the queries of other devices. Sequences in parts are in cyclic order.
-    `r` is the number of groups of devices that hold copies of what ZeRO splits over d.
+    `r` is the number of groups of devices that hold copies of what ZeRO splits over d. With
+    `no_sync`, ZeRO 3 adds up whole gradients over micro-batches.
     """
 
     d: int = 1
@@ -194,6 +195,7 @@ class GridPlan(Plan):
     context: str = "gather"
     e: int = 1
     r: int = 1
+    no_sync: bool = False
 
     @property
     def devices(self) -> int:
@@ -212,12 +214,12 @@ class GridPlan(Plan):
     @property
     def shared(self) -> tuple[object, ...]:
         # Parameters that are updated in parts stay so until the next step's forward.
-        return *super().shared, self.overlap and self.zero in (1, 2)
+        return *super().shared, self.overlap and self.zero in (1, 2), self.no_sync
 
     @property
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
-        return self.batch, *sizes, *self._rest, ()
+        return self.batch, *sizes, self.no_sync, *self._rest, ()
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
@@ -236,6 +238,7 @@ class GridPlan(Plan):
             context=self.context,
             context_order="contiguous" if self.c == 1 else "cyclic",
             zero=self.zero,
+            no_sync=self.no_sync,
             checkpoint=self.checkpoint,
             overlap=self.overlap,
             buckets=self.buckets,
@@ -247,7 +250,7 @@ class GridPlan(Plan):
         """
         Returns the same pipeline with layouts that are searched on a mesh of these axes.
         """
-        own = ("d", "t", "zero", "c", "context", "e", "r")
+        own = ("d", "t", "zero", "c", "context", "e", "r", "no_sync")
         options = {k: v for k, v in vars(self).items() if k not in own}
         return LayoutPlan(**options, axes=axes)
 
@@ -256,7 +259,8 @@ class GridPlan(Plan):
         text += f" r={self.r}" if self.r > 1 else ""
         text += f" e={self.e}" if self.e > 1 else ""
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
-        return text + (f" zero={self.zero}" if self.zero else "") + self._options()
+        text += f" zero={self.zero}" if self.zero else ""
+        return text + (" no-sync" if self.no_sync else "") + self._options()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +278,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        return self.batch, 1, 1, self.p, 0, 1, "", 1, 1, *self._rest, self.axes
+        return self.batch, 1, 1, self.p, 0, 1, "", 1, 1, False, *self._rest, self.axes
 
     def __str__(self) -> str:
         axes = ",".join(f"{name}={size}" for name, size in self.axes)
@@ -298,6 +302,7 @@ class Space:
       training step on one pipeline rank takes 1 and each of them (it accumulates
       gradients);
     - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
+    - `no_sync`: whether whole gradients add up, where ZeRO 3 meets several micro-batches;
     - `schedules`: of pipelines; none is the default schedule;
     - `overlap`: whether communication overlaps computation, where there are several devices;
     - `buckets`: whether neighbouring tensors travel in one message, in all plans.
@@ -314,6 +319,7 @@ class Space:
     c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
     r: Sequence[int] = (1,)
+    no_sync: Sequence[bool] = (False,)
     overlap: Sequence[bool] = (False,)
     buckets: bool = True
 
@@ -342,7 +348,8 @@ class Space:
             options.c or (1,),
             options.e or (1,),
             options.r or (1,),
-            overlaps(options.overlap or ("off",)),
+            switched("no_sync", options.no_sync or ("off",)),
+            switched("overlap", options.overlap or ("off",)),
             options.buckets,
         )
 
@@ -385,14 +392,16 @@ class Space:
                         for k, schedule in self._pipelines(p):
                             if batch // (r * d * e) // k == 0:
                                 continue
-                            for overlap in (
-                                self.overlap if d * t * p * c * e * r > 1 else (False,)
+                            is_alone = d * t * p * c * e * r == 1
+                            for overlap, no_sync in product(
+                                (False,) if is_alone else self.overlap,
+                                self.no_sync if zero == 3 and k > 1 else (False,),
                             ):
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap, buckets=self.buckets,
-                                    c=c, context=context, e=e, r=r,
+                                    c=c, context=context, e=e, r=r, no_sync=no_sync,
                                 )  # fmt: skip
 
     def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int, int]]:

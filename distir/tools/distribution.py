@@ -121,6 +121,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         help="ZeRO stage of a training step: split optimizer states (1), gradients (2) "
         "and parameters (3) over the data-parallel devices",
     ),
+    "--no-sync": dict(
+        action="store_true",
+        help="with --zero 2 and 3, add up the whole gradients of all -k micro-batches and reduce "
+        "them once (PyTorch's no_sync), instead of scattering those of each: less communication, "
+        "more memory",
+    ),
     "--checkpoint": dict(
         default="none",
         metavar="POLICY",

@@ -95,6 +95,14 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "may (default 1; with --auto all)",
     )
     grid.add_argument(
+        "--no-sync",
+        type=names,
+        default=(),
+        metavar="off,on",
+        help="whether ZeRO 3 adds up whole gradients over micro-batches, and reduces them once: "
+        "off, on or both (default off; with --auto both)",
+    )
+    grid.add_argument(
         "--overlap",
         type=names,
         default=(),

@@ -56,6 +56,7 @@ class AutoSpace:
       these options; by default all;
     - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid; `r`: the only
       numbers of groups with copies of what ZeRO splits, by default all;
+    - `no_sync`: whether ZeRO 3 may add up whole gradients over micro-batches;
     - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
@@ -72,6 +73,7 @@ class AutoSpace:
     c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
     r: Sequence[int] = ()
+    no_sync: Sequence[bool] = (False, True)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
 
@@ -108,6 +110,7 @@ class AutoSpace:
             c=self.c,
             e=self.e,
             r=self.r or (1,),
+            no_sync=self.no_sync[:1],
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -192,7 +195,9 @@ class AutoSpace:
         """
         if self.trains and c.d > 1:
             for zero in self.zero:
-                yield replace(c, zero=zero)
+                yield replace(c, zero=zero, no_sync=c.no_sync and zero == 3)
+            if c.zero == 3 and c.k > 1:
+                yield from (replace(c, no_sync=on) for on in self.no_sync)
             if c.zero and not self.degrees:
                 yield from self._next_groups(c)
         yield from self._pipelines(c, c.batch // c.batch_parts)
@@ -237,7 +242,7 @@ class AutoSpace:
         if c.p > 1 or self.trains:
             for k in self.micro_batches or (c.k // 2, c.k * 2):
                 if most >= k >= (2 if c.p > 1 else 1):
-                    yield replace(c, k=k)
+                    yield _with_micro_batches(c, k)
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
@@ -295,3 +300,10 @@ class AutoSpace:
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
         return tuple(zip(names, sizes, strict=False))
+
+
+def _with_micro_batches(plan: Plan, k: int) -> Plan:
+    """Returns the plan with that number of micro-batches, one of which need add up nothing."""
+    if k == 1 and isinstance(plan, GridPlan):
+        plan = replace(plan, no_sync=False)
+    return replace(plan, k=k)
