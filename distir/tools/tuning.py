@@ -279,6 +279,10 @@ def _how(best: Point, programs: TunedPrograms, arguments: argparse.Namespace) ->
     given = f"-d {plan.d} -t {plan.t} -p {plan.p} -k {plan.k}"
     if plan.zero:
         given += f" --zero {plan.zero}"
+    if plan.no_sync:
+        given += " --no-sync"
+    if plan.r > 1:
+        given += f" -r {plan.r}"
     if plan.checkpoint != "none":
         given += f" --checkpoint {plan.checkpoint}"
     if plan.schedule:
