@@ -77,7 +77,7 @@ def test_checkpoints_of_a_script(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     output = tmp_path / "m.safetensors"
-    assert "it has no .metadata" in failure("export", tmp_path / "no", "-o", output)
+    assert "it has no .metadata" in failure("export", tmp_path, "-o", output)
     save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "one", no_dist=True)
     assert "end in .safetensors" in failure("export", tmp_path / "one", "-o", tmp_path)
     (shard,) = (tmp_path / "one").glob("*.distcp")

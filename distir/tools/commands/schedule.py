@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import add_kernels, non_negative_number, output_file
+from distir.tools.arguments import add_kernels, non_negative_number, output_program
 from distir.tools.tuning import add_tuning_arguments
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file with `def schedule(s)`, or an .mlir file with a "
         "transform.named_sequence @schedule",
     )
-    parser.add_argument("-o", dest="output", type=output_file, metavar="out.mlir")
+    parser.add_argument("-o", dest="output", type=output_program, metavar="out.mlir")
     parser.add_argument(
         "--set",
         action="append",
