@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from support.command_line import TWO_LAYERS, succeed, write_program
 from torch import nn
+from xdsl.dialects.builtin import ModuleOp
 
 import distir
 from distir.facade.model_program import ModelProgram
@@ -156,6 +159,60 @@ def test_a_plan_distributes_as_its_options(tmp_path: Path) -> None:
     assert "cannot be given beside" in told(
         lambda: distir.distribute(path, plan=plan, t=2)
     )
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_every_function_returns_the_ir_a_file_and_a_view(tmp_path: Path) -> None:
+    model = nn.Linear(16, 16)
+    x = torch.ones(8, 16)
+    program = distir.import_model(model, (x,))
+    dist = distir.distribute(program, cluster="cpu", d=2)
+    made: dict[str, Any] = {
+        "program.mlir": program,
+        "built.mlir": distir.build("mlp", **MLP),
+        "dist.mlir": dist,
+        "report.html": distir.simulate(dist),
+        "differences.json": distir.check(program, dist),
+        "plan.json": distir.search(program, cluster="cpu", world_size=2, jobs=1),
+        "package": distir.lower(dist, tmp_path / "lowered"),
+        "outputs.npz": distir.run(dist, backend="gloo", inputs={"input": x}),
+    }
+    for name, result in made.items():
+        assert isinstance(result.module, ModuleOp)
+        result.module.verify()
+        result.save(tmp_path / name)
+        assert (tmp_path / name).exists()
+        assert result._repr_html_().startswith("<")
+    copied = {path.name for path in (tmp_path / "package").iterdir()}
+    assert copied == {path.name for path in (tmp_path / "lowered").iterdir()}
+    rows = json.loads((tmp_path / "differences.json").read_text())
+    assert rows and all(row["within"] for row in rows)
+    with np.load(tmp_path / "outputs.npz") as outputs:
+        expected = model(x).detach().numpy()
+        (found,) = outputs.values()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_ir_of_a_plan(tmp_path: Path) -> None:
+    path = write_program(tmp_path / "m.mlir")
+    options: dict[str, Any] = dict(cluster="dgx2", world_size=2, jobs=1)
+    searches: list[dict[str, Any]] = [
+        dict(degrees=[(1, 2, 1)]),
+        dict(auto=True, overlap="off"),
+    ]
+    for more in searches:
+        plan = distir.search(path, **options, **more)
+        simulated = distir.simulate(ModelProgram(plan.module))
+        assert simulated.step_time_s == plan.time_s
+        assert str(plan.module) == str(distir.distribute(path, plan=plan).module)
+        plan.save(tmp_path / "plan.json")
+        read = distir.Plan.load(tmp_path / "plan.json")
+        assert "comes from a file" in told(lambda plan=read: plan.module)
+        assert str(distir.distribute(path, plan=read).module) == str(plan.module)
+        copy = pickle.loads(pickle.dumps(plan))
+        assert copy == plan and "comes from a file" in told(
+            lambda plan=copy: plan.module
+        )
 
 
 def told(call: Any) -> str:

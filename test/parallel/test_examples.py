@@ -90,6 +90,8 @@ def run_notebook(name: str) -> tuple[dict[str, Any], list[Any], str]:
         for cell in notebook["cells"]
         if cell["cell_type"] == "code"
     ]
+    assert texts[0].count("= 4, 256, 16") == 1
+    texts[0] = texts[0].replace("= 4, 256, 16", "= 1, 64, 8")  # as much, sooner
     names: dict[str, Any] = {}
     shown: list[Any] = []
     printed = StringIO()

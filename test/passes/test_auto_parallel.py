@@ -264,8 +264,7 @@ def test_plans_that_are_not_worth_it_when_their_turn_comes(jobs: int) -> None:
 
 
 def test_recomputing_is_work_that_bounds_count() -> None:
-    found = search(training_mlp(16), machine(4))
-    bounds = found.bounds[16]
+    bounds = auto_search([training_mlp(16)], machine(4)).bounds[16]
     assert bounds.seconds_at_peak["full"] > bounds.seconds_at_peak["none"]
 
 
