@@ -81,11 +81,15 @@ def _text(path: Path) -> str:
         raise DistIRError(
             f"{path}: No such file or directory{f'; {meant}' if meant else ''}"
         )
-    content = path.read_bytes()
-    if path.suffix in _OTHER_FILES:
-        raise DistIRError(
-            f"{path} {_OTHER_FILES[path.suffix].format(path=path, stem=path.stem)}"
-        )
+    return text_of(path.read_bytes(), path)
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """
+    Returns the text of a program from the content of its file. Raises DistIRError for what
+    is none.
+    """
+    refuse_other_files(path)
     if not content.strip():
         raise DistIRError(
             f"{path} is empty; write the program again, with `distir import` or `distir build`"
@@ -97,6 +101,14 @@ def _text(path: Path) -> str:
             f"{path} is not UTF-8 text; a program is an .mlir file, which `distir import` and "
             "`distir build` write"
         ) from error
+
+
+def refuse_other_files(path: Path) -> None:
+    """Raises DistIRError for a file whose suffix says that it is no program, and what it is."""
+    if path.suffix in _OTHER_FILES:
+        raise DistIRError(
+            f"{path} {_OTHER_FILES[path.suffix].format(path=path, stem=path.stem)}"
+        )
 
 
 def write_program(module: ModuleOp, path: Path) -> None:

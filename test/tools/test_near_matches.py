@@ -9,6 +9,7 @@ import pytest
 from support.command_line import distir, failure, succeed, write_program
 
 from distir.suggestions import did_you_mean
+from distir.tools import distir_opt
 
 
 @pytest.fixture
@@ -199,6 +200,27 @@ def test_an_axis_that_splits_nothing_is_one_note(model: Path):
         "note: axis 't' of size 3 splits nothing, so that all of its devices do the same: "
         "8 and 16 and 32 cannot be split evenly by 3"
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("{} -p distribut", "['distribut']; did you mean 'distribute'?"),
+        ("{} -p nothing-like-it", "; `distir-opt --help` lists them"),
+        ("{}.onnx", "is an ONNX model, not a program: import it first"),
+        ("{}.empty.mlir", ".empty.mlir is empty; write the program again"),
+        ("{}.other.mlir", ".other.mlir is not UTF-8 text"),
+    ],
+)
+def test_mistakes_in_what_distir_opt_is_given(
+    model: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
+):
+    Path(f"{model}.empty.mlir").touch()
+    Path(f"{model}.other.mlir").write_bytes(b"\xff")
+    with pytest.raises(SystemExit) as ended:
+        distir_opt.main(words.format(model).split())
+    assert ended.value.code == 1
+    assert message in capsys.readouterr().err
 
 
 def test_only_close_names_are_suggested():
