@@ -36,7 +36,7 @@ gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.m
 	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))
 
 docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

@@ -21,6 +21,7 @@ sys.path.append(str(ROOT))
 
 from website import gallery, reference  # noqa: E402
 
+MAKEFILE = (ROOT / "Makefile").read_text()
 MENU = re.findall(r"(\S+\.(?:md|ipynb))$", (ROOT / "mkdocs.yml").read_text(), re.M)
 
 
@@ -116,6 +117,7 @@ def test_a_command_of_the_gallery(tmp_path: Path, monkeypatch: Any) -> None:
 
 def test_the_site_is_built_in_ci() -> None:
     assert "\nmake docs" in (ROOT / ".ci" / "run").read_text()
-    assert "\ndocs:" in (ROOT / "Makefile").read_text()
+    build = re.search(r"^docs:.*\n\t.*mkdocs build(.*)", MAKEFILE, re.M)
+    assert build is not None and "--quiet" not in build[1].split("#")[0]
     settings = (ROOT / "mkdocs.yml").read_text()
     assert "\nstrict: true\n" in settings and "execute: true" in settings
