@@ -75,7 +75,8 @@ class DistributionOptions(PipelineOptions):
     def speaks_of(self, name: str) -> bool:
         """Whether `shard` or `whole` say how an argument of that name is split."""
         return any(fnmatchcase(name, pattern) for pattern in self.whole) or any(
-            name == request.rsplit("=", 1)[0].rsplit(":", 1)[0] for request in self.shard
+            name == request.rsplit("=", 1)[0].rsplit(":", 1)[0]
+            for request in self.shard
         )
 
     def check(self, module: ModuleOp) -> None:

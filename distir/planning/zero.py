@@ -47,7 +47,7 @@ from distir.program import (
 from distir.repacking import repacked_of
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
-from distir.sharding.placement import placement_in
+from distir.sharding.placement import add_placement, placement_in
 from distir.transforms.flattening import (
     UpdateFlattener,
     flat_form,
@@ -401,8 +401,7 @@ class _Storage:
         """Requests that all uses of a gradient share the part that is stored like that."""
         rank = rank_of(gradient.type)
         placement = placement_in(stored, self.axis)
-        shard = Shard(self.axis, placement.run)
-        layout = Layout(self.mesh.name).with_dim(placement.dim, (shard,), rank)
+        layout = add_placement(Layout(self.mesh.name), self.axis, placement, rank)
         uses = list(gradient.uses)
         constrain = ConstrainOp(gradient, layout, [self.axis])
         constrain.attributes[REDUCE_LATE] = UnitAttr()

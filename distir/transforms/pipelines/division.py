@@ -203,7 +203,7 @@ def _scatter_terms(op: ReshardOp, structure: Structure, placer: StagePlacer) -> 
             continue
         owners = [v.owner for v in add.operands]
         stages = [placer.stages.get(o) for o in owners if isinstance(o, Operation)]
-        is_sum = all(over_time(v).kind == "partial" for v in add.operands)
+        is_sum = all(isinstance(over_time(v), PartialPlacement) for v in add.operands)
         if not is_sum or len(set(stages)) < 2 or not add.results[0].has_one_use():
             continue
         terms: list[ReshardOp] = []

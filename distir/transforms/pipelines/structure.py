@@ -204,7 +204,7 @@ def _separate_time(ops: Iterable[Operation]) -> None:
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             Rewriter.insert_op(new, InsertPoint.before(op))
-        if early is not None and time.kind == "partial":
+        if early is not None and isinstance(time, PartialPlacement):
             first.attributes[RESHARD_EARLY] = early
         second.result.name_hint = op.result.name_hint
         op.result.replace_all_uses_with(second.result)
