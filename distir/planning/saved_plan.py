@@ -150,7 +150,7 @@ class SavedPlan:
         """The number of devices that have different samples of a micro-batch."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
-            return plan.d
+            return plan.batch_parts
         assert isinstance(plan, LayoutPlan)
         sizes = dict(plan.axes)
         split = {
@@ -279,7 +279,7 @@ class SavedPlan:
             else self.result.plan.stages,
         )
         if isinstance(plan, GridPlan):
-            plan = replace(plan, zero=0)
+            plan = replace(plan, zero=0, no_sync=False)
         self._follow(module, plan, stored=False)
 
     def _follow(self, module: ModuleOp, plan: Any, *, stored: bool) -> None:

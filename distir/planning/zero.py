@@ -192,17 +192,19 @@ def store_split(
     only: Sequence[str] = ("*",),
     *,
     gather_first: bool = False,
+    no_sync: bool = False,
 ) -> None:
     """
     Annotates what a training step keeps to be stored split over a mesh axis, as the pass
     `zero` documents. In a step that returns gradients, the gradients and parameters are
     split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
     brought together once, in front of the forward of the next step instead of behind their
-    update. Raises DistIRError.
+    update. With `no_sync`, gradients are not scattered early: those of several micro-batches
+    add up whole. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    _Storage(module, stage, axis, only, gather_first).split()
+    _Storage(module, stage, axis, only, gather_first, no_sync).split()
 
 
 class _Storage:
@@ -215,9 +217,11 @@ class _Storage:
         axis: str,
         only: Sequence[str],
         gather_first: bool,
+        no_sync: bool,
     ):
         self.module = module
         self.stage = stage
+        self.scatters_early = stage >= 2 and not no_sync
         self.axis = axis
         self.mesh = axis_mesh(module, axis)
         self.function = entry_function(module)
@@ -283,7 +287,7 @@ class _Storage:
         self.flattener.finish()
         whole = [self.names[i] for i in self.whole]
         add_notes(self.module, _left_whole(whole, self.axis, self.mesh) + self.kept)
-        if self.stage >= 2:
+        if self.scatters_early:
             self._reshard_early()
         if not self.outside:
             self._scatter_before_clipping()
@@ -399,9 +403,10 @@ class _Storage:
 
     def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
         """Requests that all uses of a gradient share the part that is stored like that."""
-        rank = rank_of(gradient.type)
         placement = placement_in(stored, self.axis)
-        layout = add_placement(Layout(self.mesh.name), self.axis, placement, rank)
+        layout = add_placement(
+            Layout(self.mesh.name), self.axis, placement, rank_of(gradient.type)
+        )
         uses = list(gradient.uses)
         constrain = ConstrainOp(gradient, layout, [self.axis])
         constrain.attributes[REDUCE_LATE] = UnitAttr()

@@ -27,6 +27,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "d4 zero 1": dict(d=4, zero=1),
     "d2 t2 zero 2": dict(d=2, t=2, zero=2),
     "d4 zero 3": dict(d=4, zero=3),
+    "r2 d2 zero 3": dict(r=2, d=2, zero=3),
     "d2 c2 ring": dict(d=2, c=2, context="ring", context_order="cyclic"),
     "p2 d2 zero 3": dict(p=2, d=2, k=2, zero=3),
 }
@@ -47,7 +48,7 @@ values train as PyTorch does; a checkpoint of d2 t2 goes on in PyTorch.
     ],
 )
 def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
-    count = prod(options.get(axis, 1) for axis in "dctp")
+    count = prod(options.get(axis, 1) for axis in "rdctp")
     ranks = run_ranks(count, training_run, options)
     names: set[str] = set()
     for rank in ranks:

@@ -36,10 +36,10 @@ from distir.planning.grid import (
     Simulated,
     Space,
     nothing_fits,
-    overlaps,
     pareto_front,
     ranked,
     run,
+    switched,
 )
 from distir.planning.programs import replace_cluster
 from distir.planning.result import simulated
@@ -114,7 +114,7 @@ def test_overlap_is_an_axis_of_the_grid() -> None:
     """Each configuration with and without it, but where nothing communicates."""
     space = Space([64], trains=True, degrees=[(2, 1, 1), (1, 1, 2), (1, 1, 1)])
     plain = replace(space, micro_batches=[2]).plans()
-    both = replace(space, micro_batches=[2], overlap=overlaps(("off", "on")))
+    both = replace(space, micro_batches=[2], overlap=switched("overlap", ("off", "on")))
     found = both.plans()
     alone = [c for c in plain if c.d * c.t * c.p == 1]
     assert len(alone) == 2
@@ -126,7 +126,7 @@ def test_overlap_is_an_axis_of_the_grid() -> None:
     with pytest.raises(
         DistIRError, match="overlap cannot be 'yes'; choose from off, on"
     ):
-        overlaps(("yes",))
+        switched("overlap", ("yes",))
 
 
 def test_overlap_is_worth_what_distribute_makes_of_it() -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from closed_forms.chains import chain
+from closed_forms.towers import bytes_sent, on_each_device, peak_memory
+from closed_forms.towers import distributed as on_dgx
 from support.pipelines import assert_same, distributed
 from support.thoroughness import sampled
 from xdsl.context import Context
@@ -20,8 +24,11 @@ from xdsl.dialects.func import FuncOp
 from distir.dialects.collective import AllReduceOp, ReduceScatterOp
 from distir.dialects.dist import SendOp, layout_of
 from distir.dialects.tensors import rank_of, shape_of
+from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.passes.differentiate import DifferentiatePass
+from distir.planning.auto.space import AutoSpace
+from distir.planning.plan import GridPlan, SearchOptions, Space
 from distir.program import entry_function, functions
 
 SUMS = "sum"
@@ -117,3 +124,46 @@ def test_clipping_in_a_pipeline_sends_a_factor() -> None:
     sent = large(entry_function(distributed(step(0.1), d=2, p=2, k=2, zero=2)), SendOp)
     plain = large(entry_function(distributed(step(0.0), d=2, p=2, k=2, zero=2)), SendOp)
     assert len(sent) == len(plain)
+
+
+def test_whole_gradients_add_up_if_asked_for() -> None:
+    """And are reduced once: less is sent, and more is kept (FSDP's `no_sync`)."""
+    module = assert_same(step(0.1), d=2, k=2, zero=3, no_sync=True)
+    assert all(
+        layout.partial_axes == ("d",)
+        for layout in map(layout_of, added(module))
+        if layout
+    )
+    with pytest.raises(DistIRError, match="k is 1; leave it out"):
+        distributed(step(0.0), d=2, zero=3, no_sync=True)
+    with pytest.raises(DistIRError, match="the ZeRO stage is 1"):
+        distributed(step(0.0), d=2, k=2, zero=1, no_sync=True)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_bytes_with_whole_gradients(k: int) -> None:
+    """2 P of gradients beside 14 P / d; gathered twice for each, scattered once: (2 k + 1) P."""
+    d, width = 8, 1 << 14
+    few, more = (
+        on_dgx(chain([width] * n, d * k), d=d, k=k, zero=3, no_sync=True)
+        for n in (4, 6)
+    )
+    parameters = 2 * width * width
+    activations = 2 * 2 * width
+    held = on_each_device(peak_memory, more) - on_each_device(peak_memory, few)
+    assert held == 2 * parameters + 14 * parameters // d + activations
+    sent = on_each_device(bytes_sent, more) - on_each_device(bytes_sent, few)
+    assert sent == (2 * k + 1) * 2 * parameters * (d - 1) // d
+
+
+def test_searches_may_add_up_whole_gradients() -> None:
+    """The grid if asked for, the neighbours of a plan with ZeRO 3 by default."""
+    options = SearchOptions(no_sync=("off", "on"), zero=(2, 3), micro_batches=(1, 4))
+    plans = Space.of(options, (16,), True, 2, [(2, 1, 1)]).plans()
+    assert {(p.zero, p.k) for p in plans if p.no_sync} == {(3, 4)}
+    space = AutoSpace((16,), True, 2)
+    (plan,) = (p for p in plans if p.k == 4 and p.zero == 3 and not p.no_sync)
+    assert replace(plan, no_sync=True) in list(space.neighbours(plan))
+    for other in space.neighbours(replace(plan, no_sync=True)):
+        if isinstance(other, GridPlan) and other.no_sync:
+            assert other.zero == 3 and other.k > 1

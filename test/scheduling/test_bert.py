@@ -46,7 +46,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     # Saving says in the program where its weights are.
     replace(bert, module=bert.module.clone()).save(model)
     script.write_text(SCRIPT)
-    succeed("schedule", model, script, "-o", asked)
+    output = succeed("schedule", model, script, "--verify", "-o", asked).output
+    assert "the whole program" in output
     succeed("check", model, asked)
     return model, asked
 

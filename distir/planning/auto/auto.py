@@ -17,7 +17,7 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
-from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, overlaps
+from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, switched
 from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
@@ -112,7 +112,9 @@ def auto_search(
         schedules=options.schedules,
         c=options.c or (1,),
         e=options.e or expert_degrees(modules, devices),
-        overlap=overlaps(options.overlap) or (False, True),
+        r=options.r,
+        no_sync=switched("no_sync", options.no_sync) or (False, True),
+        overlap=switched("overlap", options.overlap) or (False, True),
         buckets=options.buckets,
     )
     bounds = {
