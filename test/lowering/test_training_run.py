@@ -212,7 +212,7 @@ def test_strategies_train_alike(
 def test_dropout_draws_alike(options: dict[str, Any], tmp_path: Path, spawner: Spawner):
     module = training_gpt(dropout=0.25)
     folder = package(module, tmp_path, **options)
-    assert_close(train(folder, module, spawner, Training(3)), by_reference(module, 3))
+    assert_close(train(folder, module, spawner, Training(2)), by_reference(module, 2))
 
 
 def test_narrow_parameters_start_with_their_master_copies(
