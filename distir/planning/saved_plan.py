@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ class SavedPlan:
     - `arguments`: the arguments of the program that it was searched for; `program`: a
       digest of that program's ops; `trains`: whether it is a training step;
     - `requests`: the user's requests, which the plan keeps;
-    - `reason`: writes what `explain` returns.
+    - `reason`: writes what `explain` returns; `searched`: makes the program that the plan was
+      searched for, which a plan from a file lacks.
     """
 
     result: Simulated
@@ -67,10 +69,18 @@ class SavedPlan:
     trains: bool
     requests: Requests
     reason: Callable[[], str] = field(default=_nothing, compare=False, repr=False)
+    searched: Callable[[], ModuleOp] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what is pickled: all but the reason, which may hold the whole search."""
-        return {**vars(self), "reason": _nothing}
+        """
+        Returns what is pickled: all but the reason and the program, which may hold the
+        whole search.
+        """
+        state = {**vars(self), "reason": _nothing, "searched": None}
+        state.pop("module", None)
+        return state
 
     @staticmethod
     def of(search: PlanSearch, reason: Callable[[], str]) -> SavedPlan:
@@ -93,7 +103,23 @@ class SavedPlan:
             is_trained,
             Requests(programs.requests.shard, programs.requests.whole),
             reason,
+            lambda: programs(best.plan.batch),
         )
+
+    @cached_property
+    def module(self) -> ModuleOp:
+        """
+        The IR: the program that the plan was searched for, distributed by it. Raises
+        DistIRError for a plan from a file, which does not hold the program.
+        """
+        if self.searched is None:
+            raise DistIRError(
+                "the plan comes from a file, which does not hold the program that it was "
+                "searched for; distir.distribute(program, plan=...).module distributes it"
+            )
+        module = self.searched()
+        self.distribute(module)
+        return module
 
     @property
     def time_s(self) -> float:
@@ -274,7 +300,7 @@ def _from_json(data: Mapping[str, Any]) -> SavedPlan:
     if layouts is not None:
         steps = tuple((int(n), tuple(map(int, c))) for n, c in layouts["steps"])
         chosen = ChosenLayouts(
-            bool(layouts["shared"]),
+            bool(layouts["tied"]),
             bool(layouts["limited"]),
             steps,
             bool(layouts["separate"]),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from distir.errors import DistIRError
 from distir.lowering import timing_rank
@@ -130,9 +132,27 @@ def test_real_ranks(tmp_path: Path, spawner: Spawner) -> None:
         assert found.memory > 0 and found.device.startswith("one core of ")
 
 
-def test_a_backend_without_its_devices(tmp_path: Path, spawner: Spawner) -> None:
-    import torch
+def test_packages_are_loaded_side_by_side(tmp_path: Path) -> None:
+    """Each with its own modules, wherever it lies, and without a change of the path."""
+    x = tensor(8, 8)
+    path = list(sys.path)
+    loaded = list[Any]()
+    for kind in ("Add", "Mul"):
+        module = Prober().module(onnx(kind, [x, x], [x]))
+        folder = write_package(module, tmp_path / f"a package of {kind}")
+        loaded.append(timing_rank.load_package(str(folder), f"loaded_{kind}"))
+    assert sys.path == path
+    values = torch.full((8, 8), 3.0), torch.full((8, 8), 5.0)
+    for (program, runtime, collectives), expected in zip(loaded, (8, 15), strict=True):
+        assert program.__package__ == runtime.__package__
+        assert collectives.__package__ == program.__package__
+        body = program.RANKS[0].program({}, program.RANKS[0].numbers)
+        (result,) = runtime.results_of(body, list(values))
+        assert torch.equal(result, torch.full((8, 8), float(expected)))
+    assert loaded[0][1] is not loaded[1][1]
 
+
+def test_a_backend_without_its_devices(tmp_path: Path, spawner: Spawner) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     x = tensor(8, 8)

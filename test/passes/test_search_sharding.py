@@ -264,12 +264,12 @@ def test_shared_calls_cost_what_was_promised() -> None:
     module.body.block.insert_op_before(on, first)
     alone = module.clone()
     found = search_sharding(
-        module, costs_on(add_mesh(module, [("d", 2)], on), on), share=True
+        module, costs_on(add_mesh(module, [("d", 2)], on), on), tie_layers=True
     )
     other = alone.body.block.first_op
     assert isinstance(other, ClusterOp)
     free = search_sharding(
-        alone, costs_on(add_mesh(alone, [("d", 2)], other), other), share=False
+        alone, costs_on(add_mesh(alone, [("d", 2)], other), other), tie_layers=False
     )
     assert found.choices < free.choices
     assert free.objective <= found.objective * (1 + 1e-9) <= 1.01 * free.objective

@@ -129,7 +129,7 @@ class SearchedLayouts:
             plan = search.run(module)
             found = plan.found
             bound = 0.0
-            if found and found.axis_groups == 1 and not found.shared and not found.left:
+            if found and found.axis_groups == 1 and not found.tied and not found.left:
                 bound = found.bound
             return SearchedPlan(plan.module, plan.layouts, bound, plan.simulated)
         search = FittedSearch(
