@@ -35,7 +35,7 @@ CASES = pytest.mark.parametrize(
     [
         ("mlp", "adam"),
         ("mlp", "adamw"),
-        ("gpt2", "sgd"),
+        ("gpt2_shallow", "sgd"),
         pytest.param("gpt2", "adamw", marks=pytest.mark.slow),
         pytest.param("llama", "sgd", marks=pytest.mark.slow),
     ],

@@ -58,7 +58,7 @@ def test_every_plan_of_a_search_keeps_to_the_requests() -> None:
     asked = step(s, build_mlp(4, 8, 8), loss="mse", optimizer="adam")
     options = SearchOptions(
         jobs=1,
-        world_size=4,
+        world_size=4 if IS_THOROUGH else 2,
         zero=(0,),
         checkpoint=("none",),
         micro_batches=(2,),
@@ -111,7 +111,8 @@ def test_every_plan_with_zero_and_recomputation_keeps_to_the_requests() -> None:
         overlap=("off",),
         schedules=("1f1b",),
     )
-    search = auto_search([asked], load_cluster("cpu"), options)
+    degrees = () if IS_THOROUGH else ((4, 1, 1), (2, 2, 1), (1, 4, 1))
+    search = auto_search([asked], load_cluster("cpu"), options, degrees=degrees)
     search.run()
     seen: set[tuple[bool, bool]] = set()
     for result in some(search):

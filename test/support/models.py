@@ -281,6 +281,7 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "unet_deep": Unet,
     "encoder_decoder_deep": EncoderDecoder,
     "gpt2": lambda: _gpt2(4, 32),
+    "gpt2_shallow": lambda: _gpt2(4, 32, layers=1),
     "gpt2_deep": lambda: _gpt2(4, 32, layers=8),
     "gpt2_causal_deep": lambda: _gpt2(4, 32, layers=4),
     "gpt2_12_heads": lambda: _gpt2(12, 48),

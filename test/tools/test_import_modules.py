@@ -50,7 +50,7 @@ SIZE = 3
 
 LLAMA = {
     "model_type": "llama",
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_attention_heads": 4,
