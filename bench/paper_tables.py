@@ -61,7 +61,7 @@ def published() -> list[Published]:
     for model, batch, best, *factors in (*data["table2"], *data["table3"]):
         d, t, p, k = map(int, best.split("/"))
         over_d, over_t, over_p = factors
-        plan = GridPlan(batch, d=d, t=t, p=p, k=k)
+        plan = GridPlan(batch, d=d, t=t, p=p, k=k, buckets=False)  # as in `search`
         found.append(Published(model, plan, (over_d, over_t, over_p)))
     return found
 

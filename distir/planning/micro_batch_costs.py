@@ -18,6 +18,9 @@ from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import Strategy
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
+    PartialPlacement,
+    ReplicatedPlacement,
+    SplitPlacement,
     placement_in,
 )
 from distir.sharding.rule import rule_for
@@ -103,14 +106,14 @@ class MicroBatchCosts(SimulatedCosts):
         if now == then:
             part = self._part(type_, before)
             return super()._reshard(part, without_time(before), without_time(after))
-        match now.kind, then.kind:
-            case "partial", "replicated":
+        match now, then:
+            case PartialPlacement(), ReplicatedPlacement.REPLICATED:
                 start = without_time(before)
                 adding = self._joining("Add", type_, start)
                 return adding * (self.mesh.size(TIME_AXIS) - 1) + super()._reshard(
                     type_, start, after
                 )
-            case "split", "replicated":
+            case SplitPlacement(), ReplicatedPlacement.REPLICATED:
                 whole = whole_type(
                     with_layout(type_, before), self.mesh, self.mesh.name
                 )
@@ -119,7 +122,7 @@ class MicroBatchCosts(SimulatedCosts):
                 return self._joining("Concat", type_, start) + super()._reshard(
                     type_, start, after
                 )
-            case "replicated", "split":
+            case ReplicatedPlacement.REPLICATED, SplitPlacement():
                 # The dimension is gathered on every device, which then takes its part.
                 together = before.with_dim(then.dim, (), type_.get_num_dims())
                 part, end = self._part(type_, after), without_time(after)

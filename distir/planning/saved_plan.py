@@ -300,7 +300,7 @@ def _from_json(data: Mapping[str, Any]) -> SavedPlan:
     if layouts is not None:
         steps = tuple((int(n), tuple(map(int, c))) for n, c in layouts["steps"])
         chosen = ChosenLayouts(
-            bool(layouts["shared"]),
+            bool(layouts["tied"]),
             bool(layouts["limited"]),
             steps,
             bool(layouts["separate"]),

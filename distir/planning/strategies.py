@@ -25,24 +25,29 @@ from distir.sharding.mesh import Mesh
 from distir.sharding.placement import Placement
 from distir.sharding.rule import Rule, inference_of, layout_for, rule_for
 
-Run = tuple[int, int]
-"""A factor and a run length on it."""
 
-
-class Option(NamedTuple):
+class SplitFactor(NamedTuple):
     """
-    What one axis does: split `factor` (in runs of `run`); or let the operands that the
-    entry `linear` of `Rule.linear` names pass with values that are partial with `monoid`;
-    or nothing.
+    An axis splits the factor of that index in an op's rule, in runs of `run` elements
+    (None: contiguously).
     """
 
-    factor: int | None = None
+    factor: int
     run: int | None = None
-    linear: int | None = None
-    monoid: str = ""
 
 
-NOTHING = Option()
+class PassPartial(NamedTuple):
+    """
+    The operands that entry `linear` of `Rule.linear` names pass with values that are partial
+    with `monoid` over an axis.
+    """
+
+    linear: int
+    monoid: str
+
+
+Option: TypeAlias = SplitFactor | PassPartial | None
+"""What one axis does to an op (None: nothing)."""
 
 
 Sharding = TypeVar("Sharding", Layout, Placement)
@@ -86,7 +91,7 @@ class Strategy(NamedTuple, Generic[Sharding]):
         """
         found: dict[int, tuple[Shard, ...]] = {}
         for (axis, _), option in zip(mesh.axes, self.options, strict=False):
-            if option.factor is not None:
+            if isinstance(option, SplitFactor):
                 before = found.get(option.factor, ())
                 found[option.factor] = (*before, Shard(axis, option.run))
         return found
@@ -104,29 +109,28 @@ def _options(
 ) -> tuple[Option, ...]:
     """Returns what each axis does where the factors of a rule have this assignment."""
     found = {
-        shard.axis: Option(factor, shard.run)
+        shard.axis: SplitFactor(factor, shard.run)
         for factor, shards in assignment.items()
         for shard in shards
     }
-    return tuple(found.get(axis, NOTHING) for axis in axes)
+    return tuple(found.get(axis) for axis in axes)
 
 
 def options(
-    op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[Run]
+    op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[SplitFactor]
 ) -> list[Option]:
     """Returns what an axis can do to an op; `runs` are the run lengths worth trying."""
     size = mesh.size(axis)
-    found = [NOTHING]
-    tried: list[tuple[int, int | None]] = [(f, None) for f in range(len(rule.factors))]
-    tried += sorted(runs)
+    found: list[Option] = [None]
+    tried = [*map(SplitFactor, range(len(rule.factors))), *sorted(runs)]
     for factor, run in tried:
         whole = rule.factors[factor].size
         if rule.factors[factor].kind == "replicate" or whole % (size * (run or 1)):
             continue
         if run is None or run * size != whole:
-            found.append(Option(factor, run))
+            found.append(SplitFactor(factor, run))
     for index, linear in enumerate(rule.linear):
-        found += [Option(linear=index, monoid=m) for m in sorted(linear.monoids)]
+        found += [PassPartial(index, m) for m in sorted(linear.monoids)]
     return found
 
 
@@ -152,10 +156,10 @@ def _combined(
     assignment: dict[int, tuple[Shard, ...]] = {}
     partial: list[list[tuple[str, str]]] = [[] for _ in rule.operands]
     for axis, option in chosen.items():
-        if option.factor is not None:
+        if isinstance(option, SplitFactor):
             before = assignment.get(option.factor, ())
             assignment[option.factor] = (*before, Shard(axis, option.run))
-        if option.linear is not None:
+        elif option is not None:
             for index in rule.linear[option.linear].operands:
                 partial[index].append((axis, option.monoid))
     if not _divides(rule, assignment, mesh):

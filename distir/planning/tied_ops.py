@@ -51,30 +51,30 @@ def op_kinds(
     sizes = Counter(calls.values())
     kinds: dict[Operation, Hashable] = {}
     arguments = _argument_kinds(function, calls)
-    shared: set[Operation] = set()
+    tied: set[Operation] = set()
     for op in function.body.block.ops:
         if isinstance(op, CallOp):
             kinds[op] = calls[op]
             if sizes[calls[op]] > 1:
-                shared.add(op)
+                tied.add(op)
             continue
         if isinstance(op, ReturnOp):
             continue
-        is_shared = False
+        is_tied = False
         key: list[Hashable] = []
         for value in op.operands:
             if isinstance(value, BlockArgument):
                 kind = arguments[value]
-                is_shared |= any(sizes[call] > 1 for call, _ in kind)
+                is_tied |= any(sizes[call] > 1 for call, _ in kind)
                 key.append(kind)
             elif isinstance(value, OpResult):
-                is_shared |= value.op in shared
+                is_tied |= value.op in tied
                 # Constants have kinds of their own, but are alike.
                 same = kinds[value.op] if value.op.operands else alike(value.op)
                 key.append((same, value.index))
         kinds[op] = op
-        if is_shared:
-            shared.add(op)
+        if is_tied:
+            tied.add(op)
             kinds[op] = (alike(op), tuple(key))
     return kinds
 

@@ -16,7 +16,12 @@ from xdsl.ir import Attribute, Operation
 from distir.dialects.dist import Layout
 from distir.planning.costs import CostModel
 from distir.planning.strategies import LayoutStrategy
-from distir.sharding.placement import Placement
+from distir.sharding.placement import (
+    PartialPlacement,
+    Placement,
+    ReplicatedPlacement,
+    SplitPlacement,
+)
 from distir.sharding.prices import PRICE_PER_BYTE_SENT, PRICE_PER_BYTE_TOUCHED
 from distir.sharding.reshard import ReshardStep, StepKind, bytes_moved
 from distir.sharding.rule import Rule
@@ -30,14 +35,14 @@ By which factor gathering costs more than its bytes, so that among equal plans v
 whole.
 """
 
-_STEPS: dict[tuple[str, str], StepKind] = {
-    ("replicated", "split"): "slice",
-    ("partial", "split"): "reduce_scatter",
-    ("partial", "replicated"): "all_reduce",
-    ("split", "replicated"): "all_gather",
-    ("split", "split"): "all_to_all",
+_STEPS: dict[tuple[type[Placement], type[Placement]], StepKind] = {
+    (ReplicatedPlacement, SplitPlacement): "slice",
+    (PartialPlacement, SplitPlacement): "reduce_scatter",
+    (PartialPlacement, ReplicatedPlacement): "all_reduce",
+    (SplitPlacement, ReplicatedPlacement): "all_gather",
+    (SplitPlacement, SplitPlacement): "all_to_all",
 }
-"""The collective that brings a value from one kind of placement to another."""
+"""The collective that brings a value from one class of placement to another."""
 
 
 class UnitCosts(CostModel):
@@ -101,11 +106,13 @@ class UnitCosts(CostModel):
         """
         if have == want:
             return 0.0
-        kind = _STEPS.get((have.kind, want.kind))
+        kind = _STEPS.get((type(have), type(want)))
         if kind is None:
             return inf
         part = size / parts
-        before, after = (part if p.kind == "split" else size for p in (have, want))
+        before, after = (
+            part if isinstance(p, SplitPlacement) else size for p in (have, want)
+        )
         return self._sent(kind, before, after, parts)
 
     def gradient(self, flops: float, parts: int) -> float:

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from distir.dialects.dist import Layout, Shard
 
 
-class Placement(NamedTuple):
+class SplitPlacement(NamedTuple):
     """
-    What one mesh axis does to a value: keep it `replicated`, `split` a dimension with a run
-    length as in `Shard`, or leave it `partial`. `free` is the placement of a parameter
-    without a decision, before its first use.
+    Each device along the axis has a part of dimension `dim`, in runs of `run` elements as in
+    `Shard` (None: contiguous).
     """
 
-    kind: str
-    dim: int = 0
+    dim: int
     run: int | None = None
-    monoid: str = ""
 
 
-REPLICATED = Placement("replicated")
-FREE = Placement("free")
+class PartialPlacement(NamedTuple):
+    """
+    Each device along the axis has a value of the whole shape; combined by `monoid` they are
+    the value.
+    """
+
+    monoid: str
+
+
+class ReplicatedPlacement(Enum):
+    """Each device along the axis has the whole value."""
+
+    REPLICATED = "replicated"
+
+    __hash__ = (
+        object.__hash__
+    )  # placements are keys in inner loops; the member is single
+
+
+class FreePlacement(Enum):
+    """The placement of a parameter that nothing is decided for, before its first use."""
+
+    FREE = "free"
+
+    __hash__ = object.__hash__
+
+
+Placement: TypeAlias = (
+    SplitPlacement | PartialPlacement | ReplicatedPlacement | FreePlacement
+)
+"""What one mesh axis does to a value. Placements of different classes are never equal."""
+
+REPLICATED = ReplicatedPlacement.REPLICATED
+FREE = FreePlacement.FREE
 
 
 def placement_in(layout: Layout, axis: str) -> Placement:
@@ -29,10 +59,10 @@ def placement_in(layout: Layout, axis: str) -> Placement:
     for dim, shards in enumerate(layout.dims):
         for shard in shards:
             if shard.axis == axis:
-                return Placement("split", dim, shard.run)
+                return SplitPlacement(dim, shard.run)
     for name, monoid in layout.partial:
         if name == axis:
-            return Placement("partial", monoid=monoid)
+            return PartialPlacement(monoid)
     return REPLICATED
 
 
@@ -41,11 +71,12 @@ def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) ->
     Returns the layout after `axis` has put the value into that placement, inside the axes
     already there.
     """
-    if placement.kind == "split":
-        shards = (*layout.dim(placement.dim), Shard(axis, placement.run))
-        return layout.with_dim(placement.dim, shards, rank)
-    if placement.kind == "partial":
-        return Layout(
-            layout.mesh, layout.dims, (*layout.partial, (axis, placement.monoid))
-        )
-    return layout
+    match placement:
+        case SplitPlacement(dim, run):
+            shards = (*layout.dim(dim), Shard(axis, run))
+            return layout.with_dim(dim, shards, rank)
+        case PartialPlacement(monoid):
+            partial = (*layout.partial, (axis, monoid))
+            return Layout(layout.mesh, layout.dims, partial)
+        case _:
+            return layout

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.cost_programs import cluster, parse
 from support.moe_programs import moe_step
+from support.thoroughness import chosen
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -76,11 +77,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", chosen(MODELS, ["GPT", "MoE"]))
 def test_segments_cost_at_most_a_tenth_more_than_the_whole(name: str) -> None:
     program = MODELS[name]()
-    whole, _ = found_for(program, share=False)
-    segments, module = found_for(program, Limits(level="O2"), share=False)
+    whole, _ = found_for(program, tie_layers=False)
+    segments, module = found_for(program, Limits(level="O2"), tie_layers=False)
     assert whole.gap == 0
     assert segments.method == "segments" and "level O2" in str(segments)
     assert segments.bound <= whole.objective * (1 + 1e-9)
@@ -92,9 +93,9 @@ def test_segments_cost_at_most_a_tenth_more_than_the_whole(name: str) -> None:
 def test_segments_of_two_axes() -> None:
     program = gpt(8, 128, 1024)
     axes = (("d", 2), ("t", 4))
-    whole, _ = found_for(program, Limits(gap=1e-3), axes, share=False)
+    whole, _ = found_for(program, Limits(gap=1e-3), axes, tie_layers=False)
     assert whole.axis_groups == 1
-    segments, _ = found_for(program, Limits(level="O2"), axes, share=False)
+    segments, _ = found_for(program, Limits(level="O2"), axes, tie_layers=False)
     assert segments.method == "segments"
     assert whole.bound <= segments.objective * (1 + 1e-9) <= 1.1 * whole.objective
 
@@ -114,15 +115,15 @@ def test_memory_is_kept_to(level) -> None:
 
 def test_sharing_is_released_where_a_gap_is_asked_for() -> None:
     program = training_gpt(layers=6)
-    shared, _ = found_for(program, share=True)
-    assert shared.shared and not shared.released
-    found, module = found_for(program, Limits(release=True), share=True)
-    assert found.released and not found.shared and found.gap == 0
+    shared, _ = found_for(program, tie_layers=True)
+    assert shared.tied and not shared.released
+    found, module = found_for(program, Limits(release=True), tie_layers=True)
+    assert found.released and not found.tied and found.gap == 0
     assert found.choices > shared.choices
     assert found.objective <= shared.objective * (1 + 1e-9)
     assert simulate(module).step_time_s <= found.objective * (1 + 1e-9)
-    hurried, _ = found_for(program, Limits(release=True, seconds=0.01), share=True)
-    assert hurried.shared and not hurried.released
+    hurried, _ = found_for(program, Limits(release=True, seconds=0.01), tie_layers=True)
+    assert hurried.tied and not hurried.released
 
 
 @pytest.mark.slow
@@ -163,9 +164,9 @@ def test_what_comes_out_fits_as_the_simulator_sees_it(
 def test_sharing_is_released_under_a_limit_too() -> None:
     program = training_gpt(layers=3)
     limits = Limits(0.7 * found_for(program)[0].peak, gap=1e-3)
-    shared, _ = found_for(program, limits, share=True)
-    found, _ = found_for(program, replace(limits, release=True), share=True)
-    assert shared.shared and found.released
+    shared, _ = found_for(program, limits, tie_layers=True)
+    found, _ = found_for(program, replace(limits, release=True), tie_layers=True)
+    assert shared.tied and found.released
     assert found.peak <= limits.memory and found.gap <= limits.gap
     assert found.bound <= shared.objective * (1 + 1e-9)
     assert found.objective <= shared.objective * (1 + 1e-3)

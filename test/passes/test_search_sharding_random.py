@@ -83,7 +83,7 @@ def built(
 ) -> tuple[GraphBuilder, LayoutBody]:
     """The graph, anew for every choice that is tried."""
     prices = SimulatedCosts(mesh, on)
-    builder = GraphBuilder(reachable_functions(module), prices, {}, share=False)
+    builder = GraphBuilder(reachable_functions(module), prices, {}, tie_layers=False)
     return builder, builder.build(len(mesh.axes))
 
 

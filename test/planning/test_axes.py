@@ -21,7 +21,7 @@ from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.meshes import add_mesh
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function
-from distir.sharding.placement import Placement
+from distir.sharding.placement import REPLICATED
 
 
 def gpt(layers: int, trains: bool) -> ModuleOp:
@@ -36,7 +36,7 @@ def nodes_of_step(layers: int) -> int:
     """The choices in the graph of a training step of a GPT."""
     module = gpt(layers, trains=True)
     mesh = add_mesh(module, [("t", 2)], None)
-    whole: ArgumentKey = (Placement("replicated"), "activation")
+    whole: ArgumentKey = (REPLICATED, "activation")
     program = ShardingPlan(module, mesh).seen_by("t")
     planner = AxisPlanner(program, split_parameters=False)
     planner.solve([whole] * len(program.entry.body.block.args))

@@ -22,7 +22,7 @@ from distir.planning.strategies import Strategy
 from distir.planning.unit_costs import GATHER_PENALTY, PREFERENCE, UnitCosts
 from distir.program import argument_attributes, argument_names, entry_function
 from distir.sharding.mesh import Mesh
-from distir.sharding.placement import REPLICATED, Placement
+from distir.sharding.placement import REPLICATED, PartialPlacement, SplitPlacement
 from distir.sharding.prices import PRICE_PER_BYTE_SENT, PRICE_PER_BYTE_TOUCHED
 from distir.sharding.rule import rule_for
 
@@ -73,9 +73,9 @@ def test_a_change_of_layout_counts_what_is_sent(
     price = pytest.approx(PRICE_PER_BYTE_SENT * bytes_sent)
     assert costs.reshard(type_, before, after) == price
     placements = {
-        SUM: Placement("partial", monoid="sum"),
-        ROWS: Placement("split", 0),
-        COLUMNS: Placement("split", 1),
+        SUM: PartialPlacement("sum"),
+        ROWS: SplitPlacement(0),
+        COLUMNS: SplitPlacement(1),
         WHOLE: REPLICATED,
     }
     assert costs.move(placements[before], placements[after], 256, 4) == price

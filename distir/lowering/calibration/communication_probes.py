@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distir.lowering.calibration.probe import Probe, tensor
+from distir.lowering.calibration.probe import CommunicationProbe, Probe, tensor
 
 ROWS = (8, 64, 256, 512, 1024, 2048, 8192)
 WIDTH = 256
@@ -61,16 +61,15 @@ def _collectives(rows: int, element: str) -> Iterator[Probe]:
         ("all_to_all", by_row, by_column),
         ("slice", whole, by_row),
     ):
-        yield Probe(
-            f"collective.{name}",
-            {"x": before},
-            [f'%y = collective.{name} %x over ["d"] : {before} -> {after}'],
-            {"y": after},
-            # The time of a slice is not communication.
-            kind="" if name == "slice" else name,
-            size=_bytes(rows, element),
-            prologue=_MESH,
-        )
+        filed, arguments, results = f"collective.{name}", {"x": before}, {"y": after}
+        body = [f'%y = {filed} %x over ["d"] : {before} -> {after}']
+        if name == "slice":  # Its time is not communication.
+            yield Probe(filed, arguments, body, results, prologue=_MESH)
+        else:
+            size = _bytes(rows, element)
+            yield CommunicationProbe(
+                filed, arguments, body, results, prologue=_MESH, kind=name, size=size
+            )
 
 
 def _round_trip(rows: int, element: str) -> Probe:
@@ -79,7 +78,7 @@ def _round_trip(rows: int, element: str) -> Probe:
     the first arrives.
     """
     here, there = _laid_out(rows, element, "a"), _laid_out(rows, element, "b")
-    return Probe(
+    return CommunicationProbe(
         "dist.send",
         {"x": here},
         [

@@ -14,7 +14,7 @@ from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.fit import LinkFit, fit_communication
 from distir.lowering.calibration.kernel_probes import kernel_probes
 from distir.lowering.calibration.machine import SEND, MeasuredMachine
-from distir.lowering.calibration.probe import Probe, Prober
+from distir.lowering.calibration.probe import CommunicationProbe, Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
 from distir.lowering.timing import (
     BACKENDS,
@@ -106,7 +106,7 @@ def calibrate(
     machine = _fitted(probes, seconds, device, memory, settings)
     for _ in range(settings.repeats):
         names = {r.name for r in machine.disagreeing(settings.tolerance)}
-        again = [i for i, p in enumerate(probes) if (p.kind or p.name) in names]
+        again = [i for i, p in enumerate(probes) if _filed(p) in names]
         if not again:
             break
         log(f"measuring again what does not fit: {', '.join(sorted(names))}")
@@ -125,7 +125,11 @@ def _fitted(
     settings: Settings,
 ) -> MeasuredMachine:
     """Returns the machine whose figures explain the seconds of the probes best."""
-    local = [(p, s) for p, s in zip(probes, seconds, strict=True) if not p.kind]
+    local = [
+        (p, s)
+        for p, s in zip(probes, seconds, strict=True)
+        if not isinstance(p, CommunicationProbe)
+    ]
     ops = fit_ops([p for p, _ in local], [s for _, s in local])
     return MeasuredMachine(
         name="machine",
@@ -179,10 +183,15 @@ def _timed(
     return [typical(t) for t in timings.times], timings.device, timings.memory
 
 
+def _filed(probe: Probe) -> str:
+    """Returns the name that a probe's fit has in a profile."""
+    return probe.kind if isinstance(probe, CommunicationProbe) else probe.name
+
+
 def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
     samples: dict[str, list[tuple[float, float]]] = {}
     for probe, took in zip(probes, seconds, strict=True):
-        if probe.kind:
+        if isinstance(probe, CommunicationProbe):
             # Sends go there and back.
             one = took / 2 if probe.kind == SEND else took
             samples.setdefault(probe.kind, []).append((probe.size, one))

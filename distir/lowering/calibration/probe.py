@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -28,9 +28,8 @@ class Probe:
       operand comes from a B, where that makes a difference;
     - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
       and types of what is returned;
-    - `below`: the exclusive upper bound of integer arguments;
-    - `kind`: the kind of communication, if it is that, with a buffer of `size` bytes;
-      `prologue`: the meshes of its layouts.
+    - `below`: the exclusive upper bound of integer arguments; `prologue`: the meshes of
+      layouts.
     """
 
     name: str
@@ -38,8 +37,6 @@ class Probe:
     body: Sequence[str]
     results: Mapping[str, str]
     below: int = 2
-    kind: str = ""
-    size: int = 0
     prologue: Sequence[str] = ()
 
     @property
@@ -56,6 +53,15 @@ class Probe:
             "}",
         ]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CommunicationProbe(Probe):
+    """A probe of communication: of which kind, with a buffer of `size` bytes."""
+
+    _: KW_ONLY
+    kind: str
+    size: int
 
 
 class Prober:

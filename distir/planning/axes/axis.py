@@ -23,7 +23,7 @@ from distir.planning.bodies import plan_of
 from distir.planning.function_plan import AxisPlan
 from distir.planning.graph import Node
 from distir.program import return_op
-from distir.sharding.placement import REPLICATED, Placement
+from distir.sharding.placement import REPLICATED, PartialPlacement, Placement
 from distir.solver import solve
 
 A = TypeVar("A", bound=Alternative)
@@ -104,7 +104,9 @@ class _Choices:
             info = self.builder.program.info(last)
             leaving = self.builder.edge_costs.leaving(info, i, available)
             placement = min(leaving, key=lambda p: (leaving[p], str(p)))
-            found.append(REPLICATED if placement.kind == "partial" else placement)
+            found.append(
+                REPLICATED if isinstance(placement, PartialPlacement) else placement
+            )
         return tuple(found)
 
     def _taken(self, entry: AxisBody, value: SSAValue) -> Iterator[Placement]:

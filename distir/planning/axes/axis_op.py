@@ -10,14 +10,22 @@ from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout, Shard
 from distir.dialects.tensors import rank_of, shape_of
-from distir.planning.strategies import AxisStrategy, LayoutStrategy, Option, Strategy
+from distir.planning.strategies import (
+    AxisStrategy,
+    LayoutStrategy,
+    PassPartial,
+    SplitFactor,
+    Strategy,
+)
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     REPLICATED,
+    PartialPlacement,
     Placement,
+    SplitPlacement,
     add_placement,
     placement_in,
 )
@@ -84,14 +92,12 @@ class AxisOp:
             if s.axis != TIME_AXIS
         )
         self.flops = rule.flops / split
-        self._strategies: dict[tuple[int | None, int | None], AxisStrategy | None] = {}
+        self._strategies: dict[SplitFactor | None, AxisStrategy | None] = {}
         self._costs: dict[AxisStrategy, float] = {}
-        self._decompositions: dict[Option, Decomposition] = {}
+        self._decompositions: dict[SplitFactor, Decomposition] = {}
         self._joined: dict[AxisStrategy, LayoutStrategy] = {}
         self._fitting: dict[tuple[int, Placement], Placement | None] = {}
-        self._factors: dict[
-            tuple[bool, int, Placement], tuple[int, int | None] | None
-        ] = {}
+        self._factors: dict[tuple[bool, int, SplitPlacement], SplitFactor | None] = {}
 
     def local_size(self, factor: int) -> int:
         """Returns the size of a factor on one device, after the axes planned before."""
@@ -100,28 +106,28 @@ class AxisOp:
             self.mesh.size(s.axis) for s in shards
         )
 
-    def strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
+    def strategy(self, split: SplitFactor | None) -> AxisStrategy | None:
         """
-        Returns the strategy that splits a factor in runs of `run` (None: contiguously), or,
-        with no factor, the one that splits nothing; None if the rule forbids the split.
+        Returns the strategy that splits a factor, or (None) the one that splits nothing;
+        None if the rule forbids the split.
         """
-        key = (factor, run)
-        if key not in self._strategies:
-            self._strategies[key] = self._strategy(factor, run)
-        return self._strategies[key]
+        if split not in self._strategies:
+            self._strategies[split] = self._strategy(split)
+        return self._strategies[split]
 
-    def _strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
+    def _strategy(self, split: SplitFactor | None) -> AxisStrategy | None:
         rule, parts = self.rule, ()
-        if factor is None:
+        if split is None:
             operands = (REPLICATED,) * len(self.operand_bytes)
             results = (REPLICATED,) * len(self.result_bytes)
         else:
+            factor, run = split
             kind = rule.factors[factor].kind
             size = self.local_size(factor)
             if kind == "replicate" or size % ((run or 1) * self.parts):
                 return None
             if run is not None and run * self.parts == size:
-                run = None
+                split, run = SplitFactor(factor), None
             shard = Shard(self.axis, run)
             before = self.assignment.get(factor, ())
             assignment = {**self.assignment, factor: (*before, shard)}
@@ -130,22 +136,22 @@ class AxisOp:
             monoid = rule.factors[factor].monoid
             reduced = rule.partial_results.get(factor, frozenset())
             results = tuple(
-                Placement("partial", monoid=monoid) if i in reduced else p
+                PartialPlacement(monoid) if i in reduced else p
                 for i, p in enumerate(results)
             )
             if kind == "reduction":
-                results = (Placement("partial", monoid=monoid),) * len(results)
+                results = (PartialPlacement(monoid),) * len(results)
             if factor in rule.decomposed:
                 found = self._decompose(operands)
                 if found is None:
                     return None
-                self._decompositions[Option(factor, run)] = found
+                self._decompositions[split] = found
                 parts = tuple(self._on_axis(part) for part in found.parts)
                 if kind == "reduction":
                     # A decomposition's result is whole, as what follows the reduction needs
                     # it whole.
                     results = (REPLICATED,) * len(results)
-        return Strategy((Option(factor, run),), operands, results, parts)
+        return Strategy((split,), operands, results, parts)
 
     def _on_axis(self, strategy: LayoutStrategy) -> AxisStrategy:
         """Reduces a strategy on all axes so far to what this axis does in it."""
@@ -177,7 +183,7 @@ class AxisOp:
                 if self.axis in layout.partial_axes
             ]
             axes = [axis for axis, _ in self.mesh.axes[: len(self.base.options) + 1]]
-            sums = Placement("partial")
+            sums = PartialPlacement("sum")
             return Decomposition(
                 Strategy.of_parts(found, axes),
                 sum(
@@ -196,7 +202,10 @@ class AxisOp:
 
     def leaves_result_partial(self, strategy: AxisStrategy) -> bool:
         """Whether the decomposition leaves the op's own result partial in a strategy."""
-        found = self._decompositions.get(strategy.options[0])
+        (option,) = strategy.options
+        if not isinstance(option, SplitFactor):
+            return False
+        found = self._decompositions.get(option)
         return found is not None and found.is_of_result
 
     def cost(self, strategy: AxisStrategy) -> float:
@@ -209,16 +218,19 @@ class AxisOp:
             (option,) = strategy.options
             places = (*strategy.operands, *strategy.results)
             touched = sum(
-                size / (self.parts if p.kind == "split" else 1)
+                size / (self.parts if isinstance(p, SplitPlacement) else 1)
                 for size, p in zip(
                     (*self.operand_bytes, *self.result_bytes), places, strict=True
                 )
             )
-            split = 1 if option.factor is None else self.parts
-            work = self.costs.work(self.flops / split, touched)
-            if strategy.parts:
+            is_split = isinstance(option, SplitFactor)
+            has_runs = is_split and option.run is not None
+            work = self.costs.work(
+                self.flops / (self.parts if is_split else 1), touched
+            )
+            if is_split and strategy.parts:
                 work += self._decompositions[option].price
-            is_late, has_runs = option.linear is not None, option.run is not None
+            is_late = isinstance(option, PassPartial)
             known = self.costs.preferred(work, late=is_late, runs=has_runs)
             self._costs[strategy] = known
         return known
@@ -238,10 +250,10 @@ class AxisOp:
             placed(self.axis, base.operands, own.operands, self.operand_types),
             placed(self.axis, base.results, own.results, result_types),
         )
+        if not isinstance(option, SplitFactor):
+            return found
         if own.parts:
             return found._replace(parts=self._decompositions[option].parts)
-        if option.factor is None:
-            return found
         assignment = found.assignment(self.mesh)
 
         def layouts(
@@ -270,13 +282,13 @@ class AxisOp:
                 if factor in dim:
                     for shard in dim_shards(dim, self.rule, assignment, self.mesh):
                         if shard.axis == self.axis:
-                            placement = Placement("split", d, shard.run)
+                            placement = SplitPlacement(d, shard.run)
             out.append(placement)
         return tuple(out)
 
     def factor_of(
-        self, is_result: bool, index: int, placement: Placement
-    ) -> tuple[int, int | None] | None:
+        self, is_result: bool, index: int, placement: SplitPlacement
+    ) -> SplitFactor | None:
         """
         Returns the factor (and the run length on it) that is split when an operand or a
         result has this placement; None if there is no such factor.
@@ -285,7 +297,7 @@ class AxisOp:
         if key not in self._factors:
             dims = (self.rule.results if is_result else self.rule.operands)[index]
             base = (self.base.results if is_result else self.base.operands)[index]
-            found: tuple[int, int | None] | None = None
+            found: SplitFactor | None = None
             if placement.dim < len(dims):
                 shards = (
                     *base.dim(placement.dim),
@@ -295,7 +307,7 @@ class AxisOp:
                 for factor, own in (split or {}).items():
                     for shard in own:
                         if shard.axis == self.axis:
-                            found = (factor, shard.run)
+                            found = SplitFactor(factor, shard.run)
             self._factors[key] = found
         return self._factors[key]
 

@@ -35,7 +35,13 @@ from distir.planning.bodies import Body
 from distir.planning.graph import Node, Port, StrategyGraph
 from distir.planning.unit_costs import PREFERENCE
 from distir.program import return_op
-from distir.sharding.placement import FREE, REPLICATED, Placement
+from distir.sharding.placement import (
+    FREE,
+    REPLICATED,
+    PartialPlacement,
+    Placement,
+    SplitPlacement,
+)
 
 ValueNode = Node[ValueAlternative]
 AxisPort = Port[Alternative]
@@ -135,7 +141,9 @@ class AxisGraphBuilder:
         if FREE in possible:
             del possible[FREE]
             for use in uses:
-                possible |= {p: None for p in use.wanted() if p.kind != "partial"}
+                possible |= {
+                    p: None for p in use.wanted() if not isinstance(p, PartialPlacement)
+                }
             possible[REPLICATED] = None
         ordered = tuple(sorted(possible, key=lambda p: p != REPLICATED))
         key: Hashable = ordered  # where nothing is to be chosen
@@ -234,15 +242,15 @@ class AxisGraphBuilder:
         available: dict[tuple[Available, Cut | None], float] = {}
         for (have,) in dict.fromkeys(availability_of(port)):
             found: dict[Available, float] = {(have,): 0.0}
-            if have != REPLICATED and not (late and have.kind == "partial"):
+            if have != REPLICATED and not (late and isinstance(have, PartialPlacement)):
                 found[have, REPLICATED] = self.edge_costs.move(have, REPLICATED, size)
-            if have.kind == "split":
+            if isinstance(have, SplitPlacement):
                 for q in wanted:
                     if q != have:
                         found[have, q] = self.edge_costs.move(have, q, size)
             for way, cost in found.items():
                 available[way, None] = cost
-                if have.kind != "split" or REPLICATED in way:
+                if not isinstance(have, SplitPlacement) or REPLICATED in way:
                     for cut in cuts:
                         if cut.placement != have:
                             available[way, cut] = cost
@@ -266,7 +274,7 @@ class AxisGraphBuilder:
                 cut = Cut(p, position)
                 if (
                     s.takes[use.operand] is Take.CUT
-                    and p.kind == "split"
+                    and isinstance(p, SplitPlacement)
                     and p in behind
                     and cut not in found
                 ):
@@ -287,7 +295,11 @@ class AxisGraphBuilder:
             for s in use.node.strategies if isinstance(use, OpUse) else ():
                 p = s.strategy.operands[use.operand]
                 moves = s.takes[use.operand] in (Take.MOVED, Take.CUT)
-                if p.kind == "split" and moves and (returned or p in behind):
+                if (
+                    isinstance(p, SplitPlacement)
+                    and moves
+                    and (returned or p in behind)
+                ):
                     found[p] = None
             behind.update(use.wanted())
         return list(found)

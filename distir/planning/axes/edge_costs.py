@@ -23,8 +23,14 @@ from distir.planning.axes.alternatives import (
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.graph import Edge, Floats, Node, Port
+from distir.planning.strategies import SplitFactor
 from distir.planning.unit_costs import PREFERENCE
-from distir.sharding.placement import REPLICATED, Placement
+from distir.sharding.placement import (
+    REPLICATED,
+    PartialPlacement,
+    Placement,
+    SplitPlacement,
+)
 
 
 class Taken(NamedTuple):
@@ -228,7 +234,7 @@ class EdgeCosts:
         columns: dict[tuple[Placement, Take, bool], int] = {}
         where: list[int] = []
         for own, takes, _ in strategies:
-            splits = own.options[0].factor is not None
+            splits = isinstance(own.options[0], SplitFactor)
             column = own.operands[index], takes[index], splits
             where.append(columns.setdefault(column, len(columns)))
         rows: dict[tuple[Available, Placement | None], int] = {}
@@ -246,7 +252,12 @@ class EdgeCosts:
                     small[a, b] = 0.0 if want == have[0] else inf
                     continue
                 small[a, b] = self.take(have, want, take, size, use.late, use.source)
-                if gradient and splits and want.kind == "split" and want != have[0]:
+                if (
+                    gradient
+                    and splits
+                    and isinstance(want, SplitPlacement)
+                    and want != have[0]
+                ):
                     small[a, b] += gradient
         if isinstance(use.info.op, ConstrainOp):
             # Of equal plans, prefer communication where a placement was requested.
@@ -269,9 +280,9 @@ class EdgeCosts:
                 rows.append([0.0 if q == w[0] else inf for q in wanted])
                 continue
             for p in w:
-                if p.kind == "replicated":
+                if p is REPLICATED:
                     prices[REPLICATED] = 0.0
-                elif p.kind == "partial":
+                elif isinstance(p, PartialPlacement):
                     price = self.move(p, REPLICATED, size)
                     prices[REPLICATED] = min(prices.get(REPLICATED, inf), price)
                 else:
@@ -292,7 +303,7 @@ class EdgeCosts:
         late: bool,
         source: Source,
     ) -> float:
-        if take is Take.GATHERED and any(p.kind == "split" for p in have):
+        if take is Take.GATHERED and any(isinstance(p, SplitPlacement) for p in have):
             return inf
         if want in have:
             return 0.0
@@ -300,12 +311,16 @@ class EdgeCosts:
             return inf
         best = inf
         for p in have:
-            if late and p.kind == "partial":
+            if late and isinstance(p, PartialPlacement):
                 continue
             cuts = take is not Take.MOVED or source != "activation"
-            if p.kind == "replicated" and want.kind == "split" and not cuts:
+            if p is REPLICATED and isinstance(want, SplitPlacement) and not cuts:
                 continue
-            if p.kind == "partial" and want.kind == "split" and take is Take.MOVED:
+            if (
+                isinstance(p, PartialPlacement)
+                and isinstance(want, SplitPlacement)
+                and take is Take.MOVED
+            ):
                 continue
             best = min(best, self.move(p, want, size))
         return best
@@ -320,9 +335,11 @@ class EdgeCosts:
         """
         if REPLICATED in available:
             return {REPLICATED: 0.0}
-        fitting = [info.fitting(index, p) for p in available if p.kind == "split"]
-        found = {p: 0.0 for p in fitting if p is not None}
-        partial = [p for p in available if p.kind == "partial"]
+        fitting = [
+            info.fitting(index, p) for p in available if isinstance(p, SplitPlacement)
+        ]
+        found: dict[Placement, float] = {p: 0.0 for p in fitting if p is not None}
+        partial = [p for p in available if isinstance(p, PartialPlacement)]
         if not found and len(partial) == len(available):
             found = dict.fromkeys(partial, 0.0)
         if not found:
@@ -337,8 +354,8 @@ class EdgeCosts:
         """
         size, best = info.operand_bytes[index], inf
         for p, price in self.leaving(info, index, available).items():
-            if p.kind == "partial" or (
-                p.kind == "split" and self.policy.split_parameters
+            if isinstance(p, PartialPlacement) or (
+                isinstance(p, SplitPlacement) and self.policy.split_parameters
             ):
                 price = self.move(p, REPLICATED, size)
             best = min(best, price)

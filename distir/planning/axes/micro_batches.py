@@ -11,8 +11,13 @@ from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
 from distir.planning.axes.program import AxisProgram
 from distir.planning.function_plan import AxisPlan
-from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
-from distir.sharding.placement import REPLICATED, Placement
+from distir.planning.strategies import AxisStrategy, PassPartial, Strategy
+from distir.sharding.placement import (
+    REPLICATED,
+    PartialPlacement,
+    Placement,
+    SplitPlacement,
+)
 
 
 class MicroBatchPlanner:
@@ -83,15 +88,15 @@ class MicroBatchPlanner:
         return tuple(
             arguments[self.program.updates[i]]
             if i in self.program.updates
-            else (REPLICATED if p.kind == "partial" else p)
+            else (REPLICATED if isinstance(p, PartialPlacement) else p)
             for i, p in enumerate(have)
         )
 
     def _op(self, op: Operation, have: list[Placement]) -> AxisStrategy:
         if isinstance(op, ConstrainOp) and not op.fixes(self.program.axis):
-            return Strategy((NOTHING,), (have[0],), (have[0],))
+            return Strategy((None,), (have[0],), (have[0],))
         found = self._partial(op, have) or self._split(op, have)
-        found = found or self.program.info(op).strategy(None, None)
+        found = found or self.program.info(op).strategy(None)
         assert found is not None
         return found
 
@@ -101,7 +106,7 @@ class MicroBatchPlanner:
         function is linear in them, as a backward is in gradients; otherwise they are
         reduced before the call.
         """
-        keys = [REPLICATED if p.kind == "partial" else p for p in have]
+        keys = [REPLICATED if isinstance(p, PartialPlacement) else p for p in have]
         callee = self._solve(name, keys)
         if keys != list(have):
             passed = self._solve(name, have)
@@ -114,27 +119,29 @@ class MicroBatchPlanner:
         Returns the strategy that lets partial values pass, if the rule is linear in exactly
         these operands.
         """
-        over = frozenset(i for i, p in enumerate(have) if p.kind == "partial")
-        monoids = {have[i].monoid for i in over}
-        if len(monoids) != 1 or any(p.kind == "split" for p in have):
+        over = frozenset(
+            i for i, p in enumerate(have) if isinstance(p, PartialPlacement)
+        )
+        monoids = {p.monoid for p in have if isinstance(p, PartialPlacement)}
+        if len(monoids) != 1 or any(isinstance(p, SplitPlacement) for p in have):
             return None
         (monoid,) = monoids
         for number, linear in enumerate(self.program.info(op).rule.linear):
             if linear.operands == over and monoid in linear.monoids:
-                partial = Placement("partial", monoid=monoid)
-                option = Option(linear=number, monoid=monoid)
+                partial = PartialPlacement(monoid)
+                option = PassPartial(number, monoid)
                 return Strategy((option,), tuple(have), (partial,) * len(op.results))
         return None
 
     def _split(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
         """Returns the strategy on which all split operands agree, if there is one."""
         info = self.program.info(op)
-        split = [i for i, p in enumerate(have) if p.kind == "split"]
-        for i in split:
-            key = info.factor_of(False, i, have[i])
-            strategy = None if key is None else info.strategy(*key)
+        split = {i: p for i, p in enumerate(have) if isinstance(p, SplitPlacement)}
+        for i, placement in split.items():
+            key = info.factor_of(False, i, placement)
+            strategy = None if key is None else info.strategy(key)
             if strategy is None or strategy.parts:
                 continue
-            if all(strategy.operands[j] == have[j] for j in split):
+            if all(strategy.operands[j] == p for j, p in split.items()):
                 return strategy
         return None

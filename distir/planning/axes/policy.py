@@ -19,9 +19,10 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import REDUCE_LATE, ConstrainOp
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.runs import RunLengths
-from distir.sharding.placement import Placement, placement_in
+from distir.planning.strategies import SplitFactor
+from distir.sharding.placement import SplitPlacement, placement_in
 
-Placements = dict[SSAValue, set[Placement]]
+Splits = dict[SSAValue, set[SplitPlacement]]
 
 
 class AxisPolicy:
@@ -49,7 +50,7 @@ class AxisPolicy:
         self._late: dict[str, set[SSAValue]] = {}
 
     @cached_property
-    def hints(self) -> Placements:
+    def hints(self) -> Splits:
         """
         Splits with run lengths, by value, that the value's consumers could use without
         communication: each op's contiguous splits are carried backwards along the sharding
@@ -62,13 +63,13 @@ class AxisPolicy:
         return RunLengths(functions, program.info, backwards=True).splits
 
     @cached_property
-    def requested(self) -> Placements:
+    def requested(self) -> Splits:
         """
         Splits, by value, that a later `dist.constrain` asks for, carried backwards through
         elementwise and other ops that are not contractions, and across calls. An op whose
         result is wanted in parts may cut its operands for that.
         """
-        requested = Placements()
+        requested = Splits()
         if any(
             isinstance(op, ConstrainOp)
             for function in self.program.functions.values()
@@ -78,8 +79,8 @@ class AxisPolicy:
         return requested
 
     def _collect(
-        self, name: str, results: Sequence[set[Placement]], requested: Placements
-    ) -> list[set[Placement]]:
+        self, name: str, results: Sequence[set[SplitPlacement]], requested: Splits
+    ) -> list[set[SplitPlacement]]:
         """
         Adds to `requested` the splits that are requested of the values of a function, given
         those of its results; returns those of its arguments.
@@ -98,23 +99,26 @@ class AxisPolicy:
                 for value, requests in zip(op.operands, inner, strict=True):
                     requested.setdefault(value, set()).update(requests)
             elif isinstance(op, ConstrainOp):
+                # A sum that is scattered where it ends is no reason to compute its parts.
+                if REDUCE_LATE in op.attributes:
+                    continue
                 target = placement_in(op.layout.data, self.program.axis)
-                if op.fixes(self.program.axis) and target.kind == "split":
+                if op.fixes(self.program.axis) and isinstance(target, SplitPlacement):
                     requested.setdefault(op.source, set()).add(target)
             elif any(r in requested for r in op.results):
                 self._carry(op, requested)
         return [requested.get(arg, set()) for arg in block.args]
 
-    def _carry(self, op: Operation, requested: Placements) -> None:
+    def _carry(self, op: Operation, requested: Splits) -> None:
         info = self.program.info(op)
         if info.rule.flops:
             return
         for split in self.hinted(op, requested):
-            strategy = info.strategy(*split)
+            strategy = info.strategy(split)
             if strategy is None:
                 continue
             for value, p in zip(op.operands, strategy.operands, strict=True):
-                if p.kind == "split":
+                if isinstance(p, SplitPlacement):
                     requested.setdefault(value, set()).add(p)
 
     def late(self, name: str) -> set[SSAValue]:
@@ -139,8 +143,8 @@ class AxisPolicy:
         return self._late[name]
 
     def hinted(
-        self, op: Operation, hints: Mapping[SSAValue, set[Placement]]
-    ) -> Iterable[tuple[int, int | None]]:
+        self, op: Operation, hints: Mapping[SSAValue, set[SplitPlacement]]
+    ) -> Iterable[SplitFactor]:
         """
         Yields the factors, with run lengths, whose split would give a result of the op one
         of the hinted placements.

@@ -19,10 +19,20 @@ from distir.planning.axes.reached import (
     ArgumentKey,
     Reached,
 )
-from distir.planning.axes.strategies import OperandFacts, OpStrategies
+from distir.planning.axes.strategies import (
+    OperandFacts,
+    OpStrategies,
+    takes_one_value,
+)
 from distir.planning.tied_ops import call_kinds
 from distir.program import return_op
-from distir.sharding.placement import FREE, REPLICATED, Placement
+from distir.sharding.placement import (
+    FREE,
+    REPLICATED,
+    PartialPlacement,
+    Placement,
+    SplitPlacement,
+)
 
 ENDS = 2
 """
@@ -52,7 +62,7 @@ class Reach:
         """
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
-            fixed = source != "activation" and placement.kind == "split"
+            fixed = source != "activation" and isinstance(placement, SplitPlacement)
             fact = ArgumentFacts(placement, source, fixed)
             fact.add([placement])
             facts.append(fact)
@@ -100,13 +110,13 @@ class Reach:
             have = reached.possible[value]
             if value.has_one_use() or FREE in have or value in reached.sources:
                 continue
-            splits = any(p.kind == "split" for p in have)
+            splits = any(isinstance(p, SplitPlacement) for p in have)
             more = {
                 p: None
                 for p, take in (
                     (s.strategy.operands[i], s.takes[i]) for s in strategies
                 )
-                if p.kind != "partial"
+                if not isinstance(p, PartialPlacement)
                 if take is Take.CUT
                 or (splits and take is Take.MOVED)
                 or p == REPLICATED
@@ -171,12 +181,13 @@ class Reach:
             splits = [
                 fitting
                 for p in available
-                if p.kind == "split" and (fitting := info.fitting(i, p)) is not None
+                if isinstance(p, SplitPlacement)
+                and (fitting := info.fitting(i, p)) is not None
             ]
             others = [
-                REPLICATED if p.kind == "partial" else p
+                REPLICATED if isinstance(p, PartialPlacement) else p
                 for p in available
-                if p.kind != "split"
+                if not isinstance(p, SplitPlacement)
             ]
             if not others and len(splits) < len(available):
                 others = [REPLICATED]
@@ -213,9 +224,13 @@ class Reach:
         hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
         requested = tuple(frozenset(policy.requested.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
-        key = (op if is_constrained else info, facts, hints, requested)
+        first = frozenset[SplitPlacement]()
+        if takes_one_value(op):
+            first = frozenset(policy.hints.get(op.operands[0], ()))
+        alike = op if is_constrained else (info, takes_one_value(op))
+        key = (alike, facts, hints, requested, first)
         found = self._known.get(key)
         if found is None:
-            space = OpStrategies(op, info, policy)
+            space = OpStrategies(op, info, policy, first)
             found = self._known[key] = Alternatives(space.of(facts, hints, requested))
         return found

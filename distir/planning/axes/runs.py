@@ -17,9 +17,9 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.axis_op import AxisOp
-from distir.planning.strategies import Run
+from distir.planning.strategies import SplitFactor
 from distir.program import return_op
-from distir.sharding.placement import Placement
+from distir.sharding.placement import SplitPlacement
 
 MAX_RUNS = 4
 """The most run lengths per op and axis that a search of layouts tries."""
@@ -45,9 +45,9 @@ class RunLengths:
         self.functions = {f.sym_name.data: f for f in functions}
         self.info = info
         self.backwards = backwards
-        self.runs: dict[Operation, set[Run]] = {}
-        self.splits: dict[SSAValue, set[Placement]] = {}
-        self._pending: deque[tuple[SSAValue, Placement]] = deque()
+        self.runs: dict[Operation, set[SplitFactor]] = {}
+        self.splits: dict[SSAValue, set[SplitPlacement]] = {}
+        self._pending: deque[tuple[SSAValue, SplitPlacement]] = deque()
         self._calls: dict[str, list[CallOp]] = {}
         for function in self.functions.values():
             for op in function.body.block.ops:
@@ -55,29 +55,27 @@ class RunLengths:
                     self._calls.setdefault(op.callee.string_value(), []).append(op)
                 elif not isinstance(op, ReturnOp) and (own := info(op)) is not None:
                     for factor in range(len(own.rule.factors)):
-                        self._add_splits(op, own, factor, None)
+                        self._add_splits(op, own, SplitFactor(factor))
         while self._pending:
             self._follow(*self._pending.popleft())
 
-    def _add_splits(
-        self, op: Operation, info: AxisOp, factor: int, run: int | None
-    ) -> None:
-        strategy = info.strategy(factor, run)
+    def _add_splits(self, op: Operation, info: AxisOp, split: SplitFactor) -> None:
+        strategy = info.strategy(split)
         if strategy is None:
             return
         values = op.operands if self.backwards else (*op.operands, *op.results)
         places = (*strategy.operands, *strategy.results)
         for value, placement in zip(values, places, strict=False):
-            if placement.run is not None:
+            if isinstance(placement, SplitPlacement) and placement.run is not None:
                 self._add(value, placement)
 
-    def _add(self, value: SSAValue, split: Placement) -> None:
+    def _add(self, value: SSAValue, split: SplitPlacement) -> None:
         known = self.splits.setdefault(value, set())
         if split not in known:
             known.add(split)
             self._pending.append((value, split))
 
-    def _follow(self, value: SSAValue, split: Placement) -> None:
+    def _follow(self, value: SSAValue, split: SplitPlacement) -> None:
         """
         Tells the ops that use a value, and the op that computes it, of a split in runs.
         """
@@ -107,7 +105,7 @@ class RunLengths:
         return self._calls.get(function.sym_name.data, ())
 
     def _use(
-        self, op: Operation, is_result: bool, index: int, split: Placement
+        self, op: Operation, is_result: bool, index: int, split: SplitPlacement
     ) -> None:
         """
         Records the factor that an op splits in runs when one of its operands or results has
@@ -117,13 +115,12 @@ class RunLengths:
         found = None if info is None else info.factor_of(is_result, index, split)
         if info is None or found is None:
             return
-        factor, run = found
         runs, most = (
             self.runs.setdefault(op, set()),
             inf if self.backwards else MAX_RUNS,
         )
-        if run is None or (factor, run) in runs or len(runs) >= most:
+        if found.run is None or found in runs or len(runs) >= most:
             return
-        if info.rule.factors[factor].kind != "replicate":
-            runs.add((factor, run))
-            self._add_splits(op, info, factor, run)
+        if info.rule.factors[found.factor].kind != "replicate":
+            runs.add(found)
+            self._add_splits(op, info, found)

@@ -39,11 +39,7 @@ from distir.program import (
 )
 from distir.sharding.layout import check_layout, in_mesh_order, nested
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.placement import (
-    FREE,
-    REPLICATED,
-    placement_in,
-)
+from distir.sharding.placement import FREE, REPLICATED, SplitPlacement, placement_in
 from distir.sharding.prices import local_bytes
 from distir.sharding.signatures import Signatures
 
@@ -185,8 +181,10 @@ class ShardingPlan:
             keys = self._entry_keys(axis, free_parameters)
             # On an axis that splits the inputs, parameters and states may be stored
             # split (ZeRO), but they do not decide how the work is split.
-            data = any(s == "activation" and p.kind == "split" for p, s in keys)
-            stored = any(s == "parameter" and p.kind != "replicated" for p, s in keys)
+            data = any(
+                s == "activation" and isinstance(p, SplitPlacement) for p, s in keys
+            )
+            stored = any(s == "parameter" and p is not REPLICATED for p, s in keys)
             program = self.seen_by(axis)
             planner = AxisPlanner(
                 program, split_parameters=stored and not data, is_forward=is_forward

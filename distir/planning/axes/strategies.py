@@ -19,8 +19,15 @@ from distir.errors import DistIRError
 from distir.planning.axes.alternatives import OpAlternative, Source, Take
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
-from distir.sharding.placement import FREE, REPLICATED, Placement, placement_in
+from distir.planning.strategies import AxisStrategy, PassPartial, SplitFactor, Strategy
+from distir.sharding.placement import (
+    FREE,
+    REPLICATED,
+    PartialPlacement,
+    Placement,
+    SplitPlacement,
+    placement_in,
+)
 
 WITHOUT_PARAMETERS = 1 / 32
 """
@@ -28,11 +35,6 @@ The weight of work on activations alone, on an axis that splits parameters. Such
 there to split the work that involves parameters, and this is worth the communication; other
 work is split where it pays on devices that compute about 128 floating-point operations
 while they send a byte.
-"""
-
-Split = tuple[int, int | None]
-"""
-A factor of an op's rule, and the run length in which it is split (None: contiguously).
 """
 
 
@@ -44,19 +46,41 @@ class OperandFacts(NamedTuple):
     requested: bool
 
 
+def takes_one_value(op: Operation) -> bool:
+    """
+    Whether an op takes a single value, or beside it only what follows from that value alone,
+    as its scale does.
+    """
+    values = op.operands
+    return len(values) > 0 and all(
+        isinstance(v.owner, Operation) and set(v.owner.operands) == {values[0]}
+        for v in values[1:]
+    )
+
+
 class OpStrategies:
     """Enumerates the strategies of an op and of all ops that are like it."""
 
-    def __init__(self, op: Operation, info: AxisOp, policy: AxisPolicy):
+    def __init__(
+        self,
+        op: Operation,
+        info: AxisOp,
+        policy: AxisPolicy,
+        first_hints: frozenset[SplitPlacement] = frozenset(),
+    ):
+        """
+        `first_hints` are the hints (see `AxisPolicy`) of the op's first operand.
+        """
         self.op = op
         self.info = info
         self.policy = policy
+        self.first_hints = first_hints
 
     def of(
         self,
         operands: Sequence[OperandFacts],
-        hints: Iterable[frozenset[Placement]],
-        requested: Iterable[frozenset[Placement]],
+        hints: Iterable[frozenset[SplitPlacement]],
+        requested: Iterable[frozenset[SplitPlacement]],
     ) -> list[OpAlternative]:
         """
         Returns the alternatives for operands with these facts, the one on whole values
@@ -66,10 +90,10 @@ class OpStrategies:
             return self._constrained(self.op, operands[0])
         found: dict[tuple[AxisStrategy, tuple[Take, ...]], None] = {}
         count = len(operands)
-        self._add(found, None, None, (Take.MOVED,) * count)
+        self._add(found, None, (Take.MOVED,) * count)
         for split, takes in self._splits(operands, hints, requested):
-            if not self._is_foreign(operands, split[0]):
-                self._add(found, *split, takes)
+            if not self._is_foreign(operands, split.factor):
+                self._add(found, split, takes)
         found |= dict.fromkeys(self._linear(operands))
         without = self.policy.split_parameters and all(
             f.source == "activation" for f in operands
@@ -80,15 +104,16 @@ class OpStrategies:
     def _add(
         self,
         found: dict[tuple[AxisStrategy, tuple[Take, ...]], None],
-        factor: int | None,
-        run: int | None,
+        split: SplitFactor | None,
         takes: tuple[Take, ...],
     ) -> None:
-        c = self.info.strategy(factor, run)
+        c = self.info.strategy(split)
         if c is not None:
             # An operand that is needed whole is communicated in any case.
             takes = tuple(
-                Take.MOVED if p.kind != "split" and t is not Take.GATHERED else t
+                Take.MOVED
+                if not isinstance(p, SplitPlacement) and t is not Take.GATHERED
+                else t
                 for p, t in zip(c.operands, takes, strict=True)
             )
             found[c, takes] = None
@@ -96,9 +121,9 @@ class OpStrategies:
     def _splits(
         self,
         operands: Sequence[OperandFacts],
-        hints: Iterable[frozenset[Placement]],
-        requested: Iterable[frozenset[Placement]],
-    ) -> Iterable[tuple[Split, tuple[Take, ...]]]:
+        hints: Iterable[frozenset[SplitPlacement]],
+        requested: Iterable[frozenset[SplitPlacement]],
+    ) -> Iterable[tuple[SplitFactor, tuple[Take, ...]]]:
         """
         Yields the splits worth trying, with how each operand may be obtained. A split is
         worth trying because an operand is split already (whole operands may then be cut to
@@ -112,12 +137,13 @@ class OpStrategies:
         # activation is there in parts; contractions work on those wherever they can. But
         # along a dimension of all values (experts) work may be split as the parameter is.
         stored_apart = not policy.split_parameters and any(
-            f.source == "activation" and any(p.kind == "split" for p in f.possible)
+            f.source == "activation"
+            and any(isinstance(p, SplitPlacement) for p in f.possible)
             for f in operands
         )
         for i, facts in enumerate(operands):
             for placement in facts.possible:
-                if placement.kind != "split":
+                if not isinstance(placement, SplitPlacement):
                     continue
                 split = info.factor_of(False, i, placement)
                 if split is None:
@@ -125,7 +151,7 @@ class OpStrategies:
                 supports = facts.source == "activation" or facts.requested
                 takes = [Take.CUT if supports else Take.MOVED] * count
                 together = info.rule.flops and all(
-                    any(split[0] in dim for dim in dims)
+                    any(split.factor in dim for dim in dims)
                     for dims in (*info.rule.operands, *info.rule.results)
                 )
                 if stored_apart and facts.source != "activation" and not together:
@@ -140,13 +166,17 @@ class OpStrategies:
                 takes[i] = Take.MOVED if is_activation else Take.AS_IS
                 yield split, tuple(takes)
         # A parameter that is prepared for its use is itself stored split for that.
-        prepared = count == 1 and FREE in operands[0].possible
-        takes = (Take.AS_IS if prepared else Take.MOVED,) * count
-        yield from ((split, takes) for split in self._started(operands, hints))
+        takes = [Take.MOVED] * count
+        if self._prepares(operands):
+            takes[0] = Take.AS_IS
+            takes[1:] = [Take.CUT] * (count - 1)
+        yield from ((split, tuple(takes)) for split in self._started(operands, hints))
 
     def _started(
-        self, operands: Sequence[OperandFacts], hints: Iterable[frozenset[Placement]]
-    ) -> Iterable[Split]:
+        self,
+        operands: Sequence[OperandFacts],
+        hints: Iterable[frozenset[SplitPlacement]],
+    ) -> Iterable[SplitFactor]:
         """
         Yields the splits that parameters start: where a parameter meets a contraction;
         earlier, where a parameter without a decision is prepared for one (transposed,
@@ -167,16 +197,27 @@ class OpStrategies:
         ]
         if not starts:
             return
-        everywhere = rule.flops or (len(operands) == 1 and FREE in operands[0].possible)
-        wanted = sorted(set(self._hinted(hints)), key=str)
+        everywhere = rule.flops or self._prepares(operands)
+        hinted = set(self._hinted(hints))
+        if self._prepares(operands):
+            # A scale has no dimension left that could say how its parameter is wanted.
+            splits = (self.info.factor_of(False, 0, own) for own in self.first_hints)
+            hinted.update(split for split in splits if split is not None)
+        wanted = sorted(hinted, key=str)
         for i in starts:
             for dim in rule.operands[i]:
                 for factor in dim:
                     if everywhere or rule.factors[factor].kind == "reduction":
-                        yield factor, None
-                        yield from (s for s in wanted if s[0] == factor)
+                        yield SplitFactor(factor)
+                        yield from (s for s in wanted if s.factor == factor)
 
-    def _hinted(self, hints: Iterable[frozenset[Placement]]) -> Iterable[Split]:
+    def _prepares(self, operands: Sequence[OperandFacts]) -> bool:
+        """Whether the op prepares a parameter without a decision for its use."""
+        return takes_one_value(self.op) and FREE in operands[0].possible
+
+    def _hinted(
+        self, hints: Iterable[frozenset[SplitPlacement]]
+    ) -> Iterable[SplitFactor]:
         for index, placements in enumerate(hints):
             for placement in sorted(placements, key=str):
                 split = self.info.factor_of(True, index, placement)
@@ -210,15 +251,19 @@ class OpStrategies:
         """
         for number, linear in enumerate(self.info.rule.linear):
             monoids = [
-                {p.monoid for p in operands[i].possible if p.kind == "partial"}
+                {
+                    p.monoid
+                    for p in operands[i].possible
+                    if isinstance(p, PartialPlacement)
+                }
                 for i in linear.operands
             ]
             common = set[str].intersection(*monoids) if monoids else set[str]()
             for monoid in sorted(common & linear.monoids):
-                partial = Placement("partial", monoid=monoid)
+                partial = PartialPlacement(monoid)
                 passes = [i in linear.operands for i in range(len(operands))]
                 strategy = Strategy(
-                    (Option(linear=number, monoid=monoid),),
+                    (PassPartial(number, monoid),),
                     tuple(partial if p else REPLICATED for p in passes),
                     (partial,) * len(self.info.result_bytes),
                 )
@@ -230,7 +275,7 @@ class OpStrategies:
         axis = self.policy.program.axis
         if op.fixes(axis):
             target = placement_in(op.layout.data, axis)
-            if target.kind == "partial":
+            if isinstance(target, PartialPlacement):
                 raise DistIRError(
                     f"dist.constrain cannot ask for a value that is partial over "
                     f"{axis!r}; constrain a reduced or split layout"
@@ -240,6 +285,6 @@ class OpStrategies:
             kept = (REPLICATED if p == FREE else p for p in operand.possible)
             placements, take = list(dict.fromkeys(kept)), Take.AS_IS
         return [
-            OpAlternative(Strategy((NOTHING,), (p,), (p,)), (take,), 0.0)
+            OpAlternative(Strategy((None,), (p,), (p,)), (take,), 0.0)
             for p in placements
         ]

@@ -20,6 +20,7 @@ from distir.planning.annotations import (
 )
 from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.function_plan import AxisPlan, with_callees
+from distir.planning.strategies import SplitFactor
 from distir.program import (
     argument_attributes,
     argument_roles,
@@ -32,11 +33,7 @@ from distir.program import (
 )
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.placement import (
-    Placement,
-    add_placement,
-    placement_in,
-)
+from distir.sharding.placement import SplitPlacement, add_placement, placement_in
 from distir.sharding.signatures import (
     Signatures,
 )
@@ -64,7 +61,7 @@ def left_whole(
             rule = signatures.rule(op)
             if not rule.flops:
                 continue
-            if strategy.options[0].factor is not None:
+            if isinstance(strategy.options[0], SplitFactor):
                 is_split = True
                 continue
             odd = {f.size for f in rule.factors if f.kind != "replicate"}
@@ -153,7 +150,7 @@ def _split_tables(
             axes = layout.split_axes if layout is not None else ()
             found //= prod(mesh.size(a) for a in axes if a != TIME_AXIS)
         rows = op.attribute("axis") % len(sizes)
-        split = add_placement(before, axis, Placement("split", rows), len(sizes))
+        split = add_placement(before, axis, SplitPlacement(rows), len(sizes))
         if found < prod(sizes) * (parts - 1) // parts and fits(sizes, split, mesh):
             entry[LAYOUT] = LayoutAttr(canonical(sizes, split, mesh))
 
@@ -183,7 +180,7 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
         attributes, found.arguments, function.body.block.args, strict=True
     ):
         layout = requested_layout(entry) or Layout(mesh.name)
-        if placement.kind != "split" or axis in layout.split_axes:
+        if not isinstance(placement, SplitPlacement) or axis in layout.split_axes:
             continue
         after = add_placement(layout, axis, placement, rank_of(arg.type))
         if fits(shape_of(arg.type), after, mesh):

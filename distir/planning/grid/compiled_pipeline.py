@@ -54,7 +54,7 @@ from distir.transforms.pipelines.functions import (
     StageFunctionBuilder,
     StageOps,
 )
-from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.over_time import monoid_over_time
 from distir.transforms.pipelines.pipeline import check_fits
 
 
@@ -117,7 +117,7 @@ class CompiledEntry(CompiledBody):
     ) -> StageFunction:
         """See `Entry`. The function may be that of another stage, on another mesh."""
         common, content = self.compilation, self._division.group_contents.of(group)
-        sums = [(group.accumulated.index(v), over_time(v).monoid) for v in added]
+        sums = [(group.accumulated.index(v), monoid_over_time(v)) for v in added]
         does = *map(common.contents.of, content.ops), content.wiring, tuple(sums)
         functions = common.shared.functions
         for where in (common.fold.stages[0].name, mesh):

@@ -116,9 +116,10 @@ class Evaluator:
             if step is not None:
                 return Simulated(plan, *step)
             found = self._distributed(plan, known)
-            step = found.step
-            if step is None:
-                step = Step.of(simulate(found.module, profiles=self._profiles))
+            simulated = found.simulated
+            if simulated is None:
+                simulated = simulate(found.module, profiles=self._profiles)
+            step = Step.of(simulated)
         except (DistIRError, VerifyException) as error:
             return Impossible(plan, " ".join(str(error).split()))
         bound = known.bound_s if known else found.bound
@@ -192,9 +193,11 @@ class Evaluator:
             bucket_collectives_of(found.module)
         if plan.overlap:
             # Overlap is chosen without profiles: a simulation with them is of no use.
-            before = None if self._profiles else found.simulation
+            before = found.simulated
+            if self._profiles or isinstance(before, Step):
+                before = None
             after = overlap_communication(found.module, before=before)
-            found = replace(found, step=None if self._profiles else Step.of(after))
+            found = replace(found, simulated=None if self._profiles else after)
         check_whole(found.module, self._requests.whole)
         check_expectations(found.module, plan.k if plan.is_pipelined else 1)
         return found

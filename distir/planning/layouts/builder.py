@@ -30,7 +30,6 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.layouts.values import Values
 from distir.planning.strategies import (
-    NOTHING,
     LayoutStrategy,
     Option,
     Strategy,
@@ -53,7 +52,7 @@ class GraphBuilder:
 
     - `functions`: the functions that the entry reaches, the entry last;
     - `requests`: what is asked for arguments of the entry, by index;
-    - `share`: whether repeated calls share their choices (`tied_ops`);
+    - `tie_layers`: whether repeated calls share their choices (`tied_ops`);
     - `clock`: when it stops, TimeIsOver is raised;
     - `intervals`: the lifetimes of what was built, as far as they were asked for.
 
@@ -68,13 +67,13 @@ class GraphBuilder:
         cost_model: CostModel,
         requests: Mapping[int, ArgumentRequest],
         *,
-        share: bool,
+        tie_layers: bool,
         clock: Clock | None = None,
     ):
         self.functions = {f.sym_name.data: f for f in reachable}
         self.entry = reachable[-1]
         self.mesh = cost_model.mesh
-        self.share = share
+        self.tie_layers = tie_layers
         self.cost_model = cost_model
         self.clock = clock or Clock()
         self.building = Building(
@@ -101,7 +100,7 @@ class GraphBuilder:
         found: dict[Operation, list[list[Option]]] = {op: [] for op in self.rules}
         for axis, _ in self.mesh.axes:
             if axis == TIME_AXIS:
-                found = {op: [[NOTHING]] for op in self.rules}
+                found = {op: [[None]] for op in self.rules}
                 continue
             runs = RunLengths(reachable, self._on_axis(axis)).runs
             every = {
@@ -267,7 +266,7 @@ class GraphBuilder:
                 self.building.node_times[node] = times
             return node, times
 
-        calls = call_kinds(function, ends=1 if self.share else None)
+        calls = call_kinds(function, ends=1 if self.tie_layers else None)
         body.add_ops(self.graph, calls, self.signatures.of, of_call, of_op)
         for op, node in body.ops.items():
             for i, result in enumerate(op.results):

@@ -78,8 +78,11 @@ class Step(NamedTuple):
     reserved_bytes: int
 
     @staticmethod
-    def of(simulation: Simulation) -> Step:
-        """Returns the step of a simulation."""
+    def of(simulated: Simulation | Step) -> Step:
+        """Returns the step of a simulation; a step is its own."""
+        if isinstance(simulated, Step):
+            return simulated
+        simulation = simulated
         peak, memory, reserved = min(
             zip(
                 simulation.peak_memory_bytes,
@@ -109,8 +112,9 @@ class FittedPlan:
     A distributed program with its simulation.
 
     - `annotated`: the program with the layouts as annotations, before `partition`;
-    - `module`: the distributed program; `simulation`: its simulation, if one was made;
-    - `step`: the time and memory of a step;
+    - `module`: the distributed program; of a pipeline that was simulated without being made,
+      the program of one micro-batch;
+    - `simulated`: the program's simulation, or the step of such a pipeline;
     - `occupied`: the largest fraction of any device's memory that is used; `needed`: the
       bytes used there;
     - `layouts`: the layouts chosen; `found`: the result of the search, if it was made for
@@ -119,12 +123,16 @@ class FittedPlan:
 
     annotated: ModuleOp
     module: ModuleOp
-    simulation: Simulation | None
-    step: Step
+    simulated: Simulation | Step
     occupied: float
     needed: int
     layouts: ChosenLayouts
     found: LayoutResult | None = None
+
+    @property
+    def step(self) -> Step:
+        """The time and memory of a step."""
+        return Step.of(self.simulated)
 
     @property
     def fits(self) -> bool:
@@ -345,9 +353,7 @@ class FittedSearch:
                 if step is not None:
                     peak = step.reserved_bytes
                     occupied = peak / min(self.memory, step.memory_bytes)
-                    return FittedPlan(
-                        annotated, module, None, step, occupied, peak, layouts
-                    )
+                    return FittedPlan(annotated, module, step, occupied, peak, layouts)
             make_pipeline_as_asked(module, self.finish, self.finish.stages)
             lower_reshards(module)
         if self.buckets:
@@ -359,10 +365,7 @@ class FittedSearch:
         occupied, needed = max(
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )
-        step = Step.of(simulation)
-        return FittedPlan(
-            annotated, module, simulation, step, occupied, needed, layouts
-        )
+        return FittedPlan(annotated, module, simulation, occupied, needed, layouts)
 
     def check(self, plan: FittedPlan) -> None:
         """Raises DistIRError for a plan that does not fit."""

@@ -35,14 +35,14 @@ class ChosenLayouts:
     """
     The layouts that a search chose, without the program.
 
-    `shared` says whether repeated calls shared their choices, `limited` whether the fastest
+    `tied` says whether repeated calls shared their choices, `limited` whether the fastest
     layouts need more memory than was allowed, `separate` whether each use of a value
     brings it to its layout for itself, as no copy may be kept for later ones. Each of `steps` says how many of the mesh's
     first axes it chose, and the alternative of each node in the order of the graph. Without
     steps nothing was searched: arguments are split as was asked for, and the rest follows.
     """
 
-    shared: bool = False
+    tied: bool = False
     limited: bool = False
     steps: tuple[tuple[int, tuple[int, ...]], ...] = ()
     separate: bool = False
@@ -62,7 +62,7 @@ class LayoutGraph:
     def of(
         module: ModuleOp,
         costs: CostModel,
-        share: bool | None = None,
+        tie_layers: bool | None = None,
         clock: Clock | None = None,
     ) -> LayoutGraph:
         """
@@ -77,9 +77,11 @@ class LayoutGraph:
             plan.add_axis(TIME_AXIS)
             first = Before(plan.plan, 1)
         reachable = reachable_functions(module)
-        if share is None:
-            share = work_size(reachable) > MAX_OPS
-        builder = GraphBuilder(reachable, costs, requests, share=share, clock=clock)
+        if tie_layers is None:
+            tie_layers = work_size(reachable) > MAX_OPS
+        builder = GraphBuilder(
+            reachable, costs, requests, tie_layers=tie_layers, clock=clock
+        )
         return LayoutGraph(builder, first)
 
 
@@ -95,7 +97,7 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
             split_over_time(module, mesh, _requests(module))
         propagate_sharding(module, mesh)
         return
-    graph = LayoutGraph.of(module, UnitCosts(mesh), layouts.shared)
+    graph = LayoutGraph.of(module, UnitCosts(mesh), layouts.tied)
     before = graph.first
     for axes, choice in layouts.steps:
         body = graph.builder.build(axes, before)

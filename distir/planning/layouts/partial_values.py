@@ -8,7 +8,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.strategies import Option
+from distir.planning.strategies import Option, PassPartial, SplitFactor
 from distir.sharding.rule import Rule
 
 Monoids = dict[SSAValue, frozenset[str]]
@@ -41,7 +41,11 @@ def without_impossible(
                         found[value] = known | monoids
                         changed = True
     return {
-        op: [o for o in own if o.linear is None or _passes(op, rules[op], o, found)]
+        op: [
+            o
+            for o in own
+            if not isinstance(o, PassPartial) or _passes(op, rules[op], o, found)
+        ]
         for op, own in options.items()
     }
 
@@ -74,18 +78,17 @@ def _given(
         return [(value, found.get(source, nothing)) for value, source in pairs]
     rule, monoids = rules[op], set[str]()
     for option in options[op]:
-        if option.linear is not None and _passes(op, rule, option, found):
+        if isinstance(option, PassPartial) and _passes(op, rule, option, found):
             monoids.add(option.monoid)
-        if option.factor is not None:
+        if isinstance(option, SplitFactor):
             factor = rule.factors[option.factor]
             if factor.kind == "reduction" or option.factor in rule.partial_results:
                 monoids.add(factor.monoid)
     return [(result, frozenset(monoids)) for result in op.results]
 
 
-def _passes(op: Operation, rule: Rule, option: Option, found: Monoids) -> bool:
+def _passes(op: Operation, rule: Rule, option: PassPartial, found: Monoids) -> bool:
     """Whether all operands that an option takes as partial can be partial."""
-    assert option.linear is not None
     return all(
         option.monoid in found.get(op.operands[i], frozenset())
         for i in rule.linear[option.linear].operands

@@ -118,7 +118,7 @@ class LayoutResult:
       less; `gap`: their distance, as a fraction;
     - `peak`: peak bytes on a device;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
-    - `shared`: whether repeated calls share their choices; the bound then holds for plans
+    - `tied`: whether repeated calls share their choices; the bound then holds for plans
       that share in the same way, unless `released` says that plans without sharing were
       weighed too;
     - `axis_groups`: the number of groups of mesh axes that were chosen one after the other;
@@ -137,7 +137,7 @@ class LayoutResult:
     choices: int
     alternatives: int
     edges: int
-    shared: bool
+    tied: bool
     released: bool
     axis_groups: int
     method: str
@@ -160,9 +160,9 @@ class LayoutResult:
             above = self.objective / self.bound - 1 if self.objective else 0.0
             proof = f"at most {100 * above:.3g} % above the best"
         level = ", level O2" if self.level == "O2" else ""
-        shared = ", repeated calls share their choices" if self.shared else ""
+        shared = ", repeated calls share their choices" if self.tied else ""
         if self.released:
-            shared += " though they need not" if self.shared else ", nothing is shared"
+            shared += " though they need not" if self.tied else ", nothing is shared"
         groups = f", axes in {self.axis_groups} groups" if self.axis_groups > 1 else ""
         if self.left:
             groups += f", {self.left} of the axes were not chosen any more"
@@ -192,7 +192,7 @@ def search_layouts(
     costs: CostModel,
     limits: Limits | None = None,
     *,
-    share: bool | None = None,
+    tie_layers: bool | None = None,
     joint: bool | None = None,
     clock: Clock | None = None,
 ) -> LayoutResult | NoLayouts:
@@ -201,7 +201,7 @@ def search_layouts(
     model, for `partition`. If the mesh's first axis is the micro-batch axis, layouts are
     for one micro-batch, and costs for all micro-batches together on the other axes.
 
-    - `share`: whether repeated calls share their choices; by default those of programs with
+    - `tie_layers`: whether repeated calls share their choices; by default those of programs with
       more than `MAX_OPS` ops do;
     - `joint`: whether the mesh's axes are chosen together; by default the limits decide
       (`together`). Otherwise they are chosen one after the other, outermost first;
@@ -213,7 +213,7 @@ def search_layouts(
     """
     limits = limits or Limits()
     start = perf_counter()
-    graph = LayoutGraph.of(module, costs, share, clock)
+    graph = LayoutGraph.of(module, costs, tie_layers, clock)
     builder, first = graph.builder, graph.first
     axes, known = len(costs.mesh.axes), first.axes if first else 0
     if joint is None:
@@ -229,11 +229,19 @@ def search_layouts(
     except TimeIsOver:
         if quick is None and not search.steps:
             raise
-    if failure is not None and not quick and not (builder.share and limits.release):
+    if (
+        failure is not None
+        and not quick
+        and not (builder.tie_layers and limits.release)
+    ):
         return failure
     if quick is not None:
         search, failure = _better(search, quick), None
-    if builder.share and limits.release and search.may_release(perf_counter() - start):
+    if (
+        builder.tie_layers
+        and limits.release
+        and search.may_release(perf_counter() - start)
+    ):
         released = _released(search, groups, failure)
         if isinstance(released, NoLayouts):
             return released
@@ -273,28 +281,28 @@ def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
 
 
 def _released(
-    shared: _AxisGroups, groups: Sequence[int], failure: NoLayouts | None
+    tied: _AxisGroups, groups: Sequence[int], failure: NoLayouts | None
 ) -> _AxisGroups | NoLayouts:
     """
     Solves without sharing. Returns that search, or the one with sharing if that is better;
     if neither found anything, the reason (`failure` is that of the one with sharing).
     """
-    builder, limits = shared.builder, shared.limits
-    builder.share = False
-    search = _AxisGroups(builder, limits, shared.first, shared.solving, shared.clock)
+    builder, limits = tied.builder, tied.limits
+    builder.tie_layers = False
+    search = _AxisGroups(builder, limits, tied.first, tied.solving, tied.clock)
     search.is_released = True
     try:
         problem = search.run_groups(groups)
     except TimeIsOver:
-        return shared if failure is None else failure
+        return tied if failure is None else failure
     if problem is not None:
-        return shared if failure is None else problem
-    if failure is None and shared.solution.objective < search.solution.objective:
-        bound = min(search.solution.bound, shared.solution.objective)
-        shared.solution = replace(shared.solution, bound=bound)
-        shared.solving = search.solving
-        shared.is_released = True
-        return shared
+        return tied if failure is None else problem
+    if failure is None and tied.solution.objective < search.solution.objective:
+        bound = min(search.solution.bound, tied.solution.objective)
+        tied.solution = replace(tied.solution, bound=bound)
+        tied.solving = search.solving
+        tied.is_released = True
+        return tied
     return search
 
 
@@ -312,7 +320,7 @@ class _AxisGroups:
         self.clock = clock
         self.builder = builder
         self.costs = builder.cost_model
-        self.shares = builder.share
+        self.tied = builder.tie_layers
         self.is_released = False
         self.limits = limits
         self.first = self.before = first
@@ -475,11 +483,11 @@ class _AxisGroups:
             len(self.problem.costs),
             sum(len(costs) for costs in self.problem.costs),
             len(self.problem.edges),
-            self.shares,
+            self.tied,
             self.is_released,
             len(self.steps),
             self.solution.method,
-            ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
+            ChosenLayouts(self.tied, self.limited, tuple(self.steps)),
             self.limits.level,
             self.left,
             self.costs.unit,

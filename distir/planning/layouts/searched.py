@@ -54,16 +54,15 @@ _WHAT = "auto-parallel"
 @dataclass(frozen=True)
 class SearchedPlan:
     """
-    A distributed program, the layouts if they were searched, and its simulation or
-    simulated step, if known. `bound` is in seconds: no other layouts on that mesh take
-    less; 0 if unknown.
+    A distributed program, the layouts if they were searched, and what its simulation found,
+    if known (`simulated`, as in `FittedPlan`). `bound` is in seconds: no other layouts on
+    that mesh take less; 0 if unknown.
     """
 
     module: ModuleOp
     layouts: ChosenLayouts | None = None
     bound: float = 0.0
-    simulation: Simulation | None = None
-    step: Step | None = None
+    simulated: Simulation | Step | None = None
 
 
 class SearchedLayouts:
@@ -130,11 +129,9 @@ class SearchedLayouts:
             plan = search.run(module)
             found = plan.found
             bound = 0.0
-            if found and found.axis_groups == 1 and not found.shared and not found.left:
+            if found and found.axis_groups == 1 and not found.tied and not found.left:
                 bound = found.bound
-            return SearchedPlan(
-                plan.module, plan.layouts, bound, plan.simulation, plan.step
-            )
+            return SearchedPlan(plan.module, plan.layouts, bound, plan.simulated)
         search = FittedSearch(
             mesh, cluster, c.pipeline, limits, profiles, clock, pipeline_step, c.buckets
         )
@@ -147,7 +144,7 @@ class SearchedLayouts:
         plan = search.run(module, before)
         if not plan.layouts.limited:
             self._known = (same, (plan.annotated, plan.layouts))
-        return SearchedPlan(plan.module, plan.layouts, 0.0, plan.simulation, plan.step)
+        return SearchedPlan(plan.module, plan.layouts, 0.0, plan.simulated)
 
     def replay(
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts

@@ -19,6 +19,7 @@ from distir.pipelining.in_flight import in_flight_per_stage
 from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import SplitPlacement
 from distir.sharding.prices import local_bytes
 from distir.solver.stages import SharedTensor, StageMemory, StageProblem
 from distir.transforms.pipelines.balance import layer_positions
@@ -182,7 +183,7 @@ class _StageGraphBuilder:
     def _send_seconds(self, value: SSAValue) -> float:
         """Returns the seconds per step of bringing a value to another rank."""
         sends, size = 1, self._bytes(value)
-        is_split = over_time(value).kind == "split"
+        is_split = isinstance(over_time(value), SplitPlacement)
         if is_split or isinstance(value.owner, Operation):
             sends = self.structure.micro_batches
         if is_split:

@@ -34,10 +34,12 @@ from distir.program import (
 )
 from distir.sharding.local import local_form, local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import REPLICATED, SplitPlacement
 from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import (
     FoldedTypes,
     over_time,
+    split_over_time,
 )
 from distir.transforms.pipelines.part import part_ops
 
@@ -115,7 +117,7 @@ class Fold:
         if isinstance(op, ReshardOp) and self._divides(op):
             if number is None:
                 raise NeedsNumber
-            placement, count = over_time(op.result), self.mesh.size(TIME_AXIS)
+            placement, count = split_over_time(op.result), self.mesh.size(TIME_AXIS)
             space = self.space(mesh)
             return part_ops(operands[0], results[0], placement, count, number, space)
         if self._is_whole(op) or isinstance(op, ReshardOp):
@@ -135,7 +137,7 @@ class Fold:
     def _is_whole(self, op: Operation) -> bool:
         """Whether no value of an op is split into micro-batches."""
         values = (*op.operands, *op.results)
-        return all(over_time(v).kind != "split" for v in values)
+        return all(not isinstance(over_time(v), SplitPlacement) for v in values)
 
     def _local(
         self,
@@ -277,15 +279,16 @@ class Fold:
         before, after = over_time(op.source), over_time(op.result)
         if self.mesh.size(TIME_AXIS) == 1 or before == after:
             return False
-        if before.kind == "replicated" and after.kind == "split":
+        if before is REPLICATED and isinstance(after, SplitPlacement):
             return True
         owner = op.source.owner
         if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):
             owner = next((use.operation for use in op.result.uses), op)
         raise DistIRError(
             f"pipeline: {describe(owner)} makes something of the whole batch, but the function "
-            f"that it is in works on micro-batches; use one micro-batch (k=1), or, for batch "
-            f"normalisation, --batch-norm-micro-batches when the training step is made"
+            f"that it is in works on micro-batches; use one micro-batch (k=1), or, when the "
+            f"training step is made, --batch-norm-micro-batches for batch normalisation and "
+            f"--float8 row-gw-hp for products in 8-bit floats"
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:

@@ -14,10 +14,11 @@ from distir.dialects.dist import (
     SCOPE,
 )
 from distir.dialects.onnx import operator
+from distir.sharding.placement import PartialPlacement
 from distir.transforms.pipelines.body import EmittedBody, V
 from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.over_time import monoid_over_time, over_time
 from distir.transforms.pipelines.part import is_repeated, repeated_ops
 from distir.transforms.pipelines.structure import Structure
 
@@ -66,7 +67,7 @@ class StageOps:
             if len(after) < len(outside):
                 group.passed.append(value)
             if after:
-                partial = over_time(value).kind == "partial"
+                partial = isinstance(over_time(value), PartialPlacement)
                 (group.accumulated if partial else group.collected).append(value)
         return group
 
@@ -227,7 +228,7 @@ class StageFunctionBuilder(Generic[V]):
 
     def _sum(self, value: SSAValue, so_far: V) -> V:
         """Returns the accumulated value so far combined with this micro-batch's part."""
-        name, owner = ACCUMULATE[over_time(value).monoid], value.owner
+        name, owner = ACCUMULATE[monoid_over_time(value)], value.owner
 
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
             add = operator(name).build_op(given, [given[1].type])

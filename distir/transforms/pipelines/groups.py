@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from xdsl.ir import Operation
 
 from distir.pipelining import Phase, PipelineSchedule
+from distir.sharding.placement import PartialPlacement
 from distir.transforms.pipelines.functions import StageOps
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
@@ -56,6 +57,8 @@ def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Ope
     if own:
         return own
     wanted = [
-        op for op in ops if any(over_time(r).kind != "partial" for r in op.results)
+        op
+        for op in ops
+        if any(not isinstance(over_time(r), PartialPlacement) for r in op.results)
     ]
     return set(wanted) or set(ops)

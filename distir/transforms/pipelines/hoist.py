@@ -12,6 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import ReshardOp
 from distir.program import argument_roles, made_with
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import REPLICATED, SplitPlacement
 from distir.transforms.pipelines.over_time import (
     gathers_micro_batches,
     over_time,
@@ -36,7 +37,9 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     wanted: set[SSAValue] = set()
     for op in reversed(ops):
         if works_on_parts(op) or any(r in wanted for r in op.results):
-            wanted.update(v for v in op.operands if over_time(v).kind != "split")
+            wanted.update(
+                v for v in op.operands if not isinstance(over_time(v), SplitPlacement)
+            )
     whole: dict[SSAValue, SSAValue] = {}
     for op in ops:
         if (
@@ -73,7 +76,7 @@ def _computed_whole(
     pending = [value]
     while pending:
         current = pending[-1]
-        if current in whole or over_time(current).kind == "replicated":
+        if current in whole or over_time(current) is REPLICATED:
             whole.setdefault(current, current)
             pending.pop()
             continue

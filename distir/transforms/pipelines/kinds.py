@@ -12,6 +12,7 @@ from distir.dialects.dist import ReshardOp
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import argument_roles, describe, updated_arguments
+from distir.sharding.placement import REPLICATED, ReplicatedPlacement, SplitPlacement
 from distir.transforms.pipelines.over_time import (
     gathers_micro_batches,
     over_time,
@@ -71,7 +72,7 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
         if kinds[op] is Kind.AFTER:
             late.update(op.results)
         elif kinds[op] is Kind.EACH or any(v in again for v in op.operands):
-            again.update(r for r in op.results if over_time(r).kind == "replicated")
+            again.update(r for r in op.results if over_time(r) is REPLICATED)
             if kinds[op] is Kind.DIVIDE:
                 kinds[op] = Kind.EACH
     needed: set[SSAValue] = set()
@@ -86,20 +87,20 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
 
 
 def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
-    before = {over_time(v).kind for v in op.operands}
-    after = {over_time(v).kind for v in op.results}
+    before = {type(over_time(v)) for v in op.operands}
+    after = {type(over_time(v)) for v in op.results}
     depends = [v for v in op.operands if v in late]
     # A single micro-batch is complete as soon as it is computed.
     if gathers_micro_batches(op) and (not depends or micro_batches == 1):
         # Whole inputs are available from the beginning.
         return Kind.BEFORE if isinstance(op.operands[0], BlockArgument) else Kind.AFTER
-    if depends and "split" not in before | after:
+    if depends and SplitPlacement not in before | after:
         return Kind.AFTER
     if depends:
         raise _needs_whole_batch(op, depends[0])
-    if isinstance(op, ReshardOp) and before == {"replicated"} != after:
+    if isinstance(op, ReshardOp) and before == {ReplicatedPlacement} != after:
         return Kind.DIVIDE
-    if before | after <= {"replicated"}:
+    if before | after <= {ReplicatedPlacement}:
         return Kind.BEFORE
     if isinstance(op, ReshardOp) and before != after and micro_batches > 1:
         raise _needs_whole_batch(op, op.source)
@@ -120,7 +121,10 @@ def _is_one_sample(function: FuncOp) -> bool:
     """Whether a dimension that is split into micro-batches has size 1."""
     args = function.body.block.args
     placed = [(arg, over_time(arg)) for arg in args]
-    return any(p.kind == "split" and shape_of(a.type)[p.dim] == 1 for a, p in placed)
+    return any(
+        isinstance(p, SplitPlacement) and shape_of(a.type)[p.dim] == 1
+        for a, p in placed
+    )
 
 
 def _inputs(function: FuncOp) -> set[SSAValue]:
@@ -141,8 +145,8 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
     return DistIRError(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
         f"{describe(_origin(op, value))} makes of the whole batch; use one micro-batch "
-        f"(k=1), or, for batch normalisation, --batch-norm-micro-batches when the training "
-        f"step is made"
+        f"(k=1), or, when the training step is made, --batch-norm-micro-batches for batch "
+        f"normalisation and --float8 row-gw-hp for products in 8-bit floats"
     )
 
 
@@ -158,7 +162,7 @@ def _origin(user: Operation, value: SSAValue) -> Operation:
         if value in seen or not isinstance(owner, Operation):
             continue
         seen.add(value)
-        if any(over_time(v).kind == "split" for v in owner.operands):
+        if any(isinstance(over_time(v), SplitPlacement) for v in owner.operands):
             return user if isinstance(owner, ReshardOp) else owner
         pending += [(owner, v) for v in owner.operands]
     return user

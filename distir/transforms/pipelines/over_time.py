@@ -19,7 +19,10 @@ from distir.errors import DistIRError
 from distir.sharding.layout import canonical
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
+    REPLICATED,
+    PartialPlacement,
     Placement,
+    SplitPlacement,
     placement_in,
 )
 
@@ -30,6 +33,20 @@ def over_time(value: SSAValue) -> Placement:
     for all micro-batches).
     """
     return placement_in(layout_of(value) or Layout(""), TIME_AXIS)
+
+
+def split_over_time(value: SSAValue) -> SplitPlacement:
+    """Returns how a value that is split on the micro-batch axis is split."""
+    placement = over_time(value)
+    assert isinstance(placement, SplitPlacement)
+    return placement
+
+
+def monoid_over_time(value: SSAValue) -> str:
+    """Returns what combines the micro-batches of a value that is partial over them."""
+    placement = over_time(value)
+    assert isinstance(placement, PartialPlacement)
+    return placement.monoid
 
 
 def without_time(layout: Layout) -> Layout:
@@ -46,13 +63,16 @@ def gathers_micro_batches(op: Operation) -> bool:
     """Whether an op combines the micro-batches of a value."""
     return (
         isinstance(op, ReshardOp)
-        and over_time(op.source).kind != "replicated" == over_time(op.result).kind
+        and over_time(op.source) is not REPLICATED
+        and over_time(op.result) is REPLICATED
     )
 
 
 def works_on_parts(op: Operation) -> bool:
     """Whether an op works on the part of a value that belongs to a micro-batch."""
-    split = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
+    split = any(
+        isinstance(over_time(v), SplitPlacement) for v in (*op.operands, *op.results)
+    )
     return split and not gathers_micro_batches(op)
 
 

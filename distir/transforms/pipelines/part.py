@@ -19,11 +19,9 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.dialects.tensors import shape_of
 from distir.sharding.mesh import Mesh
-from distir.sharding.placement import (
-    Placement,
-)
+from distir.sharding.placement import SplitPlacement
 from distir.sharding.rule import infer, rule_for
-from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.over_time import split_over_time
 
 
 class PartBuilder:
@@ -84,7 +82,7 @@ class PartBuilder:
 def part_ops(
     source: SSAValue,
     target: Attribute,
-    placement: Placement,
+    placement: SplitPlacement,
     count: int,
     number: SSAValue,
     mesh: Mesh,
@@ -124,9 +122,8 @@ def is_repeated(op: Operation) -> bool:
     expand = op.operands[0].owner if isinstance(op, ReshardOp) else None
     if not isinstance(expand, Operation) or expand.name != "onnx.Expand":
         return False
-    dim = over_time(op.results[0]).dim
     before, after = shape_of(expand.operands[0].type), shape_of(op.results[0].type)
-    place = dim - (len(after) - len(before))
+    place = split_over_time(op.results[0]).dim - (len(after) - len(before))
     return place < 0 or before[place] == 1
 
 

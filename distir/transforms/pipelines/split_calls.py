@@ -12,6 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import COMPILED
 from distir.program import KEPT, ancestors, functions, return_op, unique_name
+from distir.sharding.placement import PartialPlacement
 from distir.transforms.pipelines.over_time import over_time
 
 
@@ -47,8 +48,8 @@ class CallSplitter:
         return bool(found)
 
     def _split(self, call: CallOp) -> bool:
-        kinds = {over_time(r).kind for r in call.results}
-        if "partial" not in kinds or kinds == {"partial"}:
+        partial = [isinstance(over_time(r), PartialPlacement) for r in call.results]
+        if all(partial) or not any(partial):
             return False
         name = call.callee.string_value()
         if name not in self._halves:
@@ -83,7 +84,9 @@ class CallSplitter:
         self.split(list(block.ops))
         returned = list(dict.fromkeys(return_op(function).operands))
         kept = [r for op in block.ops if KEPT in op.attributes for r in op.results]
-        passed_on = [v for v in returned if over_time(v).kind != "partial"]
+        passed_on = [
+            v for v in returned if not isinstance(over_time(v), PartialPlacement)
+        ]
         early = ancestors([*passed_on, *kept])
         late = ancestors(returned) - early
         first = [op for op in block.ops if op in early]

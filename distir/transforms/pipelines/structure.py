@@ -31,7 +31,7 @@ from distir.program import (
     return_op,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-from distir.sharding.placement import placement_in
+from distir.sharding.placement import REPLICATED, PartialPlacement, placement_in
 from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
@@ -132,7 +132,7 @@ class Structure:
         if found is None:
             owner = value.owner
             kind = self.kinds[owner] if isinstance(owner, Operation) else Kind.BEFORE
-            found = kind is Kind.BEFORE and over_time(value).kind == "replicated"
+            found = kind is Kind.BEFORE and over_time(value) is REPLICATED
             self._common[value] = found
         return found
 
@@ -177,21 +177,20 @@ def _separate_time(ops: Iterable[Operation]) -> None:
     """
     Splits reshards that both combine micro-batches and change the layout on devices in two:
     first the micro-batches, then the devices, so that gradients are added up before they
-    are communicated; in the other order where a reshard is to come early (ZeRO 2).
+    are communicated. Where a reshard is to come early (ZeRO 2) it is the other order: every
+    micro-batch's gradient is reduced and scattered, and the parts are added up. The first
+    of the two keeps `dist.reshard_early` then.
     """
     for op in list(ops):
         if not isinstance(op, ReshardOp):
             continue
-        early = op.attributes.pop(RESHARD_EARLY, None) is not None
         before, after = layout_of(op.source), layout_of(op.result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
-        if (
-            time.kind == "replicated"
-            or placement_in(after, TIME_AXIS).kind != "replicated"
-        ):
+        if time is REPLICATED or placement_in(after, TIME_AXIS) is not REPLICATED:
             continue
-        if early and time.kind == "partial":
+        early = op.attributes.pop(RESHARD_EARLY, None)
+        if early is not None and isinstance(time, PartialPlacement):
             partial = (*after.partial, (TIME_AXIS, time.monoid))
             between = replace(after, partial=partial)
         else:
@@ -205,6 +204,8 @@ def _separate_time(ops: Iterable[Operation]) -> None:
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             Rewriter.insert_op(new, InsertPoint.before(op))
+        if early is not None and isinstance(time, PartialPlacement):
+            first.attributes[RESHARD_EARLY] = early
         second.result.name_hint = op.result.name_hint
         op.result.replace_all_uses_with(second.result)
         Rewriter.erase_op(op)

@@ -16,11 +16,12 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.program import called, describe, made_with
+from distir.sharding.placement import REPLICATED, PartialPlacement, SplitPlacement
 from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.over_time import over_time, split_over_time
 from distir.transforms.pipelines.structure import Structure
 
 
@@ -86,7 +87,7 @@ class MicroBatchValues(Generic[V]):
         return self._homes.get(self.number_of(value))
 
     def _bring(self, value: SSAValue, batch: int | None, mesh: str) -> V:
-        owner, time = value.owner, over_time(value).kind
+        owner, time = value.owner, over_time(value)
         kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
         number, home = self.number_of(value), self.home(value)
         if home is not None and kind is not Kind.BEFORE:
@@ -98,9 +99,9 @@ class MicroBatchValues(Generic[V]):
         if isinstance(owner, Operation) and kind in (Kind.BEFORE, Kind.DIVIDE):
             self._compute(owner, mesh)
             return self.here(None, mesh)[number]
-        if time == "partial":
+        if isinstance(time, PartialPlacement):
             return self.send(self.sums[number], mesh)
-        if time == "split":
+        if isinstance(time, SplitPlacement):
             joined_on = self._homes[number]
             self.store(value, None, joined_on, self._join(value, joined_on))
             return self.find(value, None, mesh)
@@ -113,7 +114,7 @@ class MicroBatchValues(Generic[V]):
         if found is None:
             owner = value.owner
             kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
-            whole = over_time(value).kind == "replicated"
+            whole = over_time(value) is REPLICATED
             found = self._one[number] = whole and kind is not Kind.EACH
         return found
 
@@ -208,7 +209,7 @@ class MicroBatchValues(Generic[V]):
 
     def _axis(self, value: SSAValue) -> int:
         """Returns the index of the dimension that is split into micro-batches."""
-        placement = over_time(value)
+        placement = split_over_time(value)
         if placement.run is not None:
             owner = value.owner
             what = describe(owner) if isinstance(owner, Operation) else "an argument"

@@ -12,21 +12,35 @@ nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-COMPUTE, COLLECTIVE, START, WAIT = range(4)
+from typing import NamedTuple, TypeAlias
 
 
-class Moment(NamedTuple):
-    """
-    Something that a function does to the clocks: it computes, or takes part in a collective
-    that occupies both streams, for so many `seconds`; or it starts the asynchronous
-    collective number `value`, or waits for it.
-    """
+class Computing(NamedTuple):
+    """A function computes."""
 
-    kind: int
-    value: int
     seconds: float
+
+
+class Communicating(NamedTuple):
+    """A function takes part in a collective that occupies both streams."""
+
+    seconds: float
+
+
+class Starting(NamedTuple):
+    """A function starts its next asynchronous collective."""
+
+    seconds: float
+
+
+class Waiting(NamedTuple):
+    """A function waits for an asynchronous collective."""
+
+    number: int
+
+
+Moment: TypeAlias = Computing | Communicating | Starting | Waiting
+"""Something that a function does to the clocks."""
 
 
 @dataclass
@@ -75,24 +89,25 @@ class Timeline:
     def compute(self, seconds: float) -> None:
         """Adds a computation of so many seconds."""
         self.seconds += seconds
-        if self.moments and self.moments[-1].kind == COMPUTE:
-            seconds += self.moments.pop().seconds
-        self.moments.append(Moment(COMPUTE, 0, seconds))
+        if self.moments and isinstance(last := self.moments[-1], Computing):
+            seconds += last.seconds
+            self.moments.pop()
+        self.moments.append(Computing(seconds))
 
     def collective(self, seconds: float) -> None:
         """Adds a collective of so many seconds, which occupies both streams."""
         self.seconds += seconds
-        self.moments.append(Moment(COLLECTIVE, 0, seconds))
+        self.moments.append(Communicating(seconds))
 
     def start(self, seconds: float) -> int:
         """Adds an asynchronous collective of so many seconds; returns its number."""
-        self.moments.append(Moment(START, self.started, seconds))
+        self.moments.append(Starting(seconds))
         self.started += 1
         return self.started - 1
 
-    def wait(self, value: int) -> None:
+    def wait(self, number: int) -> None:
         """Adds a wait for the asynchronous collective of that number."""
-        self.moments.append(Moment(WAIT, value, 0.0))
+        self.moments.append(Waiting(number))
 
     def append(self, other: Timeline) -> int:
         """
@@ -100,11 +115,14 @@ class Timeline:
         collectives are higher than in `other`.
         """
         first = self.started
-        if not other.started and all(m.kind == COMPUTE for m in other.moments):
+        if not other.started and all(isinstance(m, Computing) for m in other.moments):
             self.compute(other.seconds)
             return first
         self.seconds += other.seconds
-        self.moments += [Moment(k, first + v, s) for k, v, s in other.moments]
+        self.moments += [
+            Waiting(first + m.number) if isinstance(m, Waiting) else m
+            for m in other.moments
+        ]
         self.started += other.started
         return first
 
@@ -113,18 +131,18 @@ class Timeline:
         if not self.started and clocks.free <= clocks.compute:
             clocks.compute += self.seconds
             return
-        for kind, value, seconds in self.moments:
-            if kind == COMPUTE:
-                clocks.compute += seconds
-            elif kind == COLLECTIVE:
+        for moment in self.moments:
+            if isinstance(moment, Computing):
+                clocks.compute += moment.seconds
+            elif isinstance(moment, Communicating):
                 clocks.wait(clocks.since, clocks.free)
-                clocks.compute += seconds
+                clocks.compute += moment.seconds
                 clocks.free = clocks.since = clocks.compute
-            elif kind == START:
+            elif isinstance(moment, Starting):
                 begin = max(clocks.compute, clocks.free)
                 if clocks.free < begin:
                     clocks.since = begin
-                clocks.free = begin + seconds
+                clocks.free = begin + moment.seconds
                 clocks.arrivals.append((clocks.since, clocks.free))
             else:
-                clocks.wait(*clocks.arrivals[value])
+                clocks.wait(*clocks.arrivals[moment.number])
