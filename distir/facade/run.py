@@ -58,20 +58,23 @@ def lower(
 ) -> LoweredProgram:
     """
     Writes the PyTorch package that runs a distributed program to the folder `output`, made
-    if needed. `kernels` are files of users' kernels, which it may contain copies of. Raises
+    if needed. `kernels` are files of users' kernels, which it may contain copies of. Weights
+    that are only in memory go to the package's folder; for others it names their file. Raises
     DistIRError.
     """
-    source = ModelProgram.of(program)
-    with TemporaryDirectory(prefix="distir-") as made:
-        weights = source.weights_path(Path(made))
-        if weights is not None and weights.exists() and source.source is not None:
-            source.weights  # noqa: B018  # refuses those of another program
-        return LoweredProgram(
-            source.module,
-            write_package(
-                source.module, output, weights, kernels=[Path(k) for k in kernels]
-            ),
-        )
+    source, folder = ModelProgram.of(program), Path(output)
+    if source.source is None and source.arrays:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DistIRError(f"cannot write {folder}: {error.strerror}") from error
+    weights = source.weights_path(folder)
+    if weights is not None and weights.exists() and source.source is not None:
+        source.weights  # noqa: B018  # refuses those of another program
+    own = [Path(k) for k in kernels]
+    return LoweredProgram(
+        source.module, write_package(source.module, folder, weights, kernels=own)
+    )
 
 
 @dataclass(frozen=True, eq=False)

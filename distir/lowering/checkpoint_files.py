@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.errors import DistIRError, listed
-from distir.lowering.template.checkpoints import (
-    MANIFEST,
-    CheckpointError,
-    folder_of,
-    steps_in,
-    verified,
-)
+from distir.lowering.template.checkpoints import MANIFEST, CheckpointError, verified
+from distir.lowering.template.stored_tensors import METADATA, found, names_of
 
 if TYPE_CHECKING:
     import torch
-
-_METADATA = ".metadata"
-_MODEL = "model."
 
 
 def read_model(path: Path) -> dict[str, torch.Tensor]:
@@ -41,18 +33,17 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
 
     path = _found(path)
     try:
-        stored = FileSystemReader(path).read_metadata().state_dict_metadata
+        metadata = FileSystemReader(path).read_metadata()
     except Exception as error:  # a pickle raises anything
         raise DistIRError(
-            f"{path} is no checkpoint that can be read: {_METADATA}: {error}"
+            f"{path} is no checkpoint that can be read: {METADATA}: {error}"
         ) from error
-    tensors = {
+    stored, names = metadata.state_dict_metadata, names_of(metadata)
+    wanted = {
         key: torch.empty(about.size, dtype=about.properties.dtype)
         for key, about in stored.items()
-        if isinstance(about, TensorStorageMetadata)
+        if key in names and isinstance(about, TensorStorageMetadata)
     }
-    of_model = {key: t for key, t in tensors.items() if key.startswith(_MODEL)}
-    wanted = of_model or tensors
     if not wanted:
         raise DistIRError(f"{path} holds no tensors, but {listed(sorted(stored))}")
     try:
@@ -62,7 +53,7 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
     except (Exception, CheckpointException) as error:
         first = next((line for line in str(error).splitlines()[::-1] if line), error)
         raise DistIRError(f"{path} cannot be read: {first}") from error
-    return {key.removeprefix(_MODEL): value for key, value in wanted.items()}
+    return {names[key]: value for key, value in wanted.items()}
 
 
 def _found(path: Path) -> Path:
@@ -77,15 +68,9 @@ def _found(path: Path) -> Path:
             else f"there is no folder {path}; give that of a checkpoint"
         )
     with _shown():
-        if not (path / _METADATA).exists() and (steps := steps_in(path)):
-            path = folder_of(path, steps[-1])
+        path = found(path)
         if (path / MANIFEST).exists():
             verified(path)
-    if not (path / _METADATA).exists():
-        raise DistIRError(
-            f"{path} is neither a checkpoint of torch.distributed.checkpoint nor a folder of "
-            f"checkpoints: it has no {_METADATA}"
-        )
     return path
 
 

@@ -292,7 +292,7 @@ def run_package(
     ranks: int | None = None,
     backend: str = "gloo",
     inputs: Mapping[str, npt.NDArray[Any]] | None = None,
-    weights: str | Path | None = None,
+    weights: str | Path | Sequence[Path] | None = None,
     timeout_s: float = 600.0,
     progress: Progress | None = None,
     spawner: Spawner | None = None,
@@ -302,8 +302,9 @@ def run_package(
     Runs the package in `directory` (written by `write_package`), with one process per rank
     on this machine, and returns the whole results by name.
 
-    `inputs` are whole arrays by argument name and take precedence over the safetensors file
-    `weights`. `ranks`, if given, must be the number that the package needs. `progress` is
+    `inputs` are whole arrays by argument name and take precedence over `weights`: a
+    safetensors file, a folder of such files or a checkpoint of PyTorch (DCP), or several of
+    these, of which the first that has a tensor gives it. `ranks`, if given, must be the number that the package needs. `progress` is
     called with lines of text. A given `spawner` is reused.
 
     With `training` the results are those that update nothing (scalars: one number per step)
@@ -335,13 +336,16 @@ def run_package(
             if inputs:
                 save_weights(folder / "inputs.safetensors", inputs)
                 arguments += ["--inputs", str(folder / "inputs.safetensors")]
-            if weights is not None:
-                arguments += ["--weights", str(Path(weights).resolve())]
+            if isinstance(weights, str | Path):
+                weights = [Path(weights)]
+            for path in weights or ():
+                arguments += ["--weights", str(path.resolve())]
             if training is not None:
                 arguments += training.arguments(folder)
             outputs = folder / "outputs.safetensors"
             arguments += ["--outputs", str(outputs)]
             keeps = training is not None and training.checkpoints is not None
+            keeps = keeps or any(path.is_dir() for path in weights or ())
             run_script(
                 directory / "main.py",
                 arguments,

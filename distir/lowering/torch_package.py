@@ -26,7 +26,7 @@ from distir.transforms.step_settings import add_step_settings, has_step_settings
 
 ALWAYS = (
     *("__init__", "main", "runtime", "carriers", "collectives", "tensors"),
-    "modules",
+    *("modules", "stored_tensors"),
 )
 """The helper modules of every package."""
 
@@ -59,6 +59,12 @@ def _check_updates(entry: FuncOp) -> dict[int, int]:
         if list(updates.values()).count(argument) > 1:
             raise DistIRError(f"several results update argument {name!r}")
     return updates
+
+
+def _place(weights: Path, directory: str | Path) -> str:
+    """Returns the path of weights, from a package's directory if they lie in it."""
+    path, folder = weights.resolve(), Path(directory).resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def write_package(
@@ -105,7 +111,7 @@ def write_package(
         "results": result_names(entry),
         "trains": trains,
         "compiled": compiled,
-        "weights": None if weights is None else str(Path(weights).resolve()),
+        "weights": None if weights is None else _place(Path(weights), directory),
         "graphs": source.graphs,
         "kernels": {name: file.digest for name, file in own.items()},
     }

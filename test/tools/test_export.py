@@ -61,8 +61,38 @@ def test_a_training_ends_as_a_model_of_transformers(tmp_path: Path) -> None:
         torch.testing.assert_close(value, found[name], rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("shared_ranks")
+def test_weights_of_a_checkpoint_are_where_a_training_begins(tmp_path: Path) -> None:
+    step, outputs = tmp_path / "step.mlir", tmp_path / "outputs.npz"
+    size = ("--layers", "1", "--d-model", "8", "--heads", "2", "--vocab", "16")
+    batch = ("--batch", "4", "--seq", "4", "--training")
+    succeed("build", "gpt", *size, *batch, "-o", step)
+    losses = list[Any]()
+    folder = tmp_path / "checkpoints"
+    saving = ("--checkpoint-dir", folder)
+    for plan, options in (
+        (("-d", "2", "--zero", "1"), ("--steps", "2", *saving)),
+        (("-t", "2"), ("--steps", "1", "--weights", folder)),
+        (("-t", "2"), ("--steps", "3", *saving, "--resume")),
+    ):
+        dist = tmp_path / "dist.mlir"
+        succeed("distribute", step, "--cluster", "cpu", *plan, "-o", dist)
+        run = ("run", dist, "--backend", "gloo", *options, "--outputs", outputs)
+        succeed(*run)
+        with np.load(outputs) as archive:
+            losses.append(archive["loss"])
+    # The third loss follows from the parameters alone, not from the optimizer's states.
+    assert losses[1][0] == pytest.approx(losses[2][0], rel=1e-6)
+    assert losses[1][0] < losses[0][1]
+    told = failure("run", dist, "--backend", "gloo", "--weights", folder)
+    assert "--weights is of use with --steps only" in told
+
+
 def test_checkpoints_of_a_script(tmp_path: Path) -> None:
-    module = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    # A name of a module may be that of the section.
+    module = torch.nn.Module()
+    module.model = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    module.head = torch.nn.Linear(2, 2)
     for state, path in (
         ({"model": module.state_dict(), "step": 3}, tmp_path / "nested"),
         (module.state_dict(), tmp_path / "bare"),

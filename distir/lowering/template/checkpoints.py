@@ -111,7 +111,7 @@ class _SavePlanner(dcp.DefaultSavePlanner):
         return self.state_dict[index.fqn].box(index)
 
 
-class _LoadPlanner(dcp.DefaultLoadPlanner):
+class PartsPlanner(dcp.DefaultLoadPlanner):
     """Reads `parts`, by their keys."""
 
     def __init__(self, parts):
@@ -166,7 +166,7 @@ class Saver:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise CheckpointError(
-                f"cannot write a checkpoint to {self.folder}: {_reason(failure)}; "
+                f"cannot write a checkpoint to {self.folder}: {reason(failure)}; "
                 f"checkpoints of earlier steps are as they were"
             ) from failure
 
@@ -182,7 +182,7 @@ class Saver:
             if told[0] is not None:
                 raise OSError(told[0])
             writer = _CheckpointWriter(partial, step, self.previous, self.rank)
-            with _quiet():
+            with quiet():
                 dcp.save(
                     parts,
                     storage_writer=writer,
@@ -207,11 +207,11 @@ def _emptied(folder, partial):
     return None
 
 
-def _reason(error):
+def reason(error):
     """Returns the first cause among what DCP reports of all processes."""
     if isinstance(error, CheckpointException):
         rank, (first, _) = next(iter(error.failures.items()))
-        return f"rank {rank}: {_reason(first)}"
+        return f"rank {rank}: {reason(first)}"
     return str(error) or type(error).__name__
 
 
@@ -254,7 +254,7 @@ class _CheckpointWriter(dcp.FileSystemWriter):
                 shutil.rmtree(folder_of(folder, old))
 
 
-class _quiet:
+class quiet:
     """Suppresses DCP's own messages while it works."""
 
     def __enter__(self):
@@ -396,11 +396,11 @@ class Checkpoint:
                 key = ".".join(key_of(spec))
                 wanted[key] = Stored(spec, mesh, self.rank, part)
         group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        with _quiet():
+        with quiet():
             dcp.load(
                 {},
                 storage_reader=reader,
-                planner=_LoadPlanner(wanted),
+                planner=PartsPlanner(wanted),
                 process_group=group,
             )
         for spec, mesh, pieces in joined:

@@ -34,10 +34,36 @@ def load_package():
     return name
 
 
+def _weights(package, path, program):
+    """
+    Returns the tensors of a file or folder of weights by name. Raises ProgramError if it
+    has none of the program's.
+    """
+    tensors = importlib.import_module(f"{package}.tensors")
+    runtime = importlib.import_module(f"{package}.runtime")
+    folder = Path(path)
+    if folder.is_dir() and not any(folder.glob("*.safetensors")):
+        found = importlib.import_module(f"{package}.stored_tensors").load(folder)
+    else:
+        found = tensors.load(folder)
+    if not any(runtime.holds(spec, found) for spec in program.ARGUMENTS):
+        wanted = [spec.name for spec in program.ARGUMENTS if spec.role == "parameter"]
+        raise runtime.ProgramError(
+            f"{path} has none of the program's tensors, such as {wanted[:3]}; it has "
+            f"{list(found)[:3]}"
+        )
+    return found
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Runs this distributed program.")
     parser.add_argument(
-        "--weights", action="append", help="a tensor file (default: see manifest.json)"
+        "--weights",
+        action="append",
+        default=[],
+        help="a tensor file, a folder of safetensors files, or a checkpoint of "
+        "torch.distributed.checkpoint (a folder with .metadata, or the --checkpoint-dir of a "
+        "training); what it lacks is taken from the file in manifest.json",
     )
     parser.add_argument("--inputs", action="append", default=[], help="a tensor file")
     parser.add_argument("--outputs", help="where rank 0 writes the results")
@@ -120,10 +146,13 @@ def main(arguments=None):
         manifest = json.loads(file.read_text(encoding="utf-8"))
         if manifest["compiled"]:
             runtime.check_compiler(options.backend)
-        weights = options.weights
-        if weights is None:
-            weights = [] if manifest["weights"] is None else [manifest["weights"]]
-        sources = [tensors.load(f) for f in (*options.inputs, *weights)]
+        sources = [tensors.load(file) for file in options.inputs]
+        sources += [_weights(name, path, program) for path in options.weights]
+        if manifest["weights"] is not None:
+            own = file.parent / manifest["weights"]  # which may be absolute
+            is_known = own in map(Path, options.weights)
+            if not is_known and (own.exists() or not options.weights):
+                sources.append(tensors.load(own))
         common = (options.timeout, options.init_method)
         if options.steps is None:
             results = runtime.run(program, options.backend, sources, *common)
@@ -150,6 +179,7 @@ def main(arguments=None):
                 tuple(options.eval_data),
                 options.log_file,
                 options.tensorboard,
+                bool(options.outputs),
             )
             results = training.train(program, options.backend, sources, wanted, *common)
         if options.outputs and results:

@@ -255,13 +255,21 @@ def joined(spec, value_of):
     return torch.cat(pieces, dim + 1).flatten(dim, dim + 1)
 
 
+def _whole(value):
+    """Returns a tensor that a source holds, which may be stored elsewhere."""
+    return value if isinstance(value, torch.Tensor) else value.whole()
+
+
 def found(spec, sources):
-    """Returns the whole value of an argument, from the first source that has it."""
+    """
+    Returns the whole value of an argument, from the first source that has it, as that holds
+    it: a tensor, or one in a checkpoint that is not read yet (`stored_tensors`).
+    """
     for source in sources:
         if spec.name in source:
             return source[spec.name]
         if holds(spec, source):
-            return joined(spec, lambda part, own=source: own[part.name])
+            return joined(spec, lambda part, own=source: _whole(own[part.name]))
     raise ProgramError(
         f"no value for {spec.role or 'argument'} {spec.name!r}: it is neither in the "
         f"inputs nor in the weights"
@@ -281,6 +289,8 @@ def argument(spec, mesh, rank, sources):
             f"{spec.role or 'argument'} {spec.name!r} has type {value.dtype}, "
             f"expected {spec.dtype}"
         )
+    if not isinstance(value, torch.Tensor):
+        return value.part(spec, mesh, rank)
     return shard(value, spec, mesh, rank).contiguous()
 
 

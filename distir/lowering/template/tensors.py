@@ -52,9 +52,15 @@ class Constants:
 
 def load(path):
     """
-    Returns the tensors of a file by name; those of a safetensors file are memory-mapped.
+    Returns the tensors of a file by name; those of a safetensors file, or of all such files
+    in a folder, are memory-mapped.
     """
     path = Path(path)
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise FileError(f"the folder {path} has no .safetensors files")
+        return {name: t for file in files for name, t in load(file).items()}
     try:
         if path.suffix == ".pt":
             return torch.load(path, weights_only=True, map_location="cpu")

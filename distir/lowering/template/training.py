@@ -28,6 +28,7 @@ class Options:
       with `workers` processes that load them.
     - `eval_every`: number of steps between two evaluations on `eval_data` (0: none).
     - `log`, `tensorboard`: a file and a folder for reports.
+    - `gathers`: whether process 0 is given all final weights at the end.
     """
 
     steps: int
@@ -42,12 +43,14 @@ class Options:
     eval_data: tuple = ()
     log: str = ""
     tensorboard: str = ""
+    gathers: bool = True
 
 
 def train(program, backend, sources, options, timeout_s=600.0, init_method="env://"):
     """
     Runs this process's part of the training. Returns, on rank 0, the results that update
-    nothing (scalars: one number per step that was run) and the final weights, by name.
+    nothing (scalars: one number per step that was run) and the final weights, by name, if
+    they are gathered.
 
     If `options` name no data, inputs and labels come from the sources: in the program's
     shape, or with one more dimension in front; then step s takes row s - 1, starting over
@@ -128,7 +131,7 @@ class _Training:
             name: torch.stack(values) if values[-1].ndim == 0 else values[-1]
             for name, values in history.items()
         }
-        return whole | self._final_weights()
+        return whole | (self._final_weights() if options.gathers else {})
 
     def next_of(self, given, data):
         """
@@ -219,6 +222,7 @@ class _Training:
                     f"is left to do up to step {self.options.steps}; ask for more steps"
                 )
         runtime.report("loading arguments")
+        self._tell_of_new_parameters(checkpoint)
         held = {}
         for spec in self.arguments:
             mesh = self.program.MESHES.get(spec.mesh)
@@ -235,6 +239,20 @@ class _Training:
             parts = checkpoint.parts(self.arguments, self.program.MESHES)
             held |= {name: part.to(self.device) for name, part in parts.items()}
         return held, first
+
+    def _tell_of_new_parameters(self, checkpoint):
+        """Reports parameters that are drawn although weights hold others."""
+        parameters = [s for s in self.program.ARGUMENTS if s.role == "parameter"]
+        new = [
+            spec.name
+            for spec in parameters
+            if not any(runtime.holds(spec, source) for source in self.sources)
+        ]
+        if checkpoint is None and 0 < len(new) < len(parameters):
+            runtime.report(
+                f"the weights lack {len(new)} of {len(parameters)} parameters, such as "
+                f"{new[0]!r}, which are drawn"
+            )
 
     def _checkpoint(self):
         """Returns the checkpoint to continue from, if any. Raises ProgramError."""
@@ -268,12 +286,10 @@ class _Training:
         named = replace(
             spec, name=copied.name, initial=copied.initial, repacked=copied.repacked
         )
-        for source in sources:
-            if runtime.holds(copied, source):
-                # Steps overwrite both.
-                value = runtime.found(copied, [source]).to(spec.dtype, copy=True)
-                return runtime.argument(named, mesh, self.rank, [{copied.name: value}])
         narrow = replace(named, dtype=copied.dtype)
+        if any(runtime.holds(copied, source) for source in sources):
+            own = runtime.argument(narrow, mesh, self.rank, sources)
+            return own.to(spec.dtype, copy=True)  # steps overwrite both
         return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
 
     def _kept(self):

@@ -90,6 +90,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "front, of steps. The outputs are the losses and the final parameters",
     )
     training.add_argument(
+        "--weights",
+        type=Path,
+        action="append",
+        metavar="PATH",
+        help="start from these instead of the program's own weights: a safetensors file, a "
+        "folder of such files, or a checkpoint of PyTorch (DCP), of which each rank reads "
+        "its part. May be repeated; what the first lacks is taken from the next",
+    )
+    training.add_argument(
         "--checkpoint-dir",
         type=Path,
         metavar="DIR",
@@ -225,7 +234,11 @@ def check_options(arguments: argparse.Namespace) -> None:
     """Refuses options that do not go together. Raises DistIRError."""
     from distir.errors import DistIRError
 
-    needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
+    needs = {
+        "weights": "steps",
+        "checkpoint_dir": "steps",
+        "save_every": "checkpoint_dir",
+    }
     needs |= {"resume": "checkpoint_dir", "warmup": "steps", "decay": "steps"}
     needs |= {"data": "steps", "data_workers": "data", "eval_every": "steps"}
     needs |= {"eval_data": "eval_every", "log_file": "steps", "tensorboard": "steps"}
@@ -328,7 +341,7 @@ def executed(
                 package,
                 backend=arguments.backend,
                 inputs=inputs,
-                weights=file,
+                weights=[*(arguments.weights or ()), *([] if file is None else [file])],
                 timeout_s=arguments.timeout,
                 progress=log,
                 training=training,
