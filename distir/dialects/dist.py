@@ -19,7 +19,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
   `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
   too: it is a tensor of the source model that had that shape, with zeros behind it in some
-  dimensions (before it is flattened);
+  dimensions (before it is flattened); `dist.padded_runs`, beside it: where zeros are not only
+  behind the dimension but between its elements, the dimension and, in turn, how many elements
+  and how many zeros come next;
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -36,8 +38,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
-  they are computed instead of where they are used, `dist.reduce_late` that partial sums
-  that reach the op are reduced behind it.
+  they are computed instead of where they are used, and `pipeline` to do so for each
+  micro-batch before it adds these up; `dist.reduce_late` that partial sums that reach the op
+  are reduced there, or behind it.
 
 On a module, `dist.expected` lists how often modules of the model are to communicate;
 `dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,
@@ -111,6 +114,7 @@ EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
 FLATTENED = "dist.flattened"
 PADDED = "dist.padded"
+PADDED_RUNS = "dist.padded_runs"
 ENTRIES = "dist.entries"
 COMPILED = "dist.compiled"
 

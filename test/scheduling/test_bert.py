@@ -53,7 +53,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.usefixtures("shared_ranks")
-@pytest.mark.parametrize("options", sampled(["-t 2", "-t 1", "-t 4", "-d 2 -t 2"], 3))
+@pytest.mark.parametrize("options", sampled(["-d 2 -t 2", "-t 2", "-t 1", "-t 4"], 4))
 def test_processes_compute_what_hugging_face_does(
     options: str, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

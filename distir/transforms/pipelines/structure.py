@@ -177,18 +177,20 @@ def _separate_time(ops: Iterable[Operation]) -> None:
     """
     Splits reshards that both combine micro-batches and change the layout on devices in two:
     first the micro-batches, then the devices, so that gradients are added up before they
-    are communicated; in the other order where a reshard is to come early (ZeRO 2).
+    are communicated. Where a reshard is to come early (ZeRO 2) it is the other order: every
+    micro-batch's gradient is reduced and scattered, and the parts are added up. The first
+    of the two keeps `dist.reshard_early` then.
     """
     for op in list(ops):
         if not isinstance(op, ReshardOp):
             continue
-        early = op.attributes.pop(RESHARD_EARLY, None) is not None
         before, after = layout_of(op.source), layout_of(op.result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
         if time is REPLICATED or placement_in(after, TIME_AXIS) is not REPLICATED:
             continue
-        if early and isinstance(time, PartialPlacement):
+        early = op.attributes.pop(RESHARD_EARLY, None)
+        if early is not None and isinstance(time, PartialPlacement):
             partial = (*after.partial, (TIME_AXIS, time.monoid))
             between = replace(after, partial=partial)
         else:
@@ -202,6 +204,8 @@ def _separate_time(ops: Iterable[Operation]) -> None:
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             Rewriter.insert_op(new, InsertPoint.before(op))
+        if early is not None and isinstance(time, PartialPlacement):
+            first.attributes[RESHARD_EARLY] = early
         second.result.name_hint = op.result.name_hint
         op.result.replace_all_uses_with(second.result)
         Rewriter.erase_op(op)
