@@ -66,7 +66,8 @@ def main() -> None:
         machine = arguments.machine
         if machine is None:
             machine = Path(name) / "machine.json"
-            distir(["calibrate", "-o", str(machine), "--tolerance", "1"])
+            if distir(["calibrate", "-o", str(machine), "--tolerance", "1"]):
+                raise SystemExit(1)
         models = SMALL if arguments.small else MODELS
         lines = [search(model, machine, arguments.launches) for model in models]
     print("\n".join(["", *lines]))

@@ -33,6 +33,14 @@ for an op whose rule has no factors that need a decomposition.
 """
 
 
+named_parts = Registry[Decomposition]("distir.sharding.rules")
+"""
+Registers what a user who asks for the decomposition of an op gets, where that is coarser than
+what splits its factors: parts that the user knows by name, such as the sum of a mean. It
+returns None for an op that stays as it is.
+"""
+
+
 def decompose(op: Operation) -> list[Operation] | None:
     """
     Returns new, detached ops that compute the same as an op of the sequential form and can
@@ -43,6 +51,15 @@ def decompose(op: Operation) -> list[Operation] | None:
         return None
     function = decomposition.get(op.name)
     return None if function is None else function(op)
+
+
+def decompose_by_name(op: Operation) -> list[Operation] | None:
+    """
+    Returns the parts of an op that a user asked to decompose, as `decompose` does; None for
+    an op that has none.
+    """
+    function = named_parts.get(op.name)
+    return decompose(op) if function is None else function(op)
 
 
 def discard(parts: Sequence[Operation]) -> None:

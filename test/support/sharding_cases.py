@@ -424,6 +424,11 @@ for _name in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"):
     case(_name, real(6, 5), integers(0, 5, 6), positive(5), reduction="mean")
     case(_name, real(6, 5), integers(0, 5, 6), ignore_index=2, reduction="sum")
     case(_name, real(6, 5), integers(0, 5, 6), ignore_index=2, reduction="mean")
+for _reduction in ("mean", "sum"):
+    # As many classes as can be split.
+    _rows = real(6, 4), integers(0, 4, 6)
+    case("SoftmaxCrossEntropyLoss", *_rows, reduction=_reduction)
+    case("SoftmaxCrossEntropyLoss", *_rows, reduction=_reduction, ignore_index=2)
 for _reduction in ("mean", "sum", "none"):
     case(
         *("SoftmaxCrossEntropyLoss", real(6, 5), integers(0, 5, 6)),

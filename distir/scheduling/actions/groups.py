@@ -29,7 +29,7 @@ from distir.scheduling.rewrites.outline import GroupOutliner
 from distir.scheduling.rewrites.replacement import difference, put, replacing
 from distir.scheduling.rewrites.separate import CallPath, OpGroup, separate
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
-from distir.sharding.decompose import decompose
+from distir.sharding.decompose import decompose_by_name
 
 
 @schedule_action("schedule.find")
@@ -122,7 +122,7 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
     known: dict[Operation, bool] = {}
     for _, inner in inside:
         if inner not in known:
-            parts = decompose(inner)
+            parts = decompose_by_name(inner)
             known[inner] = parts is not None
             for part in reversed(parts or []):
                 part.erase()
@@ -136,7 +136,7 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
         )
     for group in separate(run.module, groups):
         (inner,) = group.ops
-        parts = decompose(inner)
+        parts = decompose_by_name(inner)
         assert parts is not None
         Rewriter.replace_op(inner, parts)
     if run.is_groups(op.target):

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import StringAttr, TensorType, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import SCOPE, entries_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OMITTED, OnnxOp
 from distir.dialects.onnx_values import (
@@ -19,7 +19,13 @@ from distir.dialects.onnx_values import (
     tensor_type,
 )
 from distir.dialects.tensors import element_type, shape_of
-from distir.sharding.decompose import decomposition
+from distir.dialects.train_ops.loss_steps import (
+    CrossEntropySumOp,
+    ExponentialSumOp,
+    LabelLogitOp,
+    LogitMaximumOp,
+)
+from distir.sharding.decompose import decomposition, named_parts
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, onnx_rule
@@ -30,8 +36,9 @@ from distir.sharding.rules.local_builder import LocalBuilder, is_split
 def label_loss(op: OnnxOp) -> Rule:
     """
     The rule of losses: labels are summed over unless there is no reduction; classes are
-    whole. The divisor of a mean depends on which labels are ignored, so that labels are
-    split by the decomposition; with weights of classes it is not split at all.
+    whole, but for a softmax of rows that are summed, whose decomposition can split them. The
+    divisor of a mean depends on which labels are ignored, so that labels are split by the
+    decomposition; with weights of classes it is not split at all.
     """
     reduction = op.attribute("reduction")
     ignores = op.attribute("ignore_index") is not None
@@ -43,27 +50,88 @@ def label_loss(op: OnnxOp) -> Rule:
     summed = reduction != "none"
     kind = "reduction" if summed and not has_log else "parallel"
     labels = builder.factors([batch, *places], kind)
-    classified = builder.factor(classes, "replicate")
+    has_steps = _has_steps(op)
+    classified = builder.factor(classes, "reduction" if has_steps else "replicate")
     scores = (labels[0], classified, *labels[1:])
     return builder.rule(
         [scores, labels],
         [() if summed else labels, (labels[0], (), *labels[1:])],
         reduced={0: labels} if summed and has_log else None,
-        decomposed=labels if reduction == "mean" and ignores else (),
+        decomposed=(
+            *(labels if reduction == "mean" and ignores else ()),
+            *((classified,) if has_steps else ()),
+        ),
+    )
+
+
+def _has_steps(op: OnnxOp) -> bool:
+    """
+    Whether a loss is computed in the steps of `train.cross_entropy`: a softmax of rows of
+    classes, summed or averaged without weights.
+    """
+    return (
+        op.name == "onnx.SoftmaxCrossEntropyLoss"
+        and len(shape_of(op.operands[0])) == 2
+        and op.attribute("reduction") != "none"
+        and op.input(2) is None
+        and len(op.results) == 1
     )
 
 
 @decomposition("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
-def mean_in_steps(op: Operation) -> list[Operation] | None:
+def loss_in_steps(op: Operation) -> list[Operation] | None:
+    """
+    Decomposes a softmax of rows into the steps that can split classes, and the mean of
+    another loss into its sum and their number.
+    """
+    assert isinstance(op, OnnxOp)
+    if not _has_steps(op):
+        return sum_and_number(op)
+    ignored = op.attribute("ignore_index")
+    is_mean = op.attribute("reduction") == "mean"
+    divisor = shape_of(op.operands[1])[0] if is_mean and ignored is None else None
+    ops = _softmax_steps(op, ignored, divisor)
+    loss = op.results[0].type
+    assert isinstance(loss, TensorType)
+    if ops[-1].results[0].type != loss:
+        to = onnx_element_type(loss.element_type)
+        total = [ops[-1].results[0]]
+        ops.append(operator("Cast").build_op(total, [loss], {"to": to}))
+    if is_mean and ignored is not None:
+        ops += _divided(op, ops[-1].results[0], ignored)
+    return _scoped(op, ops)
+
+
+@named_parts("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
+def sum_and_number(op: Operation) -> list[Operation] | None:
     """
     Decomposes a mean over the labels that are not ignored: the sum, their number and the
     quotient.
     """
     assert isinstance(op, OnnxOp)
-    scores, labels = op.operands
+    ignored = op.attribute("ignore_index")
+    if op.attribute("reduction") != "mean" or ignored is None:
+        return None
+    if op.input(2) is not None or len(op.results) > 1:
+        return None
     given = {k: v for k, v in op.properties.items() if k != OMITTED}
     given["reduction"] = StringAttr("sum")
-    loss, ops = op.results[0].type, list[Operation]()
+    loss = op.results[0].type
+    total = operator(op.SCHEMA.name).build_op(list(op.operands[:2]), [loss], given)
+    return _scoped(op, [total, *_divided(op, total.results[0], ignored)])
+
+
+def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
+    scope = op.attributes.get(SCOPE)
+    if scope is not None:
+        for part in parts:
+            part.attributes[SCOPE] = scope
+    return parts
+
+
+def _divided(op: OnnxOp, total: SSAValue, ignored: int) -> list[Operation]:
+    """Returns the ops that divide a sum by the number of labels that are not ignored."""
+    labels, loss, ops = op.operands[1], total.type, list[Operation]()
     assert isinstance(loss, TensorType)
 
     def new(
@@ -72,23 +140,37 @@ def mean_in_steps(op: Operation) -> list[Operation] | None:
         type_: Attribute,
         attributes: dict[str, Any] | None = None,
     ) -> SSAValue:
-        scope = {SCOPE: op.attributes[SCOPE]} if SCOPE in op.attributes else {}
-        ops.append(operator(name).build_op(inputs, [type_], attributes, scope))
+        ops.append(operator(name).build_op(inputs, [type_], attributes))
         return ops[-1].results[0]
 
-    total = new(op.SCHEMA.name, [scores, labels], loss, given)
-    ignored = np.array(op.attribute("ignore_index"), numpy_dtype(element_type(labels)))
-    number = new(
-        *("Constant", [], tensor_type((), element_type(labels))),
-        {"value": constant_attr(ignored)},
-    )
+    one = np.array(ignored, numpy_dtype(element_type(labels)))
+    scalar = tensor_type((), element_type(labels))
+    number = new("Constant", [], scalar, {"value": constant_attr(one)})
     flags = tensor_type(shape_of(labels), i1)
     kept = new("Not", [new("Equal", [labels, number], flags)], flags)
     wide = tensor_type(shape_of(labels), loss.element_type)
-    counted = new("Cast", [kept], wide, {"to": onnx_element_type(loss.element_type)})
+    to = onnx_element_type(loss.element_type)
+    counted = new("Cast", [kept], wide, {"to": to})
     count = new("ReduceSum", [counted], loss, {"keepdims": 0})
     new("Div", [total, count], loss)
     return ops
+
+
+def _softmax_steps(
+    op: OnnxOp, ignored: int | None, divisor: int | None
+) -> list[Operation]:
+    """Returns the steps of the sum of cross-entropies, over a divisor if there is one."""
+    scores, labels = op.operands
+    maximum = LogitMaximumOp(scores)
+    total = ExponentialSumOp(scores, maximum.maximum)
+    chosen = LabelLogitOp(scores, labels)
+    loss = CrossEntropySumOp(
+        *(maximum.maximum, total.total, chosen.chosen, labels),
+        classes=entries_of(op) or shape_of(scores)[-1],
+        divisor=divisor,
+        ignore_index=ignored,
+    )
+    return [maximum, total, chosen, loss]
 
 
 @local_form("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
