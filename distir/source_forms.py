@@ -20,12 +20,37 @@ from xdsl.dialects.builtin import DenseArrayBase, TensorType, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from distir.dialects.dist import FLATTENED, PADDED
+from distir.dialects.dist import FLATTENED, PADDED, PADDED_RUNS
 from distir.errors import DistIRError
 from distir.flattening import Flattened, flattened_of
 from distir.program import argument_attributes, result_attributes
 
 Array = npt.NDArray[Any]
+
+Runs = tuple[tuple[int, int], ...]
+"""
+How a dimension is padded: in turn how many of its elements, and how many zeros, come next.
+"""
+
+
+def elements_in(runs: Runs) -> int:
+    """Returns the size of the dimension before it is padded."""
+    return sum(count for count, _ in runs)
+
+
+def size_of(runs: Runs) -> int:
+    """Returns the size of the dimension with its padding."""
+    return sum(count + zeros for count, zeros in runs)
+
+
+def places_in(runs: Runs) -> list[int]:
+    """Returns where each element of the dimension is after it is padded."""
+    found: list[int] = []
+    begin = 0
+    for count, zeros in runs:
+        found += range(begin, begin + count)
+        begin += count + zeros
+    return found
 
 
 @dataclass(frozen=True)
@@ -36,12 +61,15 @@ class SourceForm:
     - `shape`: the shape in the source model;
     - `padded`: the shape up to which it is padded with zeros; equal to `shape` without
       padding;
-    - `flattened`: how it is flattened after that, if it is.
+    - `flattened`: how it is flattened after that, if it is;
+    - `runs`: the dimension that has zeros between its elements too, and how it is padded; None
+      if zeros are behind all elements.
     """
 
     shape: tuple[int, ...]
     padded: tuple[int, ...]
     flattened: Flattened | None = None
+    runs: tuple[int, Runs] | None = None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -50,19 +78,43 @@ class SourceForm:
 
     def stored(self, tensor: Array) -> Array:
         """Returns the value of the argument for a value of the source tensor."""
-        added = zip(self.shape, self.padded, strict=True)
-        tensor = np.pad(tensor, [(0, after - size) for size, after in added])
+        whole = np.zeros(self.padded, tensor.dtype)
+        whole[self._places] = tensor
+        tensor = whole
         return tensor if self.flattened is None else self.flattened.flat(tensor)
 
     def source(self, stored: Array) -> Array:
         """Returns the value of the source tensor for a value of the argument."""
         tensor = stored if self.flattened is None else self.flattened.whole(stored)
-        return tensor[tuple(slice(size) for size in self.shape)]
+        return tensor[self._places]
+
+    @property
+    def _places(self) -> tuple[slice | list[int], ...]:
+        """What selects the elements of the source tensor among the padded ones."""
+        places: list[slice | list[int]] = [slice(size) for size in self.shape]
+        if self.runs is not None:
+            dim, runs = self.runs
+            places[dim] = places_in(runs)
+        return tuple(places)
 
 
 def padded_attribute(shape: Sequence[int]) -> Attribute:
     """Returns what `dist.padded` holds for a tensor that had that shape."""
     return DenseArrayBase.from_list(i64, list(shape))
+
+
+def padded_attributes(
+    shape: Sequence[int], dim: int, runs: Runs
+) -> dict[str, Attribute]:
+    """
+    Returns the attributes of a tensor that had that shape before one of its dimensions was
+    padded as `runs` say.
+    """
+    found = {PADDED: padded_attribute(shape)}
+    if len(runs) > 1:
+        numbers = [n for run in runs for n in run]
+        found[PADDED_RUNS] = DenseArrayBase.from_list(i64, [dim, *numbers])
+    return found
 
 
 def source_form_of(
@@ -74,6 +126,7 @@ def source_form_of(
     the type.
     """
     flattened, padding = flattened_of(attributes), attributes.get(PADDED)
+    runs = _runs_of(attributes)
     if flattened is None and padding is None:
         return None
     shape = type_.get_shape() if isinstance(type_, TensorType) else ()
@@ -84,17 +137,31 @@ def source_form_of(
     fits = len(source) == len(padded) and all(
         0 <= n <= m for n, m in zip(source, padded, strict=True)
     )
-    form = SourceForm(source, padded, flattened)
+    if runs is not None:
+        dim, own = runs
+        fits = fits and 0 <= dim < len(source)
+        fits = fits and min(n for run in own for n in run) >= 0
+        fits = fits and (elements_in(own), size_of(own)) == (source[dim], padded[dim])
+    form = SourceForm(source, padded, flattened, runs)
     if not fits or form.stored_shape != shape:
         told = ", ".join(
             f"{name} = {attributes[name]}"
-            for name in (PADDED, FLATTENED)
+            for name in (PADDED, PADDED_RUNS, FLATTENED)
             if name in attributes
         )
         raise DistIRError(
             f"a tensor with {told} cannot be a {type_}; correct one of them"
         )
     return form
+
+
+def _runs_of(attributes: Mapping[str, Attribute]) -> tuple[int, Runs] | None:
+    """Returns the dimension with zeros between its elements, and its runs, if any."""
+    attr = attributes.get(PADDED_RUNS)
+    if not isinstance(attr, DenseArrayBase):
+        return None
+    dim, *numbers = (int(n) for n in attr.get_values())
+    return dim, tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def argument_forms(function: FuncOp) -> list[SourceForm | None]:

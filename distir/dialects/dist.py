@@ -19,7 +19,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
   `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
   too: it is a tensor of the source model that had that shape, with zeros behind it in some
-  dimensions (before it is flattened);
+  dimensions (before it is flattened); `dist.padded_runs`, beside it: where zeros are not only
+  behind the dimension but between its elements, the dimension and, in turn, how many elements
+  and how many zeros come next;
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -112,6 +114,7 @@ EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
 FLATTENED = "dist.flattened"
 PADDED = "dist.padded"
+PADDED_RUNS = "dist.padded_runs"
 ENTRIES = "dist.entries"
 COMPILED = "dist.compiled"
 

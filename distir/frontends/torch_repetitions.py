@@ -45,12 +45,8 @@ def without_repetitions() -> Generator[None]:
         vars(module).pop("_code", None)
         vars(module).update(_specs(module.graph))
 
-        def forward(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-            compiled(self)
-            return self.forward(*args, **kwargs)
-
         of_module: Any = type(module)  # each graph has a class of its own
-        of_module.forward = forward
+        of_module.forward = _Forward(compiled)
 
     with (
         patch.object(OpSignature, "from_op_schema", staticmethod(read_once)),
@@ -67,6 +63,22 @@ def _specs(graph: Graph) -> dict[str, Any]:
     if structure is None:
         return {}
     return {"_in_spec": structure.in_spec, "_out_spec": structure.out_spec}
+
+
+class _Forward:
+    """
+    The method of a graph's module that has not been compiled yet; asking for it compiles it, as
+    its signature may be what is asked for.
+    """
+
+    def __init__(self, compiled: Any):
+        self.compiled = compiled
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self
+        self.compiled(module)  # which puts the method in the place of this one
+        return module.forward
 
 
 class _Code:

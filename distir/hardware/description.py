@@ -47,9 +47,15 @@ class ClusterDescription:
 
     def build(self) -> ClusterOp:
         """
-        Returns the cluster. Raises DistIRError if there is no such kind of device, if the
-        nodes have no network, or if the adapters do not divide among the devices.
+        Returns the cluster. Raises DistIRError if its name is no identifier, if there is no
+        such kind of device, if the nodes have no network, or if the adapters do not divide
+        among the devices.
         """
+        if not self.name.isidentifier():
+            raise DistIRError(
+                f"{self.name!r} cannot be the name of a cluster, which is letters, digits and "
+                f"underscores and does not begin with a digit; give another one with --name"
+            )
         size = self.nodes * self.devices_per_node
         if size > MOST_DEVICES:
             raise DistIRError(

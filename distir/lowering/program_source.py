@@ -375,6 +375,8 @@ def _tensor_table(
             fields.append(f"repacked={(repacked.dim, parts, repacked.groups)!r}")
         if form is not None and form.padded != form.shape:
             fields.append(f"padded={form.padded!r}")
+        if form is not None and form.runs is not None:
+            fields.append(f"runs={form.runs!r}")
         if form is not None and form.flattened is not None:
             splits = tuple(map(tuple, form.flattened.splits))
             fields.append(f"flattened={(form.flattened.length, splits)!r}")

@@ -5,6 +5,7 @@ Distributes a sequential program as a user asks: the steps behind the pass `dist
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -21,7 +22,7 @@ from distir.planning.expectations import check_expectations
 from distir.planning.experts import split_experts
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
-from distir.planning.padding import pad_dimensions
+from distir.planning.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.requests import keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
@@ -56,6 +57,7 @@ class DistributionOptions(PipelineOptions):
     cluster: str = ""
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    pad: tuple[str, ...] = ()
     zero: int = 0
     no_sync: bool = False
     checkpoint: str = "none"
@@ -77,6 +79,13 @@ class DistributionOptions(PipelineOptions):
         """The number of parts of a batch that are on different devices."""
         return self.r * self.d * self.e
 
+    def speaks_of(self, name: str) -> bool:
+        """Whether `shard` or `whole` say how an argument of that name is split."""
+        return any(fnmatchcase(name, pattern) for pattern in self.whole) or any(
+            name == request.rsplit("=", 1)[0].rsplit(":", 1)[0]
+            for request in self.shard
+        )
+
     def check(self, module: ModuleOp) -> None:
         """
         Refuses options that do not go together, or not with the program. Raises
@@ -94,6 +103,13 @@ class DistributionOptions(PipelineOptions):
             raise DistIRError(
                 "distribute: sequence parallelism splits sequences over the "
                 "tensor-parallel devices, but t is 1; choose a larger -t"
+            )
+        for what in self.pad:
+            one_of("thing to pad", what, PADDABLE, f"{_NAME}: pad")
+        if self.pad and self.t == 1:
+            raise DistIRError(
+                "distribute: pad says what is padded so that the tensor-parallel devices can "
+                "share it, but t is 1; choose a larger -t"
             )
         self.check_pipeline(_NAME)
         if self.overlap and self.blocking_sends:
@@ -139,10 +155,12 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     check_sequential(module, _NAME)
     options.check(module)
     _add_mesh(module, options)
-    mesh = only_mesh(module)
+    mesh, shard = only_mesh(module), options.shard
     if options.t > 1:
         pad_dimensions(module, mesh, "t", options.shard)
-    request_shards(module, mesh, options.shard, ("r", "d", "e", "c", "t"))
+        heads = pad_heads(module, mesh, "t", "heads" in options.pad)
+        shard += tuple(r for r in heads if not options.speaks_of(r.rsplit(":", 2)[0]))
+    request_shards(module, mesh, shard, ("r", "d", "e", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:

@@ -1,6 +1,6 @@
 """
-Chooses the dimensions of parameters that are padded, so that an axis of the mesh can split
-them.
+Chooses the dimensions of parameters, and the heads of attention, that are padded, so that an
+axis of the mesh can split them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from distir.program import (
     parameters_of_gradients,
 )
 from distir.sharding.mesh import Mesh
+from distir.source_forms import argument_forms
+from distir.transforms.head_padding import HeadPadder
+from distir.transforms.head_zeros import PaddedHeads
 from distir.transforms.padding import DimensionPadder, class_dimensions
+
+PADDABLE = ("heads",)
+"""What is padded only if a user asks for it."""
 
 
 def pad_dimensions(
@@ -63,3 +69,54 @@ def pad_dimensions(
                 f"{padder.size}, a multiple of the {parts} devices of axis {axis!r}"
             ],
         )
+
+
+def pad_heads(module: ModuleOp, mesh: Mesh, axis: str, asked: bool) -> list[str]:
+    """
+    Pads the heads of attention that an axis of the mesh cannot split with heads of zeros, if
+    that is asked for. A note says so, or that it can be asked for. Returns the splits to
+    request of parameters (`NAME:DIM=AXIS:RUN`) whose zeros are in groups: a device has a part
+    of each group.
+    """
+    parts = mesh.size(axis)
+    padder = HeadPadder(module, parts)
+    told = [_note_on_heads(heads, parts, axis, asked) for heads in padder.heads()]
+    if not asked:
+        add_notes(module, told)
+        return []
+    if not told:
+        told.append(
+            f"--pad heads changes nothing: axis {axis!r} of {parts} devices splits the heads "
+            f"of all attention that can be padded"
+        )
+    add_notes(module, told)
+    padder.pad()
+    function = entry_function(module)
+    roles, names = argument_roles(function), argument_names(function)
+    requests: list[str] = []
+    for i, form in enumerate(argument_forms(function)):
+        if form is not None and form.runs is not None and roles[i] == "parameter":
+            dim, ((count, zeros), *_) = form.runs
+            run = (count + zeros) // parts
+            requests.append(f"{names[i]}:{dim}={axis}:{run}")
+    return requests
+
+
+def _note_on_heads(heads: PaddedHeads, parts: int, axis: str, asked: bool) -> str:
+    before = _counted(heads.query_heads, heads.key_heads)
+    after = _counted(heads.new_query_heads, heads.new_key_heads)
+    if asked:
+        return (
+            f"attention of {before} is padded with heads of zeros to {after}, which the "
+            f"{parts} devices of axis {axis!r} share"
+        )
+    return (
+        f"attention of {before} cannot be shared by the {parts} devices of axis {axis!r}; "
+        f"with heads of zeros, {after}, it can be: --pad heads"
+    )
+
+
+def _counted(query_heads: int, key_heads: int) -> str:
+    if query_heads == key_heads:
+        return f"{query_heads} heads"
+    return f"{query_heads} query heads and {key_heads} key heads"

@@ -114,6 +114,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         metavar="NAME",
         help="keep argument NAME (with *) whole on every device; may be repeated",
     ),
+    "--pad": dict(
+        action="append",
+        default=[],
+        choices=("heads",),
+        help="pad heads of attention with heads of zeros where -t does not divide them, so "
+        "that its devices share the attention, instead of keeping it whole on each",
+    ),
     "--zero": dict(
         type=int,
         choices=(0, 1, 2, 3),

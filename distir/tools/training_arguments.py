@@ -32,6 +32,40 @@ _NUMBERS = {
 }
 
 
+def add_float8_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares `--float8` and the option that goes with it."""
+    parser.add_argument(
+        "--float8",
+        choices=("tensor", "row", "row-gw-hp"),
+        help="compute products with parameters in 8-bit floats, with a scale for each tensor, "
+        "or for each row and column; row-gw-hp: but gradients of weights in the precision of "
+        "the model",
+    )
+    parser.add_argument(
+        "--float8-keep",
+        action="append",
+        default=[],
+        metavar="SCOPE",
+        help="with --float8: products in this scope (with *) stay as they are; may be "
+        "repeated; `none` for no product (default: those that make the results, the head)",
+    )
+
+
+def float8_passes(arguments: argparse.Namespace) -> list[Any]:
+    """
+    Returns the passes that put products of a forward program into 8-bit floats, as the
+    arguments ask. Raises DistIRError.
+    """
+    from distir.errors import DistIRError
+    from distir.passes.float8 import Float8Pass
+
+    if arguments.float8 is None:
+        if arguments.float8_keep:
+            raise DistIRError("--float8-keep is of use with --float8 only; add it")
+        return []
+    return [Float8Pass(arguments.float8, tuple(arguments.float8_keep))]
+
+
 def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
     """Declares `--training` and the options that go with it; returns their group."""
     group = parser.add_argument_group("training")

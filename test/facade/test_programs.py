@@ -55,6 +55,59 @@ def test_simulate_shows_what_the_command_writes(tmp_path: Path) -> None:
     )
 
 
+def test_show_says_what_the_command_prints(tmp_path: Path) -> None:
+    program = distir.build("mlp", **MLP)
+    path, tables = tmp_path / "a.mlir", tmp_path / "show.json"
+    distir.distribute(program, **SPLIT).save(path)
+    shown = distir.show(program, **SPLIT)
+    assert str(shown) == succeed("show", path).output
+    assert shown._repr_html_().startswith("<pre>")  # pyright: ignore[reportPrivateUsage]
+    succeed("show", path, "--json", tables)
+    shown.save(tmp_path / "ours.json")
+    assert (tmp_path / "ours.json").read_text() == tables.read_text()
+    one = distir.show(path, scope="*1*")
+    assert {a.name for a in one.arguments} < {a.name for a in shown.arguments}
+    assert one.communication
+    assert "matches the scope 'x'" in told(lambda: distir.show(path, scope="x"))
+    assert "distir.show: -d" in told(lambda: distir.show(program, d=2))
+
+
+def test_a_cluster_is_what_the_command_writes(tmp_path: Path) -> None:
+    path, ours = tmp_path / "my.mlir", tmp_path / "ours.mlir"
+    words = ("--nodes", "2", "--devices-per-node", "4", "--nic", "200Gb/s")
+    succeed("cluster", "--kind", "A100", *words, "-o", path)
+    made = distir.cluster("A100", nodes=2, devices_per_node=4, nic="200Gb/s", name="my")
+    made.save(ours)
+    assert ours.read_text() == path.read_text() and "@my" in str(made)
+    simulated = distir.simulate(distir.build("mlp", **MLP), cluster=ours, d=8)
+    assert len(simulated.simulation.devices) == 8
+    assert "say what one sends" in told(lambda: distir.cluster("A100", nodes=2))
+    assert "no kind of device 'A1'" in told(lambda: distir.cluster("A1"))
+    assert "--name" in told(lambda: distir.cluster("A100", name="a b"))
+
+
+def test_schedule_applies_a_script(tmp_path: Path) -> None:
+    path, script = tmp_path / "m.mlir", tmp_path / "s.py"
+    sizes = dict(layers=2, d_model=16, heads=2, vocab=32, batch=2, seq=4)
+    program = distir.build("gpt", **sizes)
+    program.save(path)
+    script.write_text(
+        "def schedule(s):\n"
+        "    ratio = s.knob('ratio', [0.5, 1.0])\n"
+        "    s['transformer.h.*'].first(ratio).recompute('full')\n"
+    )
+    by_command, ours, given = tmp_path / "a.mlir", tmp_path / "b.mlir", str(program)
+    succeed("schedule", path, script, "--set", "ratio=1.0", "-o", by_command)
+    made = distir.schedule(program, script, set={"ratio": 1.0})
+    made.save(ours)
+    assert ours.read_text() == by_command.read_text()
+    assert "dist.recompute" in str(made) and given == str(program)
+    missing = tmp_path / "no.py"
+    assert str(missing) in told(lambda: distir.schedule(program, missing))
+    assert "rat" in told(lambda: distir.schedule(program, script, set={"rat": 1.0}))
+
+
+@pytest.mark.usefixtures("shared_ranks")
 def test_modules_with_weights_are_checked_and_run(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
@@ -76,7 +129,8 @@ def test_modules_with_weights_are_checked_and_run(tmp_path: Path) -> None:
     result.save(tmp_path / "outputs.npz")
 
 
-def test_learning_rates_are_functions_of_the_step(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_ranks")
+def test_learning_rates_are_functions_of_the_step() -> None:
     step = distir.build("mlp", **MLP, training=True, optimizer="sgd", learning_rate=1.0)
     rates = {1: 0.0, 2: 1.0, 3: 0.0, 4: 0.0}
     result = distir.run(step, backend="gloo", steps=4, learning_rate=rates.__getitem__)

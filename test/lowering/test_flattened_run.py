@@ -13,6 +13,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
+from distir.frontends.models.llama import build_llama
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.template import boxes, initial, runtime
 from distir.passes.differentiate import DifferentiatePass
@@ -33,10 +34,18 @@ SPECS = [
     ((5, 7), (), ((("t", None),), ()), (6, 7)),
     ((5, 7), (), ((("t", 2),), (("d", None),)), (8, 9)),
     ((5,), (), ((("t", None), ("d", None)),), (18,)),
+    ((4, 7), (), ((("t", 1),), ()), (6, 7), (0, ((2, 1), (2, 1)))),
+    (
+        (4, 7),
+        (48, ((0, 2, 1),)),
+        ((("d", None),), (("t", None),)),
+        (6, 8),
+        (0, ((2, 1), (2, 1))),
+    ),
 ]
 """
 The shape of a tensor, its length and blocks when it is flat, how that is split, and the shape
-that zeros fill it up to before.
+that zeros fill it up to before, in some cases between elements of a dimension too.
 """
 
 
@@ -45,9 +54,13 @@ def flat(
     flattened: tuple[Any, ...],
     split: Any,
     padded: tuple[int, ...] = (),
+    runs: tuple[Any, ...] = (),
 ) -> runtime.Tensor:
     return runtime.Tensor(
-        "w", torch.float32, shape, "mesh", split, flattened=flattened, padded=padded
+        *("w", torch.float32, shape, "mesh", split),
+        flattened=flattened,
+        padded=padded,
+        runs=runs,
     )
 
 
@@ -174,3 +187,23 @@ def test_a_padded_vocabulary_trains_as_one(tmp_path: Path, spawner: Spawner) -> 
     found = train(tmp_path, module, spawner, resuming, d=3, t=2, zero=1)
     expected["loss"] = expected["loss"][2:]
     assert_close(found, expected)
+
+
+def test_padded_heads_train_as_one(tmp_path: Path, spawner: Spawner) -> None:
+    """
+    Groups of three query heads on two devices, from the checkpoint of a run that had them as
+    they are, and with ZeRO.
+    """
+    module, checkpoints = (
+        build_llama(1, 12, 6, 16, 4, 4, kv_heads=2),
+        tmp_path / "saved",
+    )
+    DifferentiatePass().apply(Context(), module)
+    expected = train(tmp_path, module, spawner, Training(4), d=1)
+    saving = Training(2, checkpoints=checkpoints, save_every=2)
+    found = train(tmp_path, module, spawner, saving, t=4, pad=("heads",))
+    np.testing.assert_allclose(found["loss"], expected["loss"][:2], 1e-4)
+    resuming = Training(4, checkpoints=checkpoints, resume="latest")
+    how: dict[str, Any] = {"d": 2, "t": 4, "zero": 1, "pad": ("heads",)}
+    expected["loss"] = expected["loss"][2:]
+    assert_close(train(tmp_path, module, spawner, resuming, **how), expected)

@@ -12,7 +12,7 @@ import torch
 
 from distir.errors import DistIRError
 from distir.lowering import timing_rank
-from distir.lowering.calibration.probe import Prober, onnx, tensor
+from distir.lowering.calibration.probe import Prober, onnx, tensor, written
 from distir.lowering.launch import Spawner
 from distir.lowering.timing import TimedPackage, TimingSettings, time_packages
 from distir.lowering.torch_package import write_package
@@ -34,12 +34,17 @@ class FakeBody:
     def __init__(self, clock: Clock, seconds: float, first: float):
         self.clock, self.seconds, self.first = clock, seconds, first
         self.seen: list[int] = []
+        self.written: list[int] = []
         self.calls, self.is_alone = 1, True
         self.body = SimpleNamespace(main=self.main)
         self.collectives = SimpleNamespace(finish_sends=lambda: None)
 
     def arguments(self, least: int = 1) -> list[list[Any]]:
         return [[Number(i)] for i in range(max(least, 3))]
+
+    def write(self, arguments: list[Any]) -> None:
+        self.clock.now += 100.0  # which is not timed
+        self.written += [number.value for number in arguments]
 
     def main(self, number: Number) -> None:
         self.clock.now += self.seconds if self.seen else self.first
@@ -91,7 +96,10 @@ def test_short_calls_are_timed_together(clock: Clock) -> None:
 
 
 def test_turns(clock: Clock) -> None:
-    """Programs alternate; in a turn an untimed call comes first, all with other arguments."""
+    """
+    Programs alternate; in a turn an untimed call comes first, all with other arguments, which
+    are written before calls that are timed.
+    """
     bodies = [FakeBody(clock, 1e-3, first=9.0), FakeBody(clock, 4e-3, first=9.0)]
     settings = {"warm_up": 1, "samples": 3, "in_turn": 2}
     times = timing_rank.time_in_turn(bodies, OneRank(clock), settings)  # pyright: ignore
@@ -99,6 +107,7 @@ def test_turns(clock: Clock) -> None:
     assert times[1] == pytest.approx([4e-3] * 3)
     assert [len(body.seen) for body in bodies] == [12, 12]
     assert bodies[0].seen[:6] == [0, 1, 2, 0, 1, 2]
+    assert bodies[0].written[:4] == [1, 2, 1, 2]
 
 
 def test_calls_together_last_from_the_last_start_to_the_last_end(clock: Clock) -> None:
@@ -115,6 +124,35 @@ def test_calls_together_last_from_the_last_start_to_the_last_end(clock: Clock) -
     settings = {"warm_up": 0, "samples": 1, "in_turn": 1}
     times = timing_rank.time_in_turn([body], OtherRank(clock), settings)  # pyright: ignore
     assert times == [[4.0]]
+
+
+def test_what_an_op_before_would_have_computed_is_written(tmp_path: Path) -> None:
+    """Parameters, states and integers are left alone; values stay as they are."""
+    import torch
+
+    x, ids = tensor(8, 8), tensor(8, element="i64")
+    probe = written(
+        "onnx.Gather",
+        {"table": x, "ids": ids, "y": x, "z": x, "old": x},
+        "%y = onnx.Gather(%table, %ids)",
+        "%z = onnx.Add(%y, %old)",
+        parameters=["table"],
+    )
+    folder = write_package(Prober().module(probe), tmp_path / "package")
+    job = {"folder": str(folder), "below": 8, "footprint": 0}
+    body = timing_rank.TimedBody(job, 0, 0, torch.device("cpu"))
+    (arguments,) = body.arguments()
+    before = [value.clone() for value in arguments if isinstance(value, torch.Tensor)]
+    versions = [
+        value._version for value in arguments if isinstance(value, torch.Tensor)
+    ]
+    body.write(arguments)
+    after = [value for value in arguments if isinstance(value, torch.Tensor)]
+    written_to = [
+        value._version > old for value, old in zip(after, versions, strict=True)
+    ]
+    assert written_to == [False, False, True]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_real_ranks(tmp_path: Path, spawner: Spawner) -> None:

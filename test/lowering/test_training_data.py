@@ -238,6 +238,38 @@ def test_a_resumed_run_goes_on_in_the_data(
         np.testing.assert_allclose(found, expected[1:], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("source", "steps", "note"),
+    [
+        (
+            "arrays",
+            3,
+            "the data has 2 batches, so that 3 steps go through it 1.5 times",
+        ),
+        (
+            "dataset",
+            3,
+            "the data has 2 batches, so that 3 steps go through it 1.5 times",
+        ),
+        ("one batch", 3, "there is one batch, which each of the 3 steps takes"),
+        ("arrays", 2, None),
+        ("whole", 3, None),
+    ],
+)
+def test_more_steps_than_there_are_data_are_said(
+    data: Path, several: Path, spawner: Spawner, source: str, steps: int, note: str
+):
+    sources = {"arrays": [f"{n}={data / n}.npy" for n in ("input", "labels")]}
+    named = sources.get(source, [f"{data / 'data.py'}:{source}"])
+    single = source == "one batch"
+    inputs = {n: values[0] for n, values in over_steps(1).items()} if single else {}
+    training = Training(steps, data=() if single else named)
+    lines: list[str] = []
+    losses(several, spawner, training, inputs=inputs, progress=lines.append)
+    told = [line for line in lines if line.startswith("note: ")]
+    assert told == ([f"note: {note}; --data gives more"] if note else [])
+
+
 def test_data_that_ends_early_loses_nothing(
     data: Path, several: Path, spawner: Spawner, tmp_path: Path
 ):

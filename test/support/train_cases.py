@@ -9,6 +9,8 @@ import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, TensorType, f16, f32, f64, i1, i64
 from xdsl.ir import Operation
 
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
@@ -44,6 +46,13 @@ from distir.dialects.train_ops.experts import (
     GroupedProductOp,
 )
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
+from distir.dialects.train_ops.float8 import (
+    FORMATS,
+    Float8ProductOp,
+    Float8ScaleOp,
+    ToFloat8Op,
+    float8_linear,
+)
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
@@ -455,6 +464,53 @@ for _dtype in (np.float32, np.float16):
 for _is_rms in (False, True):
     _row = [real(3, 4), real(3, 4), real(3, 4)]
     norm_cases(*_row, is_rms=_is_rms, axis=0, epsilon=0.5)
+
+
+def _scale(x: Any, format: str, axis: int | None) -> Operation:
+    """Returns the scale of a tensor, or those of its rows along an axis."""
+    sizes = list(shape_of(x))
+    if axis is not None:
+        sizes[axis] = 1
+    type_ = TensorType(f32, sizes if axis is not None else [])
+    return Float8ScaleOp(x, format=format, axis=axis, scale=type_)
+
+
+def _narrow(x: Any, scale: Any, format: str) -> Operation:
+    """Returns a tensor in 8-bit floats."""
+    type_ = TensorType(FORMATS[format][0], shape_of(x))
+    return ToFloat8Op(x, scale, y=type_)
+
+
+def _float8_product(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Operation:
+    """Returns the product of tensors in 8-bit floats, in f32."""
+    shape = [*shape_of(a)[:-1], shape_of(b)[1]]
+    return Float8ProductOp(a, b, scale_a, scale_b, y=TensorType(f32, shape))
+
+
+for _format in FORMATS:
+    _dtype8 = numpy_dtype(FORMATS[_format][0])
+    for _axis in (None, 0, 2):
+        case(_scale, real(6, 2, 4), format=_format, axis=_axis)
+    case(_narrow, 9 * real(6, 4), scalar(64.0), format=_format)  # some are too large
+    case(_narrow, real(6, 4), 8 * positive(6, 1), format=_format)
+    case(
+        *(
+            _float8_product,
+            coarse(6, 2, 4).astype(_dtype8),
+            coarse(4, 12).astype(_dtype8),
+        ),
+        *(scalar(2.0), scalar(0.25)),
+    )
+    case(
+        *(_float8_product, coarse(6, 4).astype(_dtype8), coarse(4, 12).astype(_dtype8)),
+        *(positive(6, 1), positive(1, 12)),
+    )
+case(
+    *(float8_linear, coarse(6, 2, 4), coarse(4, 6)),
+    scaling="tensor",
+    a_format="e5m2",
+    b_format="e4m3",
+)
 
 
 def _gather(

@@ -141,6 +141,8 @@ CONFIGS = [
     (BERT, "sequence-classification", "--seq", "[2, 2]"),
     (VIT, "image-classification", "", "[2, 2]"),
 ]
+MARKS = ((), pytest.mark.slow, (), ())
+"""`make test` imports one BERT; a task more is another head."""
 
 
 def _config(folder: Path, content: Any) -> Path:
@@ -151,8 +153,10 @@ def _config(folder: Path, content: Any) -> Path:
 
 @pytest.mark.parametrize(
     ("content", "task", "seq", "shape"),
-    CONFIGS,
-    ids=[f"{c['model_type']}-{task}" for c, task, *_ in CONFIGS],
+    [
+        pytest.param(*case, id=f"{case[0]['model_type']}-{case[1]}", marks=marks)
+        for case, marks in zip(CONFIGS, MARKS, strict=True)
+    ],
 )
 def test_a_configuration(
     tmp_path: Path, content: Any, task: str, seq: str, shape: str

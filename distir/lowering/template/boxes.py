@@ -29,7 +29,9 @@ def boxes(spec, mesh, rank):
         index = torch.arange(size, device="cpu")
         for axis, run in spec.split[dim] if spec.split and mesh is not None else ():
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
-        dims.append(runs(index[index < spec.shape[dim]]))
+        dims.append(
+            runs(flattening.origins(spec, dim)[index] if spec.padded else index)
+        )
     return [tuple(zip(*box, strict=True)) or ((), (), ()) for box in product(*dims)]
 
 
@@ -42,7 +44,8 @@ def _flat_boxes(spec, mesh, rank):
     found = []
     for column, block in enumerate(blocks):
         places = flattening.places(spec.whole_shape, splits, block)
-        places = [own[own < n] for own, n in zip(places, spec.shape, strict=True)]
+        if spec.padded:
+            places = [flattening.origins(spec, d)[own] for d, own in enumerate(places)]
         for first, sizes in _cut(begin, min(end, prod(shape)), shape):
             dims = [
                 runs(own[start : start + size])
@@ -86,7 +89,7 @@ def _cut(begin, end, shape):
 def runs(places):
     """
     Returns the runs of which ascending positions of a dimension consist: where each begins
-    in the whole and among the positions, and its length.
+    in the whole and among the positions, and its length. Those of zeros are left out.
     """
     breaks = (torch.diff(places) != 1).nonzero().reshape(-1) + 1
     starts = [0, *breaks.tolist()]
@@ -94,7 +97,7 @@ def runs(places):
     return tuple(
         (int(places[start]), start, end - start)
         for start, end in zip(starts, ends, strict=True)
-        if end > start
+        if end > start and places[start] >= 0
     )
 
 

@@ -1,4 +1,5 @@
-"""Tensors in one dimension, followed by zeros, that any number of processes can split."""
+"""Tensors with zeros behind or between their elements, and in one dimension, so that any
+number of processes can split them."""
 
 from itertools import product
 from math import prod
@@ -7,13 +8,46 @@ import torch
 
 from . import collectives
 
+ZERO = -2
+"""Where a zero of the padding comes from: next to no element."""
 
-def pad(tensor, shape):
-    """Returns the tensor with zeros appended in each dimension, up to that shape."""
-    added = []
-    for size, whole in zip(tensor.shape, shape, strict=True):
-        added = [0, whole - size, *added]
-    return torch.nn.functional.pad(tensor, added)
+
+def origins(spec, dim):
+    """
+    Returns, for each position of a dimension with its padding, the position in the whole
+    tensor without; `ZERO` for zeros.
+    """
+    whole, size = spec.whole_shape[dim], spec.shape[dim]
+    found = torch.full((whole,), ZERO, device="cpu")
+    if not spec.runs or spec.runs[0] != dim:
+        found[:size] = torch.arange(size, device="cpu")
+        return found
+    begin = first = 0
+    for count, zeros in spec.runs[1]:
+        elements = torch.arange(first, first + count, device="cpu")
+        found[begin : begin + count] = elements
+        first, begin = first + count, begin + count + zeros
+    return found
+
+
+def pad(tensor, spec):
+    """Returns a whole tensor with its padding."""
+    for dim, size in enumerate(spec.whole_shape):
+        if size != tensor.shape[dim]:
+            where = (origins(spec, dim) >= 0).nonzero().reshape(-1).to(tensor.device)
+            shape = list(tensor.shape)
+            shape[dim] = size
+            tensor = tensor.new_zeros(shape).index_copy_(dim, where, tensor)
+    return tensor
+
+
+def cut(tensor, spec):
+    """Returns a whole tensor without its padding; the inverse of `pad`."""
+    for dim, size in enumerate(spec.shape):
+        if size != tensor.shape[dim]:
+            where = (origins(spec, dim) >= 0).nonzero().reshape(-1).to(tensor.device)
+            tensor = tensor.index_select(dim, where)
+    return tensor
 
 
 def flatten(tensor, length, splits=()):

@@ -51,9 +51,10 @@ def positions(spec, mesh, rank):
         index = torch.arange(size)
         for axis, run in spec.split[dim] if spec.split else ():
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
-        size = spec.shape[dim]
-        found = found.unsqueeze(-1) * size + index
-        is_behind = is_behind.unsqueeze(-1) | (index >= size)
+        if spec.padded:
+            index = flattening.origins(spec, dim).to(index.device)[index]
+        found = found.unsqueeze(-1) * spec.shape[dim] + index
+        is_behind = is_behind.unsqueeze(-1) | (index < 0)
     return torch.where(is_behind, -1, found) if spec.padded else found
 
 
@@ -68,11 +69,13 @@ def _flat_positions(spec, mesh, rank):
     for column, block in enumerate(blocks):
         index, total, stride = torch.arange(begin, end), 0, 1
         places = flattening.places(spec.whole_shape, splits, block)
+        if spec.padded:
+            places = [flattening.origins(spec, d)[own] for d, own in enumerate(places)]
         is_zero = is_behind
         for size, own in zip(reversed(spec.shape), reversed(places), strict=True):
             here = own.to(index.device)[index % len(own)]
             total = total + here * stride
-            is_zero = is_zero | (here >= size)
+            is_zero = is_zero | (here < 0)
             index, stride = index // len(own), stride * size
         found[:, column] = torch.where(is_zero, -1, total)
     return found.reshape(runtime.local_shape(spec, mesh))

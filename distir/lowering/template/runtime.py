@@ -33,7 +33,8 @@ class Tensor:
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
     `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
     dimension along which it holds other tensors, and their names and sizes. Processes have
-    it filled up with zeros to the shape `padded`, and flattened with `flattened`, its length
+    it filled up with zeros to the shape `padded` (between elements too in the dimension that
+    `runs` names: how many elements and how many zeros come next, in turn), and flattened with `flattened`, its length
     and the splits of `flattening.flatten`; `split` is of what that gives.
     `loss_scale` is which state of loss scaling it is.
     """
@@ -50,6 +51,7 @@ class Tensor:
     initial: str = ""
     repacked: tuple = ()
     padded: tuple = ()
+    runs: tuple = ()
     flattened: tuple = ()
     setting: str = ""
     default: float | None = None
@@ -61,7 +63,7 @@ class Tensor:
         dim, parts, _ = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
-            whole = replace(self, mesh=None, split=(), padded=(), flattened=())
+            whole = replace(self, mesh=None, split=(), padded=(), runs=(), flattened=())
             yield replace(whole, name=name, shape=shape, repacked=())
 
     @property
@@ -157,7 +159,7 @@ class ProcessMesh:
 def shard(value, spec, mesh, rank):
     """Returns the part of a global tensor that a rank of the mesh holds."""
     if spec.padded:
-        value = flattening.pad(value, spec.padded)
+        value = flattening.pad(value, spec)
     if spec.flattened:
         value = flattening.flatten(value, *spec.flattened)
     if mesh is None:
@@ -222,9 +224,7 @@ def assemble(parts, spec, mesh):
     (value,) = held.values()
     if spec.flattened:
         value = flattening.unflatten(value, spec.whole_shape, spec.flattened[1])
-    for dim, size in enumerate(spec.shape if spec.padded else ()):
-        value = value.narrow(dim, 0, size)
-    return value
+    return flattening.cut(value, spec) if spec.padded else value
 
 
 def holders(spec, mesh):

@@ -99,6 +99,7 @@ class _Training:
         """Runs all steps and returns what `train` does."""
         options, history = self.options, {}
         log = Log(options.log, options.tensorboard)
+        self._tell_repetition()
         given = self.data.batches(self.first)
         for step in range(self.first, options.steps + 1):
             batch = self.next_of(given, self.data)
@@ -169,6 +170,21 @@ class _Training:
             for spec in self.program.ARGUMENTS
             if spec.setting == "learning_rate"
         }
+
+    def _tell_repetition(self):
+        """Says so if there are fewer batches than steps, which take them again."""
+        steps = self.options.steps
+        if not self.data.is_endless or self.data.length >= steps:
+            return
+        if self.data.length == 1:
+            text = f"there is one batch, which each of the {steps} steps takes"
+        else:
+            times = f"{steps / self.data.length:.3g}"
+            text = (
+                f"the data has {self.data.length} batches, so that {steps} steps go "
+                f"through it {times} times"
+            )
+        runtime.report(f"note: {text}; --data gives more")
 
     def _end_of_data(self, done):
         """Saves what was done, and returns the error for data that ended."""

@@ -19,7 +19,11 @@ from distir.planning.axes.reached import (
     ArgumentKey,
     Reached,
 )
-from distir.planning.axes.strategies import OperandFacts, OpStrategies
+from distir.planning.axes.strategies import (
+    OperandFacts,
+    OpStrategies,
+    takes_one_value,
+)
 from distir.planning.tied_ops import call_kinds
 from distir.program import return_op
 from distir.sharding.placement import (
@@ -220,9 +224,13 @@ class Reach:
         hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
         requested = tuple(frozenset(policy.requested.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
-        key = (op if is_constrained else info, facts, hints, requested)
+        first = frozenset[SplitPlacement]()
+        if takes_one_value(op):
+            first = frozenset(policy.hints.get(op.operands[0], ()))
+        alike = op if is_constrained else (info, takes_one_value(op))
+        key = (alike, facts, hints, requested, first)
         found = self._known.get(key)
         if found is None:
-            space = OpStrategies(op, info, policy)
+            space = OpStrategies(op, info, policy, first)
             found = self._known[key] = Alternatives(space.of(facts, hints, requested))
         return found

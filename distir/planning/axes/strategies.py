@@ -46,13 +46,35 @@ class OperandFacts(NamedTuple):
     requested: bool
 
 
+def takes_one_value(op: Operation) -> bool:
+    """
+    Whether an op takes a single value, or beside it only what follows from that value alone,
+    as its scale does.
+    """
+    values = op.operands
+    return len(values) > 0 and all(
+        isinstance(v.owner, Operation) and set(v.owner.operands) == {values[0]}
+        for v in values[1:]
+    )
+
+
 class OpStrategies:
     """Enumerates the strategies of an op and of all ops that are like it."""
 
-    def __init__(self, op: Operation, info: AxisOp, policy: AxisPolicy):
+    def __init__(
+        self,
+        op: Operation,
+        info: AxisOp,
+        policy: AxisPolicy,
+        first_hints: frozenset[SplitPlacement] = frozenset(),
+    ):
+        """
+        `first_hints` are the hints (see `AxisPolicy`) of the op's first operand.
+        """
         self.op = op
         self.info = info
         self.policy = policy
+        self.first_hints = first_hints
 
     def of(
         self,
@@ -144,9 +166,11 @@ class OpStrategies:
                 takes[i] = Take.MOVED if is_activation else Take.AS_IS
                 yield split, tuple(takes)
         # A parameter that is prepared for its use is itself stored split for that.
-        prepared = count == 1 and FREE in operands[0].possible
-        takes = (Take.AS_IS if prepared else Take.MOVED,) * count
-        yield from ((split, takes) for split in self._started(operands, hints))
+        takes = [Take.MOVED] * count
+        if self._prepares(operands):
+            takes[0] = Take.AS_IS
+            takes[1:] = [Take.CUT] * (count - 1)
+        yield from ((split, tuple(takes)) for split in self._started(operands, hints))
 
     def _started(
         self,
@@ -173,14 +197,23 @@ class OpStrategies:
         ]
         if not starts:
             return
-        everywhere = rule.flops or (len(operands) == 1 and FREE in operands[0].possible)
-        wanted = sorted(set(self._hinted(hints)), key=str)
+        everywhere = rule.flops or self._prepares(operands)
+        hinted = set(self._hinted(hints))
+        if self._prepares(operands):
+            # A scale has no dimension left that could say how its parameter is wanted.
+            splits = (self.info.factor_of(False, 0, own) for own in self.first_hints)
+            hinted.update(split for split in splits if split is not None)
+        wanted = sorted(hinted, key=str)
         for i in starts:
             for dim in rule.operands[i]:
                 for factor in dim:
                     if everywhere or rule.factors[factor].kind == "reduction":
                         yield SplitFactor(factor)
                         yield from (s for s in wanted if s.factor == factor)
+
+    def _prepares(self, operands: Sequence[OperandFacts]) -> bool:
+        """Whether the op prepares a parameter without a decision for its use."""
+        return takes_one_value(self.op) and FREE in operands[0].possible
 
     def _hinted(
         self, hints: Iterable[frozenset[SplitPlacement]]

@@ -15,7 +15,12 @@ from distir.tools.arguments import (
     output_file,
     positive_integer,
 )
-from distir.tools.training_arguments import add_training_arguments, differentiate_pass
+from distir.tools.training_arguments import (
+    add_float8_arguments,
+    add_training_arguments,
+    differentiate_pass,
+    float8_passes,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -219,6 +224,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="output", type=output_file, required=True, metavar="model.mlir"
     )
+    add_float8_arguments(parser)
     add_training_arguments(parser)
 
 
@@ -231,7 +237,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def built(arguments: argparse.Namespace) -> ModuleOp:
     """Returns the program that the arguments ask for. Raises DistIRError."""
-    from distir.tools.files import apply_passes
+    from distir.tools.files import apply_passes, named_pass
 
     model = _MODELS[arguments.model]
     differentiate = differentiate_pass(arguments, model.loss)
@@ -243,8 +249,12 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
         module = _builder(model.builder)(
             **sizes, **({"trains": trains} if model.norms else {})
         )
+    passes = float8_passes(arguments)
     if differentiate is not None:
-        apply_passes(module, differentiate)
+        passes.append(differentiate)
+    if arguments.float8 is not None:
+        passes.append(named_pass("expand-float8"))
+    apply_passes(module, *passes)
     return module
 
 

@@ -19,7 +19,12 @@ from distir.tools.model_arguments import (
     imported_model,
     source_of,
 )
-from distir.tools.training_arguments import add_training_arguments, differentiate_pass
+from distir.tools.training_arguments import (
+    add_float8_arguments,
+    add_training_arguments,
+    differentiate_pass,
+    float8_passes,
+)
 
 if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
@@ -72,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="mixed precision as PyTorch's autocast: parameters stay as they are, matrix "
         "products are computed in 16 bits, norms, softmax and losses in f32",
     )
+    add_float8_arguments(parser)
     parser.add_argument(
         "-o",
         dest="output",
@@ -158,16 +164,19 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
         named_pass("fold-shapes"),
         RaisePatternsPass(attention=not arguments.no_fused_attention),
         *precision_passes(arguments.dtype, arguments.autocast),
+        *float8_passes(arguments),
     ]
     if not arguments.no_outline:
         passes.append(named_pass("outline-repeats"))
     with progress("folding shapes, outlining repeated layers"):
         apply_passes(module, *passes)
     imported.weights = in_types_of(module, imported.weights)
+    expand = [] if arguments.float8 is None else [named_pass("expand-float8")]
     if differentiate is None:
+        apply_passes(module, *expand)
         return
     with progress("differentiating"):
-        apply_passes(module, differentiate)
+        apply_passes(module, differentiate, *expand)
     drops = any(isinstance(op, DropoutOp) for op in module.walk())
     if arguments.dropout_seed is not None and not drops:
         raise DistIRError(

@@ -286,8 +286,9 @@ class Fold:
             owner = next((use.operation for use in op.result.uses), op)
         raise DistIRError(
             f"pipeline: {describe(owner)} makes something of the whole batch, but the function "
-            f"that it is in works on micro-batches; use one micro-batch (k=1), or, for batch "
-            f"normalisation, --batch-norm-micro-batches when the training step is made"
+            f"that it is in works on micro-batches; use one micro-batch (k=1), or, when the "
+            f"training step is made, --batch-norm-micro-batches for batch normalisation and "
+            f"--float8 row-gw-hp for products in 8-bit floats"
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:

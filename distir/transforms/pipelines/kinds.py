@@ -145,8 +145,8 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
     return DistIRError(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
         f"{describe(_origin(op, value))} makes of the whole batch; use one micro-batch "
-        f"(k=1), or, for batch normalisation, --batch-norm-micro-batches when the training "
-        f"step is made"
+        f"(k=1), or, when the training step is made, --batch-norm-micro-batches for batch "
+        f"normalisation and --float8 row-gw-hp for products in 8-bit floats"
     )
 
 

@@ -1,0 +1,229 @@
+"""Matrix products in 8-bit floats, and the scales with which tensors get there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xdsl.dialects.builtin import StringAttr, TensorType, f32
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.onnx_values import ElementType
+from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.train_ops.base import I64, TrainOp
+from distir.dialects.train_ops.checks import (
+    check_element_type,
+    check_float,
+    check_shape,
+    check_type,
+    checked_axis,
+)
+
+FORMATS = {
+    "e4m3": (ElementType(StringAttr("float8e4m3fn")), 448.0),
+    "e5m2": (ElementType(StringAttr("float8e5m2")), 57344.0),
+}
+"""By name: the types of 8-bit floats that products are computed in, and their largest value."""
+
+SCALINGS = ("tensor", "row", "row-gw-hp")
+"""
+What has a scale of its own: a tensor; a row of the first factor of a product and a column of
+the second; or the same with gradients of weights in the precision of the model.
+"""
+
+
+def is_float8(type_: Attribute) -> bool:
+    """Whether an element type is one of `FORMATS`."""
+    return any(type_ == known for known, _ in FORMATS.values())
+
+
+@irdl_op_definition
+class Float8LinearOp(TrainOp):
+    """
+    y = a b, computed in 8-bit floats: `a` `[..., m, k]` in `a_format`, `b` `[k, n]` in
+    `b_format`, each multiplied by its scale (`scaling`, one of `SCALINGS`). Operands and
+    result are in the precision of the model. It stands for its parts until gradients are
+    taken (`expand-float8`); as it is, it cannot be split.
+    """
+
+    name = "train.float8_linear"
+
+    a = operand_def(TensorType)
+    b = operand_def(TensorType)
+    scaling = prop_def(StringAttr)
+    a_format = prop_def(StringAttr)
+    b_format = prop_def(StringAttr)
+    y = result_def(TensorType)
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """The names of the formats of `a` and `b`."""
+        return self.a_format.data, self.b_format.data
+
+    def verify_(self) -> None:
+        _check_choice(self, "scaling", self.scaling.data, SCALINGS)
+        for name in self.formats:
+            _check_choice(self, "format", name, FORMATS)
+        check_float(self, "a", self.a)
+        check_element_type(self, "b", self.b, element_type(self.a))
+        shape = _product_shape(self, shape_of(self.a), shape_of(self.b))
+        check_type(self, "y", self.y, TensorType(element_type(self.a), shape))
+        super().verify_()
+
+
+@irdl_op_definition
+class Float8ScaleOp(TrainOp):
+    """
+    The factor by which `x` fills the range of a format: its largest finite value over the
+    largest magnitude of `x` (at least 1e-12), of all of `x`, a scalar, or of each row along
+    `axis`, which then has size 1. The scale of a whole is the least of those of its parts.
+    """
+
+    name = "train.float8_scale"
+
+    x = operand_def(TensorType)
+    format = prop_def(StringAttr)
+    axis = opt_prop_def(I64)
+    scale = result_def(TensorType)
+
+    @property
+    def dimension(self) -> int | None:
+        """The index of `axis`; None for a scale of the whole tensor."""
+        if self.axis is None:
+            return None
+        return checked_axis(self, self.axis.value.data, len(shape_of(self.x)))
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value of the format."""
+        return FORMATS[self.format.data][1]
+
+    def verify_(self) -> None:
+        _check_choice(self, "format", self.format.data, FORMATS)
+        check_float(self, "x", self.x)
+        shape, dim = list(shape_of(self.x)), self.dimension
+        if dim is None:
+            shape = []
+        else:
+            shape[dim] = 1
+        check_type(self, "scale", self.scale, TensorType(f32, shape))
+        super().verify_()
+
+
+@irdl_op_definition
+class ToFloat8Op(TrainOp):
+    """
+    y = x times `scale`, which broadcasts, rounded to the 8-bit floats of `y`; what is beyond
+    their range becomes their largest finite value.
+    """
+
+    name = "train.to_float8"
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    y = result_def(TensorType)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value of the result's type."""
+        return next(v for t, v in FORMATS.values() if t == element_type(self.y))
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        check_element_type(self, "scale", self.scale, f32)
+        check_shape(self, "y", self.y, shape_of(self.x))
+        _check_float8(self, "y", self.y)
+        scale, shape = shape_of(self.scale), shape_of(self.x)
+        if scale and (
+            len(scale) != len(shape)
+            or any(n not in (1, m) for n, m in zip(scale, shape, strict=True))
+        ):
+            raise VerifyException(
+                f"{self.name}: scale has shape {list(scale)}, which does not broadcast to "
+                f"{list(shape)}"
+            )
+        super().verify_()
+
+
+@irdl_op_definition
+class Float8ProductOp(TrainOp):
+    """
+    y = (a b) / (scale_a scale_b) of 8-bit floats `a` `[..., m, k]` and `b` `[k, n]`, which
+    were multiplied by their scales: scalars, or one for each row of `a` (`[..., m, 1]`) and
+    each column of `b` (`[1, n]`). Sums are kept in f32.
+    """
+
+    name = "train.float8_product"
+
+    a = operand_def(TensorType)
+    b = operand_def(TensorType)
+    scale_a = operand_def(TensorType)
+    scale_b = operand_def(TensorType)
+    y = result_def(TensorType)
+
+    def verify_(self) -> None:
+        a, b = shape_of(self.a), shape_of(self.b)
+        _check_float8(self, "a", self.a)
+        _check_float8(self, "b", self.b)
+        check_float(self, "y", self.y)
+        check_shape(self, "y", self.y, _product_shape(self, a, b))
+        for name, scale, rows in (
+            ("scale_a", self.scale_a, (*a[:-1], 1)),
+            ("scale_b", self.scale_b, (1, b[1])),
+        ):
+            check_element_type(self, name, scale, f32)
+            if shape_of(scale):
+                check_shape(self, name, scale, rows)
+        super().verify_()
+
+
+def float8_linear(
+    a: SSAValue, b: SSAValue, scaling: str, a_format: str, b_format: str
+) -> Float8LinearOp:
+    """Returns the product of `a` and `b` in these formats, in the precision of `a`."""
+    shape = (*shape_of(a)[:-1], shape_of(b)[1])
+    return Float8LinearOp(
+        *(a, b),
+        scaling=scaling,
+        a_format=a_format,
+        b_format=b_format,
+        y=TensorType(element_type(a), shape),
+    )
+
+
+def _check_choice(op: TrainOp, what: str, name: str, known: Iterable[str]) -> None:
+    names = tuple(known)
+    if name not in names:
+        raise VerifyException(
+            f"{op.name}: there is no {what} {name!r}; choose from {', '.join(names)}"
+        )
+
+
+def _check_float8(op: TrainOp, name: str, value: SSAValue) -> None:
+    if not is_float8(element_type(value)):
+        raise VerifyException(
+            f"{op.name}: {name} has elements of type {element_type(value)}, expected "
+            f"8-bit floats: float8e4m3fn or float8e5m2"
+        )
+
+
+def _product_shape(
+    op: TrainOp, a: tuple[int, ...], b: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Returns the shape of a product. Raises VerifyException for factors that do not fit."""
+    if len(a) < 2 or len(b) != 2 or a[-1] != b[0]:
+        raise VerifyException(
+            f"{op.name}: cannot multiply {list(a)} by {list(b)}; expected [..., m, k] and "
+            f"[k, n]"
+        )
+    return (*a[:-1], b[1])
+
+
+OPS = [Float8LinearOp, Float8ScaleOp, ToFloat8Op, Float8ProductOp]

@@ -1,0 +1,48 @@
+"""Gradients of products in 8-bit floats: products in 8-bit floats of the incoming gradient."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.train_ops.float8 import Float8LinearOp, float8_linear
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rules.arithmetic import is_wanted
+
+
+@gradient_rule("train.float8_linear")
+def linear(
+    op: Float8LinearOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """
+    `da = dy b'` and `db = a' dy`, with `dy` in e5m2, whose range is larger. Rounding has the
+    gradient of no rounding. With the scaling `row-gw-hp`, `db` is a product in the precision
+    of the model.
+    """
+    dy = gradients[0]
+    assert dy is not None
+
+    def turned(value: SSAValue) -> SSAValue:
+        return build.onnx("Transpose", value, perm=[1, 0])
+
+    def product(left: SSAValue, right: SSAValue, left_is_dy: bool) -> SSAValue:
+        names = ("e5m2", "e4m3") if left_is_dy else ("e4m3", "e5m2")
+        return build.result(float8_linear(left, right, op.scaling.data, *names))
+
+    def matrix(value: SSAValue) -> SSAValue:
+        *rows, width = shape(value)
+        if len(rows) == 1:
+            return value
+        return build.onnx("Reshape", value, build.integers([prod(rows), width]))
+
+    da = db = None
+    if is_wanted(op.a):
+        da = product(dy, turned(op.b), True)
+    if is_wanted(op.b):
+        left, right = matrix(op.a), matrix(dy)
+        if op.scaling.data == "row-gw-hp":
+            db = build.onnx("Gemm", left, right, transA=1)
+        else:
+            db = product(turned(left), right, False)
+    return [da, db]

@@ -1,0 +1,73 @@
+"""Rules of products in 8-bit floats and of their scales."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.float8 import (
+    Float8LinearOp,
+    Float8ProductOp,
+    Float8ScaleOp,
+    ToFloat8Op,
+)
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, train_rule
+
+
+@train_rule("float8_linear")
+def linear(op: Float8LinearOp) -> Rule:
+    """The rule of a product with its scales: it is whole; its parts can be split."""
+    a, b = shape_of(op.a), shape_of(op.b)
+    flops = 2 * b[1]
+    for size in a:
+        flops *= size
+    return replace(Rule.replicated(op), flops=flops)
+
+
+@train_rule("float8_scale")
+def scale(op: Float8ScaleOp) -> Rule:
+    """
+    The rule of a scale: parts have scales of their own, of which the least is the whole's.
+    """
+    builder = RuleBuilder(op)
+    shape, dim = shape_of(op.x), op.dimension
+    dims = tuple(
+        builder.factor(size, "reduction", "min")
+        if dim is None or axis == dim
+        else builder.factor(size)
+        for axis, size in enumerate(shape)
+    )
+    rows = tuple(() if axis == dim else own for axis, own in enumerate(dims))
+    return builder.rule([dims], [() if dim is None else rows])
+
+
+@train_rule("to_float8")
+def to_float8(op: ToFloat8Op) -> Rule:
+    """The rule of rounding to 8 bits: every dimension is parallel."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape_of(op.x))
+    return builder.rule([dims, builder.aligned(op.scale, dims)], [dims])
+
+
+@train_rule("float8_product")
+def product(op: Float8ProductOp) -> Rule:
+    """
+    The rule of a matrix product, `([..., i, k], [k, j]) -> [..., i, j]`, whose scales are
+    split as rows and columns are.
+    """
+    builder = RuleBuilder(op)
+    *rows, inner_size = shape_of(op.a)
+    outer = builder.factors(rows)
+    column = builder.factor(shape_of(op.b)[1])
+    inner = builder.factor(inner_size, "reduction")
+    return builder.rule(
+        [
+            (*outer, inner),
+            (inner, column),
+            (*outer, ()) if shape_of(op.scale_a) else (),
+            ((), column) if shape_of(op.scale_b) else (),
+        ],
+        [(*outer, column)],
+        flops=builder.contraction_flops(),
+    )

@@ -1,0 +1,197 @@
+"""
+Matrix products in 8-bit floats, with scales of the tensors as they are in each step.
+
+`use_float8` puts `train.float8_linear` in place of products of activations with weights,
+before gradients are taken; `expand_float8` spells these out afterwards: scales, rounding and
+products, ops that sharding rules can split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.dist import ROLE, SCOPE
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import element_type, known_shape, shape_of
+from distir.dialects.train_ops.checks import FLOATS
+from distir.dialects.train_ops.float8 import (
+    FORMATS,
+    Float8LinearOp,
+    Float8ProductOp,
+    Float8ScaleOp,
+    ToFloat8Op,
+    float8_linear,
+)
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder
+from distir.program import (
+    argument_attributes,
+    entry_function,
+    reachable_functions,
+    return_op,
+    scope_of,
+    text_attribute,
+)
+
+_SAME = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
+"""The ops between a parameter and the product that uses it."""
+
+_PRODUCTS = frozenset({"onnx.MatMul", "onnx.Gemm"})
+
+
+def use_float8(
+    module: ModuleOp, scaling: str, keep: Sequence[str] | None = None
+) -> int:
+    """
+    Computes products of activations with parameters that are matrices in 8-bit floats, and
+    returns how many there are; those of repeated functions count once. `scaling` is one of
+    `SCALINGS`. Products in scopes that match a pattern of `keep` stay as they are; without
+    `keep`, those that give the program's results do: the head. Raises DistIRError for a
+    pattern that no product matches, and if no product is left.
+    """
+    found: list[OnnxOp] = []
+    for function in reachable_functions(module):
+        roles = [
+            text_attribute(attributes, ROLE)
+            for attributes in argument_attributes(function)
+        ]
+        found += [
+            op
+            for op in function.body.block.ops
+            if isinstance(op, OnnxOp) and _is_linear(op, roles)
+        ]
+    kept = _heads(module) if keep is None else set[Operation]()
+    for pattern in keep or ():
+        own = {op for op in found if fnmatchcase(scope_of(op), pattern)}
+        if not own:
+            scopes = ", ".join(dict.fromkeys(map(scope_of, found)))
+            raise DistIRError(
+                f"float8: no matrix product has a scope that matches {pattern!r}; the scopes "
+                f"of those with parameters are: {scopes or 'none'}"
+            )
+        kept |= own
+    chosen = [op for op in found if op not in kept]
+    if not chosen:
+        raise DistIRError(
+            "float8: the program has no product of activations and a matrix of parameters "
+            "that could be computed in 8 bits, beside those that are kept; leave float8 out, "
+            "or keep fewer"
+        )
+    for op in chosen:
+        _replace(op, scaling)
+    return len(chosen)
+
+
+def _is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
+    """
+    Whether an op is a product of a matrix of activations, or of several, with a parameter.
+    """
+    if op.name not in _PRODUCTS or any(known_shape(v) is None for v in op.operands):
+        return False
+    if not isinstance(element_type(op.results[0]), FLOATS):
+        return False
+    a, b = op.operands[:2]
+    if len(shape_of(a)) < 2 or len(shape_of(b)) != 2:
+        return False
+    if op.name == "onnx.Gemm" and (
+        op.attribute("transA")
+        or op.attribute("alpha") != 1
+        or op.attribute("beta") != 1
+    ):
+        return False
+    return _is_parameter(b, roles) and not _is_parameter(a, roles)
+
+
+def _is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
+    while not isinstance(value, BlockArgument):
+        op = value.owner
+        if not isinstance(op, Operation) or op.name not in _SAME:
+            return False
+        value = op.operands[0]
+    return roles[value.index] == "parameter"
+
+
+def _heads(module: ModuleOp) -> set[Operation]:
+    """Returns the products from which results of the program follow without another."""
+    found: set[Operation] = set()
+    pending = list(return_op(entry_function(module)).operands)
+    seen = set(pending)
+    while pending:
+        op = pending.pop().owner
+        if not isinstance(op, OnnxOp):
+            continue
+        if op.name in _PRODUCTS:
+            found.add(op)
+            continue
+        new = [v for v in op.operands if v not in seen]
+        seen.update(new)
+        pending += new
+    return found
+
+
+def _replace(op: OnnxOp, scaling: str) -> None:
+    build = _builder(op)
+    a, b = op.operands[:2]
+    bias = op.input(2) if op.name == "onnx.Gemm" else None
+    if op.name == "onnx.Gemm" and op.attribute("transB"):
+        b = build.onnx("Transpose", b, perm=[1, 0])
+    y = build.result(float8_linear(a, b, scaling, "e4m3", "e4m3"))
+    if bias is not None:
+        y = build.onnx("Add", y, bias)
+    y.name_hint = op.results[0].name_hint
+    op.results[0].replace_all_uses_with(y)
+    Rewriter.erase_op(op)
+
+
+def expand_float8(module: ModuleOp) -> None:
+    """
+    Spells out products in 8-bit floats, in place. What several products of a function take in
+    one format and with scales along one dimension is scaled and rounded once.
+    """
+    for function in reachable_functions(module):
+        rounded: dict[tuple[SSAValue, str, int | None], tuple[SSAValue, SSAValue]] = {}
+        for op in list(function.body.block.ops):
+            if isinstance(op, Float8LinearOp):
+                _expand(op, rounded)
+
+
+def _expand(
+    op: Float8LinearOp,
+    rounded: dict[tuple[SSAValue, str, int | None], tuple[SSAValue, SSAValue]],
+) -> None:
+    build = _builder(op)
+    factors: list[SSAValue] = []
+    scales: list[SSAValue] = []
+    inner = (len(shape_of(op.a)) - 1, 0)
+    for x, name, dim in zip((op.a, op.b), op.formats, inner, strict=True):
+        axis = None if op.scaling.data == "tensor" else dim
+        key = (x, name, axis)
+        if key not in rounded:
+            sizes = list(shape_of(x))
+            if axis is not None:
+                sizes[axis] = 1
+            type_ = TensorType(f32, [] if axis is None else sizes)
+            scale = build.result(Float8ScaleOp(x, format=name, axis=axis, scale=type_))
+            narrow = TensorType(FORMATS[name][0], shape_of(x))
+            rounded[key] = build.result(ToFloat8Op(x, scale, y=narrow)), scale
+        factor, scale = rounded[key]
+        factors.append(factor)
+        scales.append(scale)
+    y = build.result(Float8ProductOp(*factors, *scales, y=op.y.type))
+    y.name_hint = op.y.name_hint
+    op.y.replace_all_uses_with(y)
+    Rewriter.erase_op(op)
+
+
+def _builder(before: Operation) -> GradientBuilder:
+    """Returns a builder that inserts ops before an op."""
+    block = before.parent_block()
+    assert block is not None
+    return GradientBuilder(
+        lambda op: block.insert_op_before(op, before), before.attributes.get(SCOPE)
+    )
