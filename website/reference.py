@@ -61,8 +61,7 @@ def pages() -> dict[str, str]:
             "Schedules",
             "What scripts of [schedules](../schedules.md) are written with.",
             scheduling.__name__,
-            [n for n in scheduling.__all__ if inspect.isclass(getattr(scheduling, n))],
-            ["patterns", "kernels"],
+            scheduling.__all__,
         ),
         "reference/pipelining.md": module_page(
             "Pipelines",
@@ -78,19 +77,30 @@ def pages() -> dict[str, str]:
 
 def commands_page() -> str:
     """Returns what each command of `distir` does, with all of its options."""
+    sections: list[str] = []
     with mock.patch.dict(os.environ, COLUMNS=WIDTH):
-        parsers = next(
-            action.choices
-            for action in argument_parser()._actions
-            if isinstance(action, argparse._SubParsersAction)
-        )
-        sections = [
-            f"## distir {name}\n\n{_sentence(what)}\n\n```text\n"
-            f"{parsers[name].format_help().rstrip()}\n```\n"
-            for name, (_, what) in COMMANDS.items()
-        ]
+        parsers = _commands_of(argument_parser())
+        for name, (_, what) in COMMANDS.items():
+            sections.append(_help_section(f"distir {name}", what, parsers[name]))
+            sections += [
+                _help_section(f"distir {name} {model}", "", own)
+                for model, own in _commands_of(parsers[name]).items()
+            ]
     start = "# Commands\n\nEvery command of `distir`, as its `--help` says it.\n\n"
     return start + "\n".join(sections)
+
+
+def _commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Returns the parsers of the commands in a command line, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _help_section(title: str, about: str, parser: argparse.ArgumentParser) -> str:
+    text = _sentence(about) if about else ""
+    return f"## {title}\n\n{text}\n\n```text\n{parser.format_help().rstrip()}\n```\n"
 
 
 def passes_page() -> str:
@@ -157,19 +167,12 @@ def python_page() -> str:
     return start + "\n".join(sections)
 
 
-def module_page(
-    title: str,
-    about: str,
-    module: str,
-    names: list[str],
-    modules: list[str] | None = None,
-) -> str:
+def module_page(title: str, about: str, module: str, names: list[str]) -> str:
     """
-    Returns the documentation of names of a module, and of all that is public in some of the
-    modules in it.
+    Returns the documentation of names of a module: functions, classes, and modules with all
+    that is public in them.
     """
     sections = [_documented(f"{module}.{name}", name) for name in names]
-    sections += [_documented(f"{module}.{name}", name) for name in modules or ()]
     return f"# {title}\n\n{about}\n\n" + "\n".join(sections)
 
 

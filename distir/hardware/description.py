@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
 from distir.hardware import cluster_names, load_cluster
+from distir.suggestions import did_you_mean
 
 NIC_LATENCY = 1e-5
 """Seconds that a message between nodes takes beside its bytes: a round estimate."""
@@ -64,8 +65,8 @@ class ClusterDescription:
         kinds = device_kinds()
         if self.kind not in kinds:
             raise DistIRError(
-                f"there is no kind of device {self.kind!r}; choose from "
-                f"{', '.join(kinds)}, or describe the device in a file (docs/clusters.md)"
+                f"there is no kind of device {self.kind!r}; "
+                f"{did_you_mean(self.kind, kinds)}choose from {', '.join(kinds)}, or describe the device in a file (docs/clusters.md)"
             )
         original = kinds[self.kind]
         kind = _with_devices(original.kinds[0], size, self.memory)

@@ -290,6 +290,10 @@ def _read_split(text: str) -> _Split:
             f"NAME:DIM=AXIS or NAME:DIM=AXIS:RUN, for example wte.weight:0=t"
         )
     run = int(match["run"]) if match["run"] else None
+    if run == 0:
+        raise DistIRError(
+            f"the split {text!r} is in runs of 0 elements; give at least 1, or leave :0 out"
+        )
     return _Split(match["name"], int(match["dim"]), Shard(match["axis"], run))
 
 

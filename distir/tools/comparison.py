@@ -190,8 +190,8 @@ def check_same_outputs(
     ours, theirs = _paired(module, other)
     if len(ours) != len(theirs):
         raise DistIRError(
-            f"{path} has {len(ours)} outputs, but {other_path} has {len(theirs)}; they are "
-            f"not the same program"
+            f"{path} has {len(ours)} output{'s' if len(ours) > 1 else ''}, but {other_path} "
+            f"has {len(theirs)}; they are not the same program"
         )
     for i, (own, its) in enumerate(zip(ours, theirs, strict=True)):
         (name, text), (other_name, other_text) = own[:2], its[:2]

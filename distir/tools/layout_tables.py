@@ -88,6 +88,8 @@ def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) 
     """
     from distir.interpreters.simulator.reports.program_description import shape_text
 
+    if not arguments:
+        return
     table(
         ["argument", "shape", "split", "on a device", "bytes"],
         [

@@ -67,6 +67,13 @@ def _check_settings(program, wanted):
             "of DistIR's; make the training step with `distir build --training` or `distir "
             "import --training`"
         )
+    for spec in program.ARGUMENTS:
+        full = spec.default if spec.setting == "learning_rate" else None
+        if full is not None and wanted.decay != "none" and wanted.least > full:
+            raise runtime.ProgramError(
+                f"--min-lr {wanted.least:g} is more than {full:g}, the learning rate of the "
+                f"program, which is to fall to it; give less"
+            )
 
 
 class _Training:

@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import number_of_bytes, output_file, positive_integer, rate
+from distir.tools.arguments import (
+    number_of_bytes,
+    output_program,
+    positive_integer,
+    rate,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -66,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the cluster's name (default: as the file is called)",
     )
     parser.add_argument(
-        "-o", dest="output", type=output_file, required=True, metavar="my.mlir"
+        "-o", dest="output", type=output_program, required=True, metavar="my.mlir"
     )
 
 
@@ -101,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import write_program
 
     output: Path = arguments.output
-    module = described(arguments, re.sub(r"\W", "_", output.stem))
+    name = re.sub(r"\W", "_", output.stem)
+    module = described(arguments, name if name.isidentifier() else f"cluster_{name}")
     write_program(module, output)
     devices = arguments.nodes * arguments.devices_per_node
     print(f"wrote {output}: {devices} {arguments.kind}, for --cluster {output}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_kernels, non_negative_number, output_file
+from distir.tools.arguments import add_kernels, non_negative_number, output_program
 from distir.tools.tuning import add_tuning_arguments
 
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file with `def schedule(s)`, or an .mlir file with a "
         "transform.named_sequence @schedule",
     )
-    parser.add_argument("-o", dest="output", type=output_file, metavar="out.mlir")
+    parser.add_argument("-o", dest="output", type=output_program, metavar="out.mlir")
     parser.add_argument(
         "--set",
         action="append",
