@@ -30,7 +30,7 @@ class DistributePass(DistributionOptions, DistIRPass):
       program's arguments (`dist.fixed`).
     - `pad`: `heads` pads attention with heads of zeros where axis "t" does not divide its heads;
       without it such attention is whole on every device of the axis.
-    - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps. Each of the `r`
+    - `zero`: the ZeRO stage, over axes "d" and "e" (experts over "d"); 0 for none. For training steps. Each of the `r`
       groups of devices holds all that is split (hybrid sharding): gradients are reduced and
       scattered in a group, and the parts are added up over the groups.
     - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of micro-batches and reduce and

@@ -22,12 +22,14 @@ class ZeroPass(DistIRPass):
       as they are computed, those of each micro-batch by themselves, so that none is kept
       whole and parts add up. 3: parameters are stored split and
       gathered for each use, or once for all uses in a called function.
+    - `axis`: the mesh axes, in the mesh's order. What one of them splits already is split over
+      the others.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.
 
     Of a dimension that is split already (`tensor-parallel`, before this pass) the parts are
     split, so that each device reduces, scatters and gathers its own part alone.
     Gradients that are clipped are scattered before their norm is computed.
-    What the axis divides in no dimension is stored flat, with zeros behind it, and updated
+    What the axes divide in no dimension is stored flat, with zeros behind it, and updated
     like that (`train.flatten`, `dist.flattened`); a note says so. Stays whole, with a note,
     what is not updated by an optimizer's op, such as running statistics, and what an
     optimizer outside of the program is to update.
@@ -36,7 +38,7 @@ class ZeroPass(DistIRPass):
     name = "zero"
 
     stage: int = 1
-    axis: str = "d"
+    axis: tuple[str, ...] = ("d",)
     only: tuple[str, ...] = ("*",)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:

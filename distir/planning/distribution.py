@@ -124,7 +124,7 @@ class DistributionOptions(PipelineOptions):
                 "distribute: overlapped says which communication overlaps computation, but "
                 "overlap is off; add overlap=true, or leave it out"
             )
-        if self.zero and self.d == 1:
+        if self.zero and self.d * self.e == 1:
             raise DistIRError(
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
                 f"over the data-parallel devices, but d is 1; choose a larger -d"
@@ -182,7 +182,7 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         store_split(
             module,
             options.zero,
-            "d",
+            [axis for axis in ("d", "e") if mesh.sizes.get(axis, 1) > 1],
             gather_first=early,
             no_sync=options.no_sync,
         )

@@ -301,7 +301,7 @@ class Space:
       one of 2, 4, ... 128 for a pipeline. With them, pipelines take each of them, and a
       training step on one pipeline rank takes 1 and each of them (it accumulates
       gradients);
-    - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
+    - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = e = 1;
     - `no_sync`: whether whole gradients add up, where ZeRO 3 meets several micro-batches;
     - `schedules`: of pipelines; none is the default schedule;
     - `overlap`: whether communication overlaps computation, where there are several devices;
@@ -385,7 +385,9 @@ class Space:
     def _all(self) -> Iterator[GridPlan]:
         for batch in self.batches:
             for d, t, p, c, context, e, r in self._degrees():
-                for zero in self.zero if d > 1 else sorted({0} & set(self.zero)) or [0]:
+                for zero in (
+                    self.zero if d * e > 1 else sorted({0} & set(self.zero)) or [0]
+                ):
                     if not zero and r != self.r[0]:
                         continue
                     for checkpoint in self.checkpoint:

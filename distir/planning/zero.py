@@ -1,4 +1,4 @@
-"""ZeRO: stores optimizer states, gradients and parameters split over the data axis."""
+"""ZeRO: stores optimizer states, gradients and parameters split over the data axes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,20 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
-from distir.dialects.train_ops.splits import Split
 from distir.errors import DistIRError
 from distir.planning.annotations import (
     add_notes,
     axis_mesh,
     fixed_axes,
     origin_of,
-    request_split,
     requested_layout,
+)
+from distir.planning.stored_layouts import (
+    axes_text,
+    blocks_of,
+    flattened_note,
+    left_whole_notes,
+    split_further,
 )
 from distir.program import (
     argument_attributes,
@@ -45,7 +50,6 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.repacking import repacked_of
-from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
 from distir.transforms.flattening import (
@@ -54,94 +58,6 @@ from distir.transforms.flattening import (
     scales,
     update_of,
 )
-
-_NAMED = 4
-"""How many of the tensors that stay whole a note names."""
-
-
-def _storage(
-    shape: tuple[int, ...],
-    layout: Layout,
-    mesh: Mesh,
-    axis: str,
-    outside: bool,
-    cut_runs: bool,
-    merged: int | None = None,
-) -> Layout:
-    """
-    Returns the layout with one more dimension split over an axis: the first one that the
-    axis divides evenly.
-
-    What it divides are the parts that other axes leave, so that each device reduces,
-    scatters and gathers its own part alone. Dimensions that other axes split in runs come
-    last, and only with `cut_runs`, as their runs are then split further, for which all
-    parts have to move. Of stacks of matrices (experts), dimensions that no other axis
-    splits come first, as work may then be split along them, too. For an optimizer
-    `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
-    dimensions whose runs the axis would divide are not split, nor is the dimension along
-    which several of its parameters are `merged`.
-    """
-    several = len(shape) > 2
-    dims = sorted(
-        range(len(shape)),
-        key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
-    )
-    for dim in dims:
-        if _has_runs(layout, dim) and not cut_runs:
-            continue
-        if outside and dim == merged:
-            continue
-        inside = not outside and not _has_runs(layout, dim)
-        split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
-        if not inside:
-            split = request_split(layout, dim, Shard(axis), len(shape), mesh)
-        if fits(shape, split, mesh) and not (
-            outside and divides_runs(shape[dim], layout.dim(dim), mesh, axis)
-        ):
-            return canonical(shape, split, mesh)
-    return layout
-
-
-def _has_runs(layout: Layout, dim: int) -> bool:
-    return any(shard.run is not None for shard in layout.dim(dim))
-
-
-def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
-    """
-    Returns the notes for tensors that an axis does not divide; if there are many, they name
-    the first ones only.
-    """
-    what = f"axis {axis!r} of size {mesh.size(axis)} divides none of"
-    if len(names) <= _NAMED:
-        return [f"zero: {name} stays whole: {what} its dimensions" for name in names]
-    shown = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    return [f"zero: {shown} stay whole: {what} their dimensions"]
-
-
-def _flattened_note(
-    names: Sequence[str], axis: str, mesh: Mesh, is_padded: bool
-) -> str:
-    """Returns the note for what is flattened, all of it with zeros behind or none of it."""
-    shown = ", ".join(names[:_NAMED])
-    if len(names) > _NAMED:
-        shown += f" and {len(names) - _NAMED} more"
-    zeros = ", with zeros behind" if is_padded else ""
-    return (
-        f"zero: {shown}: stored flat{zeros}, as axis {axis!r} of size "
-        f"{mesh.size(axis)} divides none of the dimensions"
-    )
-
-
-def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
-    """
-    Whether splitting over an axis the part that these shards leave of a dimension cuts
-    runs.
-    """
-    for shard in shards:
-        size //= mesh.size(shard.axis)
-        if shard.run is not None and size // shard.run % mesh.size(axis):
-            return True
-    return False
 
 
 def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
@@ -159,9 +75,9 @@ def _bytes(value: SSAValue) -> float:
     return bytes_per_element(value.type.element_type)
 
 
-def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
+def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
     """
-    Makes all uses of a parameter except its update share one copy that is whole on an axis.
+    Makes all uses of a parameter except its update share one copy that is whole on axes.
     Of a parameter that is cast to a narrower type before all else, as in mixed precision,
     that is a copy of what the cast gives.
     """
@@ -171,7 +87,7 @@ def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
         uses = _uses_but_update(value)
     if not uses:
         return
-    gathered = ConstrainOp(value, Layout(mesh.name), [axis])
+    gathered = ConstrainOp(value, Layout(mesh.name), axes)
     for use in uses:
         use.operation.operands[use.index] = gathered.result
     if isinstance(value.owner, Operation):
@@ -188,14 +104,14 @@ def _uses_but_update(value: SSAValue) -> list[Use]:
 def store_split(
     module: ModuleOp,
     stage: int,
-    axis: str,
+    axes: Sequence[str],
     only: Sequence[str] = ("*",),
     *,
     gather_first: bool = False,
     no_sync: bool = False,
 ) -> None:
     """
-    Annotates what a training step keeps to be stored split over a mesh axis, as the pass
+    Annotates what a training step keeps to be stored split over mesh axes, as the pass
     `zero` documents. In a step that returns gradients, the gradients and parameters are
     split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
     brought together once, in front of the forward of the next step instead of behind their
@@ -204,17 +120,17 @@ def store_split(
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    _Storage(module, stage, axis, only, gather_first, no_sync).split()
+    _Storage(module, stage, axes, only, gather_first, no_sync).split()
 
 
 class _Storage:
-    """What a training step keeps, and how a stage of ZeRO splits it over a mesh axis."""
+    """What a training step keeps, and how a stage of ZeRO splits it over mesh axes."""
 
     def __init__(
         self,
         module: ModuleOp,
         stage: int,
-        axis: str,
+        axes: Sequence[str],
         only: Sequence[str],
         gather_first: bool,
         no_sync: bool,
@@ -222,8 +138,10 @@ class _Storage:
         self.module = module
         self.stage = stage
         self.scatters_early = stage >= 2 and not no_sync
-        self.axis = axis
-        self.mesh = axis_mesh(module, axis)
+        self.axes = tuple(axes)
+        self.mesh = axis_mesh(module, axes[0])
+        for axis in axes[1:]:
+            axis_mesh(module, axis)
         self.function = entry_function(module)
         self.updates = linked_arguments(self.function)
         self.roles = argument_roles(self.function)
@@ -238,7 +156,7 @@ class _Storage:
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
-        """The arguments, by index, that the axis divides in no dimension."""
+        """The arguments, by index, that the axes divide in no dimension."""
         self.kept: list[str] = []
         """Notes on what users want whole."""
         self.is_split = False
@@ -274,53 +192,74 @@ class _Storage:
             if self.roles[i] in self.stored and shape_of(self.types[i])
         ]
         for i in stored:
-            self._split(i, cut_runs=self.outside or len(shape_of(self.types[i])) == 1)
+            is_flat = len(shape_of(self.types[i])) == 1
+            self._split(i, cut_runs=self.outside or is_flat, partly=self.outside)
         if not self.outside:
             self._flatten()
             for i in list(self.whole):
                 if self.stage == 3 or self.roles[i] == "state":
                     self.whole.remove(i)
-                    self._split(i, cut_runs=True)
+                    self._split(i, cut_runs=True, partly=True)
         if not self.is_split:
             self._refuse()
         set_argument_attributes(self.function, self.attributes)
         self.flattener.finish()
         whole = [self.names[i] for i in self.whole]
-        add_notes(self.module, _left_whole(whole, self.axis, self.mesh) + self.kept)
+        add_notes(
+            self.module, left_whole_notes(whole, self.axes, self.mesh) + self.kept
+        )
         if self.scatters_early:
             self._reshard_early()
         if not self.outside:
             self._scatter_before_clipping()
 
-    def _split(self, i: int, cut_runs: bool) -> None:
+    def _split(self, i: int, *, cut_runs: bool, partly: bool) -> None:
         """
-        Splits an argument in one of its dimensions, if the axis divides one; with
-        `cut_runs` also one that is split in runs already.
+        Splits an argument in its dimensions over all axes that do not split it yet, if they
+        divide some; with `cut_runs` also dimensions that are split in runs already, with
+        `partly` over those axes that divide some, if others do not.
         """
         before = requested_layout(self.attributes[i]) or Layout(self.mesh.name)
-        if self.axis in fixed_axes(self.attributes[i]):
-            if self.axis in before.split_axes:
-                self.is_split = True
-            else:
-                by = origin_of(self.attributes[i], self.axis)
-                self.kept.append(
-                    f"zero: {self.names[i]} stays whole over axis {self.axis!r}, as {by} "
-                    f"asks"
-                )
+        axes = self._free_axes(i, before)
+        if not axes:
             return
         shape = shape_of(self.types[i])
         repacked = repacked_of(self.attributes[i])
         merged = None if repacked is None else repacked.dim
-        layout = _storage(
-            shape, before, self.mesh, self.axis, self.outside, cut_runs, merged
-        )
-        if layout == before:
+        layout, done = before, list[str]()
+        for axis in axes:
+            further = split_further(
+                shape, layout, self.mesh, axis, self.outside, cut_runs, merged
+            )
+            if further != layout:
+                done.append(axis)
+            layout = further
+        if not done or (len(done) < len(axes) and not partly):
             self.whole.append(i)
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
         if self.gathers_once and (self.outside or self.roles[i] == "parameter"):
-            _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
+            _gather_once(self.function.body.block.args[i], done, self.mesh)
         self.is_split = True
+
+    def _free_axes(self, i: int, before: Layout) -> list[str]:
+        """
+        Returns the axes over which an argument is yet to be split; notes those over which
+        users want it whole.
+        """
+        found: list[str] = []
+        for axis in self.axes:
+            if axis in before.split_axes:
+                # Experts are split over their axis; what users split is done, too.
+                self.is_split |= axis in fixed_axes(self.attributes[i])
+            elif axis in fixed_axes(self.attributes[i]):
+                by = origin_of(self.attributes[i], axis)
+                self.kept.append(
+                    f"zero: {self.names[i]} stays whole over axis {axis!r}, as {by} asks"
+                )
+            else:
+                found.append(axis)
+        return found
 
     def _flatten(self) -> None:
         """Flattens what is left whole, together with the updates that are elementwise."""
@@ -337,9 +276,13 @@ class _Storage:
                 continue
             (before,) = self._requests(stored) or {Layout(self.mesh.name)}
             shape = shape_of(self.types[stored[0]])
-            axes, splits = _blocks(shape, before, self.mesh)
-            form = flat_form(shape, splits, self.mesh.size(self.axis))
-            dims = tuple((Shard(axis),) for axis in (self.axis, *axes))
+            axes, splits = blocks_of(shape, before, self.mesh)
+            over = [axis for axis in self.axes if axis not in axes]
+            form = flat_form(shape, splits, prod(map(self.mesh.size, over)))
+            dims = (
+                tuple(Shard(axis) for axis in over),
+                *((Shard(axis),) for axis in axes),
+            )
             self.flattener.flatten(op, form, stored)
             for i in stored:
                 self.attributes[i][LAYOUT] = LayoutAttr(Layout(self.mesh.name, dims))
@@ -348,7 +291,7 @@ class _Storage:
             names.setdefault(is_padded, []).extend(self.names[i] for i in stored)
             self.is_split = True
         for is_padded, some in names.items():
-            note = _flattened_note(some, self.axis, self.mesh, is_padded)
+            note = flattened_note(some, self.axes, self.mesh, is_padded)
             self.kept.append(note)
 
     def _are_alike(self, op: UpdateOp, stored: Sequence[int]) -> bool:
@@ -396,19 +339,19 @@ class _Storage:
                 for value in op.tensors
                 if isinstance(value, BlockArgument)
                 and (request := requested_layout(self.attributes[value.index]))
-                and self.axis in request.split_axes
+                and not set(self.axes).isdisjoint(request.split_axes)
             ]
             if layouts and (gradient := _clipped_gradient(op)) is not None:
                 self._scatter(gradient, layouts[0], op)
 
     def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
         """Requests that all uses of a gradient share the part that is stored like that."""
-        placement = placement_in(stored, self.axis)
-        layout = add_placement(
-            Layout(self.mesh.name), self.axis, placement, rank_of(gradient.type)
-        )
+        axes = [axis for axis in self.axes if axis in stored.split_axes]
+        layout, rank = Layout(self.mesh.name), rank_of(gradient.type)
+        for axis in axes:
+            layout = add_placement(layout, axis, placement_in(stored, axis), rank)
         uses = list(gradient.uses)
-        constrain = ConstrainOp(gradient, layout, [self.axis])
+        constrain = ConstrainOp(gradient, layout, axes)
         constrain.attributes[REDUCE_LATE] = UnitAttr()
         if RESHARD_EARLY in update.attributes:
             constrain.attributes[RESHARD_EARLY] = UnitAttr()
@@ -419,15 +362,15 @@ class _Storage:
 
     def _refuse(self) -> None:
         """Raises DistIRError, as there is nothing left to split."""
-        axis, mesh = self.axis, self.mesh
         if self.kept:
+            names = " and ".join(map(repr, self.axes))
             raise DistIRError(
-                f"zero: nothing is left to split over axis {axis!r}: "
+                f"zero: nothing is left to split over axis {names}: "
                 f"{'; '.join(self.kept[:4])}; ask for stage 0, or for less to be whole"
             )
         whole = [self.names[i] for i in self.whole]
         raise DistIRError(
-            f"zero: axis {axis!r} of size {mesh.size(axis)} divides no dimension of "
+            f"zero: {axes_text(self.axes, self.mesh)} divides no dimension of "
             f"{', '.join(whole)}; choose another degree of data parallelism"
         )
 
@@ -443,20 +386,3 @@ def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
         if not isinstance(value.owner, Operation) or not scales(value.owner):
             return value if is_clipped else None
         value = max(value.owner.operands, key=lambda v: rank_of(v.type))
-
-
-def _blocks(
-    shape: Sequence[int], layout: Layout, mesh: Mesh
-) -> tuple[list[str], list[Split]]:
-    """
-    Returns the axes of a layout, and what each of them splits of a tensor of that shape.
-    """
-    axes: list[str] = []
-    splits: list[Split] = []
-    for dim, size in enumerate(shape):
-        for axis, run in layout.dim(dim):
-            parts = mesh.size(axis)
-            size //= parts
-            axes.append(axis)
-            splits.append(Split(dim, parts, run or size))
-    return axes, splits

@@ -126,7 +126,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         choices=(0, 1, 2, 3),
         default=0,
         help="ZeRO stage of a training step: split optimizer states (1), gradients (2) "
-        "and parameters (3) over the data-parallel devices",
+        "and parameters (3) over the data-parallel devices, -d and -e",
     ),
     "--no-sync": dict(
         action="store_true",

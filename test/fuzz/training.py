@@ -47,11 +47,15 @@ def strategy(draw: Draw, module: ModuleOp) -> dict[str, Any]:
         found["checkpoint"] = draw(st.sampled_from(POLICIES))
     if found["d"] > 1 and updates:
         found["zero"] = draw(st.integers(0, 3))
+    if found.get("zero"):
+        found["r"] = draw(st.sampled_from([1, 1, 2]))
     if found["t"] > 1:
         found["sequence_parallel"] = draw(st.integers(0, 3)) == 0
     if draw(st.booleans()):
         found["p"] = draw(st.sampled_from([1, 2, 2, 3]))
         found["k"] = draw(st.sampled_from([1, 2, 2, 4, 3]))
+        if found["k"] > 1 and found.get("zero", 0) > 1:
+            found["no_sync"] = draw(st.integers(0, 3)) == 0
     if found.get("p", 1) > 1:
         found["schedule"] = draw(st.sampled_from(["", "", *BACKWARD]))
         found["stages"] = draw(st.sampled_from([(), (), (), ("uniform",)]))

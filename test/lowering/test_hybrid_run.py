@@ -1,4 +1,4 @@
-"""Training by processes in groups that each hold all that ZeRO splits."""
+"""Training by processes in groups that hold what ZeRO splits, and that share experts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.training_programs import batches, package
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.builders import build_gpt, build_moe
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.passes.differentiate import DifferentiatePass
 
@@ -48,6 +48,16 @@ def test_two_groups_of_two_train_as_one_process(
     assert_close(
         train(tmp_path, module, spawner, Training(3), r=2, d=2, **how), expected
     )
+
+
+def test_what_is_no_expert_is_split_over_their_axis(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    module = build_moe(2, 8, 2, 4, 16, 8, 4)
+    DifferentiatePass(clip=0.1).apply(Context(), module)
+    expected = train(tmp_path, module, spawner, Training(3), d=1)
+    how = {"d": 2, "e": 2, "k": 2, "zero": 3}
+    assert_close(train(tmp_path, module, spawner, Training(3), **how), expected)
 
 
 @pytest.mark.parametrize("other", [{"d": 4, "zero": 1}, {"d": 2, "t": 2}], ids=str)

@@ -220,7 +220,7 @@ class AutoSearch(PlanSearch):
         )
         for plan in plans:
             variants = [plan]
-            if self.space.trains and isinstance(plan, GridPlan) and plan.d > 1:
+            if self.space.trains and isinstance(plan, GridPlan) and plan.d * plan.e > 1:
                 variants += [replace(plan, zero=zero) for zero in self.space.zero]
             may_fit = [c for c in variants if self._may_fit(c)]
             found.update(dict.fromkeys(may_fit[:1]))

@@ -193,7 +193,7 @@ class AutoSpace:
         Yields the neighbours of a plan of the grid: other options, and searched layouts
         instead.
         """
-        if self.trains and c.d > 1:
+        if self.trains and c.d * c.e > 1:
             for zero in self.zero:
                 yield replace(c, zero=zero, no_sync=c.no_sync and zero == 3)
             if c.zero == 3 and c.k > 1:

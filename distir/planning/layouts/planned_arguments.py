@@ -18,7 +18,7 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotations import requested_layout
 from distir.planning.programs import batch_of
-from distir.planning.zero import divides_runs
+from distir.planning.stored_layouts import divides_runs
 from distir.program import (
     argument_attributes,
     argument_names,
