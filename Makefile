@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
+DOCS = $(VENV)/installed-docs
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all fuzz zoo bench gpu lint format install clean
+.PHONY: demo test test-all fuzz zoo bench gpu docs lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -34,6 +35,9 @@ bench: install ## Measures, and writes docs/benchmarks.md; ONLY="paper rhino" so
 gpu: install ## Everything that needs GPUs, on 1 to 8 of them; writes docs/gpu.md. DRY=1 tries it on the CPU.
 	$(BIN)/python bench/gpu.py $(if $(DRY),--dry-run) $(if $(ONLY),--only $(ONLY))
 
+docs: $(DOCS) ## The documentation as a site, in build/site; broken links, and cells of notebooks that fail, are errors.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build # not --quiet: then warnings are no errors
+
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -51,6 +55,10 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $(INSTALLED)
+
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs]"
+	@touch $(DOCS)
 
 clean:
 	rm -rf $(VENV) build .lit .pytest_cache .ruff_cache .hypothesis

@@ -17,12 +17,15 @@ from distir.version import __version__ as __version__
 if TYPE_CHECKING:
     from distir.errors import DistIRError as DistIRError
     from distir.facade.check import check as check
+    from distir.facade.cluster import cluster as cluster
     from distir.facade.programs import build as build
     from distir.facade.programs import distribute as distribute
     from distir.facade.programs import import_model as import_model
+    from distir.facade.programs import schedule as schedule
     from distir.facade.run import lower as lower
     from distir.facade.run import run as run
     from distir.facade.search import search as search
+    from distir.facade.show import show as show
     from distir.facade.simulate import simulate as simulate
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
@@ -36,8 +39,11 @@ _NAMES = {
     "Plan": "distir.planning.saved_plan:SavedPlan",
     "build": "distir.facade.programs:build",
     "check": "distir.facade.check:check",
+    "cluster": "distir.facade.cluster:cluster",
     "distribute": "distir.facade.programs:distribute",
     "import_model": "distir.facade.programs:import_model",
+    "schedule": "distir.facade.programs:schedule",
+    "show": "distir.facade.show:show",
     "lower": "distir.facade.run:lower",
     "run": "distir.facade.run:run",
     "simulate": "distir.facade.simulate:simulate",

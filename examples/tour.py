@@ -1,5 +1,6 @@
 """
-Writes the files that the README's tour reads, into the current folder: `gpt2.onnx` (a small
+Writes the files that the README's tour reads into a folder, which is made if needed:
+`python examples/tour.py tour`; without one, into the current folder. They are `gpt2.onnx` (a small
 GPT-2 with random weights), `model.py` (a function that returns a module and its inputs),
 `config.json` (a small LLaMA), `inputs.npz` and `data.py` (what is trained on).
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -93,7 +96,10 @@ class Logits(torch.nn.Module):
 
 
 def main() -> None:
-    """Writes all files."""
+    """Writes all files to the folder that the command line names."""
+    folder = Path(*sys.argv[1:])
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     words = torch.randint(VOCABULARY, (BATCH, SEQUENCE))
@@ -111,7 +117,7 @@ def main() -> None:
     Path("model.py").write_text(MODEL)
     Path("data.py").write_text(DATA)
     Path("config.json").write_text(json.dumps(CONFIGURATION, indent=2) + "\n")
-    print("wrote gpt2.onnx, model.py, config.json, inputs.npz and data.py")
+    print(f"wrote gpt2.onnx, model.py, config.json, inputs.npz and data.py to {folder}")
 
 
 if __name__ == "__main__":

@@ -50,12 +50,12 @@ def assert_each_can_be_imported_first(names: Sequence[str]) -> None:
 
 def test_every_pass_can_be_imported_first() -> None:
     """
-    Tools import passes by name, when they are asked for. In `make test` every third one is:
+    Tools import passes by name, when they are asked for. In `make test` every eighth one is:
     cycles, which would be the cause, are looked for in all modules (`test_house_rules`).
     """
     passes = [name for name in modules() if name.startswith("distir.passes.")]
     assert len(passes) > 20
-    assert_each_can_be_imported_first(passes if IS_THOROUGH else passes[::3])
+    assert_each_can_be_imported_first(passes if IS_THOROUGH else passes[::8])
 
 
 @pytest.mark.slow

@@ -5,14 +5,15 @@ PyTorch's exporters, distributed, verified, and equal to PyTorch.
 
 import functools
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from support import models
-from support.models import EXPORTERS, model
-from support.thoroughness import sampled
+from support.models import EXPORTERS, EXPORTS, QUICK, model
+from support.thoroughness import chosen
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -27,7 +28,8 @@ from distir.program import argument_names, entry_function, functions
 from distir.weights import save_weights
 
 MODELS = ("mlp", "gpt2", "bert", "llama")
-DEGREES = [((2, 2),), ((2, 1),), ((1, 4),), ((1, 2),)]
+DEGREES = [(2, 2), (2, 1), (1, 4), (1, 2)]
+CASES = list(product(MODELS, EXPORTERS, DEGREES))
 
 
 @functools.cache
@@ -56,8 +58,7 @@ def assert_equals_pytorch(name: str, results: list[npt.NDArray[np.generic]]) -> 
         np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
 def test_sequential(name: str, exporter: Exporter) -> None:
     found = imported(name, exporter)
     if name != "mlp":
@@ -67,17 +68,25 @@ def test_sequential(name: str, exporter: Exporter) -> None:
     assert_equals_pytorch(name, run_program(found.module, arguments(name, exporter)))
 
 
-@pytest.mark.parametrize("degrees", sampled(DEGREES, 2))
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "exporter", "degrees"),
+    chosen(CASES, [(*export, (2, 2)) for export in QUICK]),
+)
 def test_distributed(name: str, exporter: Exporter, degrees: tuple[int, int]) -> None:
     module = distributed(name, exporter, degrees)
     assert_equals_pytorch(name, run_program(module, arguments(name, exporter)))
 
 
-@pytest.mark.parametrize("degrees", sampled(DEGREES, 2))
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "exporter", "degrees"),
+    chosen(
+        CASES,
+        [
+            *((name, "dynamo", (2, 2)) for name in MODELS),
+            ("gpt2", "torchscript", (1, 4)),
+        ],
+    ),
+)
 def test_on_gloo(
     name: str,
     exporter: Exporter,

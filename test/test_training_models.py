@@ -110,12 +110,9 @@ def sampled(sample: set[Case]) -> list[Any]:
 
 
 REFERENCE_SAMPLE: set[Case] = {
-    ("mlp", "dynamo", "zero3-d4"),
-    ("resnet", "dynamo", "d2-t2"),
     ("resnet_train", "dynamo", "zero1-d4"),
     ("resnet_train", "dynamo", "full"),
     ("gpt2", "dynamo", "t4"),
-    ("gpt2", "dynamo", "zero1-d4"),
     ("gpt2", "dynamo", "full"),
     ("gpt2", "dynamo", "sp-zero2-selective"),
     ("bert", "dynamo", "zero2-d2-t2"),
@@ -128,7 +125,6 @@ GLOO_SAMPLE: set[Case] = {
     ("resnet", "dynamo", "zero3-d4"),
     ("resnet_train", "dynamo", "d2-t2"),
     ("gpt2", "dynamo", "sp-zero1-full"),
-    ("gpt2", "dynamo", "zero3-d2-t2"),
     ("bert", "dynamo", "t4"),
     ("llama", "dynamo", "sp-t2"),
 }
@@ -173,8 +169,22 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
     }
 
 
-@pytest.mark.parametrize("exporter", ("dynamo", "torchscript"))
-@pytest.mark.parametrize("name", MODELS)
+OLDER = ("resnet_train", "gpt2")
+"""Models whose programs by the older exporter are trained in `make test`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    [
+        *((name, "dynamo") for name in MODELS),
+        *(
+            pytest.param(
+                name, "torchscript", marks=() if name in OLDER else pytest.mark.slow
+            )
+            for name in MODELS
+        ),
+    ],
+)
 def test_sequential(name: str, exporter: str) -> None:
     module = training_step(name, exporter).module
     assert_equals_pytorch(name, by_reference(name, exporter, module))

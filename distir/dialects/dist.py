@@ -38,8 +38,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
-  they are computed instead of where they are used, `dist.reduce_late` that partial sums
-  that reach the op are reduced behind it.
+  they are computed instead of where they are used, and `pipeline` to do so for each
+  micro-batch before it adds these up; `dist.reduce_late` that partial sums that reach the op
+  are reduced there, or behind it.
 
 On a module, `dist.expected` lists how often modules of the model are to communicate;
 `dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,

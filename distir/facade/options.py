@@ -9,11 +9,25 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from distir.errors import DistIRError
+from distir.suggestions import did_you_mean
 from distir.tools.cli import COMMANDS, Command
 
 
 class _OptionParser(ArgumentParser):
     """Reports a wrong option as an error that users can read."""
+
+    def parse_known_args(self, *args: Any, **named: Any) -> Any:
+        """Parses arguments; refuses unknown ones by the names that they have in Python."""
+        found, unknown = super().parse_known_args(*args, **named)
+        if unknown and self._subparsers is None:
+            name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+            known = [
+                option.lstrip("-").replace("-", "_")
+                for option in self._option_string_actions
+            ]
+            meant = did_you_mean(name, known).rstrip()
+            self.error(f"there is no option {name}{f'; {meant}' if meant else ''}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise DistIRError(f"distir.{self.prog}: {message}")

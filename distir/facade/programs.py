@@ -1,4 +1,4 @@
-"""`distir.import_model`, `build` and `distribute`, which return programs."""
+"""`distir.import_model`, `build`, `distribute` and `schedule`, which return programs."""
 
 from __future__ import annotations
 
@@ -118,4 +118,28 @@ def distribute(
         words = [source.name, *_NOWHERE]
         given = command_options("distribute", "distribute", words, options)
         distribute_as_asked(module, given)
+    return source.with_module(module)
+
+
+def schedule(
+    program: ModelProgram | str | Path,
+    script: str | Path,
+    *,
+    set: Mapping[str, Any] | None = None,
+) -> ModelProgram:
+    """
+    Returns a program with what the schedule of a script asks for, like `distir schedule`;
+    `set` has values for its knobs, by name. The given program stays as it is. Raises
+    DistIRError.
+    """
+    from distir.passes.apply_schedule import ApplySchedulePass
+    from distir.scheduling.script import add_schedules, read_script
+    from distir.tools.files import apply_passes, verify
+
+    source = ModelProgram.of(program)
+    module = source.module.clone()
+    add_schedules(module, read_script(Path(script)))
+    verify(module)
+    values = tuple(f"{name}={value}" for name, value in (set or {}).items())
+    apply_passes(module, ApplySchedulePass(set=values))
     return source.with_module(module)

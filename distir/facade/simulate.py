@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -97,8 +98,6 @@ def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedPro
     the options of `distir distribute`. `profile` and `flat` are as in `distir simulate`:
     by default the profiles that the cluster names. Raises DistIRError.
     """
-    from distir.tools.distribution import distribute_as_asked, given_options
-
     wrong = [name for name in _OF_FILES if name in options]
     if wrong:
         raise DistIRError(
@@ -107,15 +106,28 @@ def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedPro
         )
     source = ModelProgram.of(program)
     given = command_options("simulate", "simulate", [source.name], options)
-    if given.cluster is not None:
-        module = source.module.clone()
-        distribute_as_asked(module, given)
-        source = source.with_module(module)
-    elif asked := given_options(given):
-        raise DistIRError(
-            f"distir.simulate: {' and '.join(asked)} distributes a sequential program; say "
-            f"over which cluster with cluster="
-        )
+    source = distributed_if_asked(source, given, "simulate")
     profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
     found = run_simulator(source.module, flat=given.flat, profiles=profiles)
     return SimulatedProgram(source, found)
+
+
+def distributed_if_asked(
+    program: ModelProgram, given: Namespace, function: str
+) -> ModelProgram:
+    """
+    Returns the program, distributed over the cluster that a function of `distir` was given,
+    if it was given one. Raises DistIRError, also for options that need one.
+    """
+    from distir.tools.distribution import distribute_as_asked, given_options
+
+    if given.cluster is not None:
+        module = program.module.clone()
+        distribute_as_asked(module, given)
+        return program.with_module(module)
+    if asked := given_options(given):
+        raise DistIRError(
+            f"distir.{function}: {' and '.join(asked)} distributes a sequential program; say "
+            f"over which cluster with cluster="
+        )
+    return program

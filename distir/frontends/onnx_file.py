@@ -25,12 +25,34 @@ _PACKED_BITS = 8
 """Elements with fewer bits are packed; tensors of them are read whole by onnx."""
 
 
+_WEIGHTS = (
+    "holds weights, not a model; give a function that makes the module, FILE.py:FUNCTION, or "
+    "its configuration, --transformers config.json"
+)
+
+_OTHER_FILES = {
+    ".mlir": "is a program already, which needs no import: give it to `distir distribute`",
+    ".json": "is no ONNX model; the configuration of a model of transformers is given with "
+    "--transformers",
+    ".npz": "holds arrays, not a model; they are given to `distir run` with --inputs",
+    **dict.fromkeys((".safetensors", ".pt", ".pth", ".bin", ".ckpt"), _WEIGHTS),
+}
+"""What files that are given for an ONNX model are, by suffix, and what to do with them."""
+
+
 def load_model(path: str | Path) -> ModelProto:
     """
     Returns the model in an ONNX file, without the data in external files. Raises
     DistIRError if the file is missing or no ONNX model.
     """
     path = Path(path)
+    if path.exists() and (other := _OTHER_FILES.get(path.suffix)):
+        raise DistIRError(f"{path} {other}")
+    if path.is_dir():
+        raise DistIRError(
+            f"{path} is a folder; give the .onnx file in it, or a folder of transformers with "
+            f"--transformers {path / 'config.json'}"
+        )
     try:
         content = path.read_bytes()
     except OSError as error:

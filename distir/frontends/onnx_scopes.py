@@ -6,6 +6,7 @@ exporter leaves in the node's metadata, and the older one in the node's name.
 from __future__ import annotations
 
 import ast
+import functools
 
 from onnx import NodeProto
 
@@ -28,6 +29,7 @@ def set_scope(node: NodeProto, scope: str) -> None:
     node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
 
 
+@functools.lru_cache(4096)  # the nodes that PyTorch writes for one operation share it
 def _from_name_scopes(text: str) -> str:
     """Reads `['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
     try:

@@ -30,9 +30,11 @@ def write_bags(program: torch.export.ExportedProgram) -> None:
     which some rows are padding, and gradients that are divided by how often a row is used.
     """
     graph = program.graph
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _BAGS:
-            _write(program, node)
+    bags = [n for n in graph.nodes if n.op == "call_function" and n.target in _BAGS]
+    if not bags:
+        return  # compiling a program again takes long
+    for node in bags:
+        _write(program, node)
     graph.eliminate_dead_code()
     program.graph_module.recompile()
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import onnx_ir
     import torch
 
+_UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
+"""What the exporter notes on each node and the importer does not read."""
+
 
 def export_dynamo(
     module: torch.nn.Module,
@@ -32,10 +35,12 @@ def export_dynamo(
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
+    from distir.frontends.torch_repetitions import without_repetitions
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # If this fails, the exporter tries other ways and reports what is wrong.
     with (
+        without_repetitions(),
         experts_as_ops(capacity_factor, _batch(args, kwargs)),
         contextlib.suppress(Exception),
         torch.enable_grad(),
@@ -46,7 +51,7 @@ def export_dynamo(
         write_bags(source)
         remove_checks(source)
     # The optimizer would merge, transpose and rename the parameters.
-    with quick_decompositions():
+    with quick_decompositions(), without_repetitions():
         program = torch.onnx.export(
             source,  # pyright: ignore[reportArgumentType]
             args,
@@ -82,6 +87,9 @@ def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     import onnx_ir
     from torch._subclasses.fake_tensor import FakeTensor
 
+    for node in model.graph.all_nodes():
+        for key in _UNREAD:
+            node.metadata_props.pop(key, None)
     values: dict[str, Value | None] = {}
     for name, value in model.graph.initializers.items():
         held = value.const_value

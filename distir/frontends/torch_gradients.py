@@ -35,6 +35,7 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
     region: Any = torch.ops.higher_order.wrap_with_set_grad_enabled
     trained: set[torch.fx.Node] = set()
     graph = program.graph
+    before = len(graph.nodes)
     for node in list(graph.nodes):
         if node.name in parameters or any(n in trained for n in node.all_input_nodes):
             trained.add(node)
@@ -49,7 +50,8 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
             for user in list(result.users):
                 if user is not stop:
                     user.replace_input_with(result, stop)
-    program.graph_module.recompile()
+    if len(graph.nodes) > before:
+        program.graph_module.recompile()
 
 
 def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:

@@ -25,14 +25,17 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
     and heads stay apart. Raises DistIRError for tensors that are no whole piece of memory.
     """
     graph = program.graph
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is _STRIDED:
-            result = _written(graph, node)
-            node.replace_all_uses_with(result)
-            # The signature tells results by the names of the ops that compute them.
-            program.graph_signature.replace_all_uses(node.name, result.name)
-            graph.erase_node(node)
-    program.graph_module.recompile()
+    strided = [
+        n for n in graph.nodes if n.op == "call_function" and n.target is _STRIDED
+    ]
+    for node in strided:
+        result = _written(graph, node)
+        node.replace_all_uses_with(result)
+        # The signature tells results by the names of the ops that compute them.
+        program.graph_signature.replace_all_uses(node.name, result.name)
+        graph.erase_node(node)
+    if strided:
+        program.graph_module.recompile()
 
 
 def _written(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:

@@ -11,8 +11,6 @@ from distir.dialects.train_ops.dropout import DropoutOp
 from distir.gradients.rule import shape
 from distir.program import made_with, walk_functions
 
-DROPOUT_MASKS = ("drawn", "stored")
-
 
 def with_masks(module: ModuleOp) -> None:
     """Makes every dropout of a program return its mask, which its gradient then takes."""

@@ -20,8 +20,6 @@ from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
 from distir.gradients.rule import GradientBuilder
 from distir.program import text_attribute
 
-GRADIENT_DTYPES = ("parameter", "f32")
-
 
 @dataclass(frozen=True)
 class GradientTypes:

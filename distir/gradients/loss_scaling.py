@@ -23,8 +23,6 @@ from distir.gradients.optimizers import Gradient, Result, updated
 from distir.gradients.rule import GradientBuilder
 from distir.gradients.training_step import TrainingStep
 
-LOSS_SCALINGS = ("none", "dynamic")
-
 EXPONENT = "optimizer.loss_scale"
 """
 The name of the state that holds the exponent of the power, less `FIRST`, so that it begins

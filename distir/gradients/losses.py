@@ -17,8 +17,6 @@ from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.program import argument_roles, describe, return_op
 
-LOSSES = ("cross_entropy", "mse", "none")
-
 
 def prediction_of(step: TrainingStep, output: int) -> SSAValue:
     """Returns the result of which the loss is taken. Raises DistIRError."""

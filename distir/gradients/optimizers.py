@@ -23,8 +23,6 @@ from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.program import GRADIENT
 
-OPTIMIZERS = ("adamw", "adam", "sgd", "none")
-
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:

@@ -66,6 +66,11 @@ def built_in_or_file(
                 f"{suffix}, or one of {', '.join(names)}"
             )
         return path
+    if path.is_dir():
+        raise DistIRError(
+            f"{path} is a folder; a {what} is a file with the suffix {suffix}, or one of "
+            f"{', '.join(names)}"
+        )
     if path.suffix == suffix or len(path.parts) > 1 or path.exists():
         raise DistIRError(f"there is no {what} file {name}")
     raise DistIRError(
@@ -83,6 +88,10 @@ def _read(path: Path) -> ClusterOp:
         context.register_dialect(name, dialect)
     try:
         text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise DistIRError(
+                f"{path} is empty; `distir cluster` writes the description of a cluster"
+            )
         module = ProgramParser(context, text, str(path)).parse_module()
         module.verify()
     except ParseError as error:
@@ -105,7 +114,8 @@ def _only_cluster(module: ModuleOp, path: Path) -> ClusterOp:
     if len(clusters) != 1:
         found = ", ".join(f"@{c.sym_name.data}" for c in clusters) or "none"
         raise DistIRError(
-            f"{path} must hold exactly one device.cluster, but holds {found}"
+            f"{path} must hold exactly one device.cluster, but holds {found}; `distir "
+            f"cluster` writes one from a few numbers"
         )
     clusters[0].detach()
     return clusters[0]

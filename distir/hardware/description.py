@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
 from distir.hardware import cluster_names, load_cluster
+from distir.suggestions import did_you_mean
 
 NIC_LATENCY = 1e-5
 """Seconds that a message between nodes takes beside its bytes: a round estimate."""
@@ -47,9 +48,15 @@ class ClusterDescription:
 
     def build(self) -> ClusterOp:
         """
-        Returns the cluster. Raises DistIRError if there is no such kind of device, if the
-        nodes have no network, or if the adapters do not divide among the devices.
+        Returns the cluster. Raises DistIRError if its name is no identifier, if there is no
+        such kind of device, if the nodes have no network, or if the adapters do not divide
+        among the devices.
         """
+        if not self.name.isidentifier():
+            raise DistIRError(
+                f"{self.name!r} cannot be the name of a cluster, which is letters, digits and "
+                f"underscores and does not begin with a digit; give another one with --name"
+            )
         size = self.nodes * self.devices_per_node
         if size > MOST_DEVICES:
             raise DistIRError(
@@ -58,8 +65,8 @@ class ClusterDescription:
         kinds = device_kinds()
         if self.kind not in kinds:
             raise DistIRError(
-                f"there is no kind of device {self.kind!r}; choose from "
-                f"{', '.join(kinds)}, or describe the device in a file (docs/clusters.md)"
+                f"there is no kind of device {self.kind!r}; "
+                f"{did_you_mean(self.kind, kinds)}choose from {', '.join(kinds)}, or describe the device in a file (docs/clusters.md)"
             )
         original = kinds[self.kind]
         kind = _with_devices(original.kinds[0], size, self.memory)

@@ -69,6 +69,13 @@ def _found(path: Path) -> Path:
     """
     Returns the path of the checkpoint that a path means, after its files were verified.
     """
+    if not path.is_dir():
+        raise DistIRError(
+            f"{path} is a file, not the folder of a checkpoint; a program or plan is exported "
+            f"with --to dtensor"
+            if path.exists()
+            else f"there is no folder {path}; give that of a checkpoint"
+        )
     with _shown():
         if not (path / _METADATA).exists() and (steps := steps_in(path)):
             path = folder_of(path, steps[-1])

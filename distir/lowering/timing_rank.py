@@ -6,8 +6,8 @@ A call starts on all ranks at the same moment of the machine's clock, and lasts 
 last rank has its results. If it is short, several calls in a row are timed together.
 
 Alternatively the packages take turns, call by call, as the ops of a program do: each finds
-in the caches what the others left there. Packages of one process are run by every rank
-independently, all at the same time.
+in the caches what the others left there, and the arguments that the op before it would have
+computed. Packages of one process are run by every rank independently, all at the same time.
 """
 
 from __future__ import annotations
@@ -117,6 +117,22 @@ class TimedBody:
             sets.append(made())
         return sets
 
+    def write(self, arguments: list[Argument]) -> None:
+        """
+        Writes the inputs among some arguments, those that are floats, each with its own value.
+        In a program the op before would just have computed them, so that as much
+        of them as fits is in the caches.
+        """
+        own = self.program.RANKS[self.rank].program
+        specs = [self.program.ARGUMENTS[i] for i in own.arguments]
+        for spec, value in zip(specs, arguments, strict=True):
+            if (
+                spec.role == "input"
+                and isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+            ):
+                value.mul_(1.0)
+
 
 class Ranks:
     """The other ranks, and a clock that all of them can read."""
@@ -201,8 +217,9 @@ def time_in_turn(
 ) -> list[list[float]]:
     """
     Returns samples of the seconds per call of each program. They take turns: in each, after
-    a call that is not timed, come a few with other arguments. So code is in the caches and
-    data is not, as for ops that recur in a program.
+    a call that is not timed, come a few with other arguments, of which activations were just
+    written. So code, and what an op before would have computed, are in the caches, and
+    parameters are not, as for ops that recur in a program.
     """
     calls = settings["in_turn"]
     arguments = [body.arguments(calls + 1)[: calls + 1] for body in bodies]
@@ -214,22 +231,25 @@ def time_in_turn(
             main, finish = body.body.main, body.collectives.finish_sends
             main(*first)
             finish()
-            starts.append(time.perf_counter())
             for given in sets:
+                body.write(given)
+                starts.append(time.perf_counter())
                 main(*given)
                 finish()
-            ends.append(time.perf_counter())
+                ends.append(time.perf_counter())
     # A common call begins when the last rank begins; otherwise each rank is timed by
     # itself.
     own = [end - start for start, end in zip(starts, ends, strict=True)]
     slower = ranks.largest(own)
     last, until = ranks.largest(starts), ranks.largest(ends)
-    count = len(bodies)
     found: list[list[float]] = [[] for _ in bodies]
-    for i in range(settings["warm_up"] * count, len(starts)):
-        body = i % count
-        alone = bodies[body].is_alone
-        took = slower[i] if alone else until[i] - last[i]
+    for i in range(settings["warm_up"] * len(bodies) * calls, len(starts), calls):
+        body = i // calls % len(bodies)
+        turn = range(i, i + calls)
+        if bodies[body].is_alone:
+            took = sum(slower[j] for j in turn)
+        else:
+            took = sum(until[j] - last[j] for j in turn)
         found[body].append(took / calls)
     return found
 

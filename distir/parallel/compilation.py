@@ -97,7 +97,7 @@ class Request:
             return BatchParts()
         if isinstance(own, SavedPlan):
             return BatchParts(own.batch_parts, own.result.plan.k)
-        return BatchParts(own.d, own.k)
+        return BatchParts(own.batch_parts, own.k)
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""
@@ -116,6 +116,7 @@ class Request:
         forward = replace(
             own,
             zero=0,
+            no_sync=False,
             checkpoint="none",
             schedule="",
             stages=() if own.stages == ("search",) else own.stages,

@@ -43,6 +43,7 @@ def parallelize(
     *,
     loss: Loss = None,
     cluster: str = CLUSTER,
+    r: int = 1,
     d: int = 1,
     e: int = 1,
     c: int = 1,
@@ -50,6 +51,7 @@ def parallelize(
     p: int = 1,
     k: int = 1,
     zero: int = 0,
+    no_sync: bool = False,
     checkpoint: str = "none",
     schedule: str | Path | Script | None = None,
     sequence_parallel: bool = False,
@@ -74,10 +76,12 @@ def parallelize(
       of the module's output and the labels, or None if the module's output is the loss.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
     - `d`, `e`, `c`, `t`, `p`: degrees of data, expert, context, tensor and pipeline
-      parallelism; there are d x e x c x t x p processes. `k`: micro-batches.
+      parallelism; there are r x d x e x c x t x p processes. `k`: micro-batches.
+    - `r`: the number of groups of processes, such as nodes, that each hold all parameters,
+      gradients and states which ZeRO splits over their d (hybrid sharding).
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
+    - `zero`: the ZeRO stage; `no_sync`, `checkpoint`, `sequence_parallel`, `context`,
       `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
       whether attention that a module writes out becomes one op.
     - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
@@ -99,6 +103,7 @@ def parallelize(
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
     forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
     options = DistributionOptions(
+        r=r,
         d=d,
         e=e,
         c=c,
@@ -106,6 +111,7 @@ def parallelize(
         p=p,
         k=k,
         zero=zero,
+        no_sync=no_sync,
         checkpoint=checkpoint,
         schedule=pipeline,
         sequence_parallel=sequence_parallel,
@@ -179,8 +185,8 @@ def _degrees(distribution: DistributionOptions | SavedPlan) -> str:
         return f"the plan ({distribution.result.plan})"
     axes = [
         axis
-        for axis in ("d", "e", "c", "t", "p")
-        if axis not in ("e", "c") or getattr(distribution, axis) > 1
+        for axis in ("r", "d", "e", "c", "t", "p")
+        if axis not in ("r", "e", "c") or getattr(distribution, axis) > 1
     ]
     sizes = (str(getattr(distribution, axis)) for axis in axes)
     return f"{' x '.join(axes)} = {' x '.join(sizes)}"

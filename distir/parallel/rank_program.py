@@ -144,7 +144,7 @@ class RankProgram:
             for spec in self.all_arguments
             if spec.role in self._batches.ROLES and any(spec.split)
         ]
-        return self._batches.batch_axes(split, self.specs, in_order=False)
+        return self._batches.batch_axes(split, self.specs)
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """

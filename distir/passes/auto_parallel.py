@@ -36,7 +36,9 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
       values of these options that may be chosen; by default all;
     - `c`: degrees of context parallelism of the grid's points, by default 1; `e`: degrees of
-      expert parallelism, by default all that divide the number of experts;
+      expert parallelism, by default all that divide the number of experts; `r`: numbers of groups
+      that hold copies of what ZeRO splits, by default all; `no_sync` (`off`, `on`): whether ZeRO 3
+      adds up whole gradients over micro-batches, by default both;
     - `buckets`: whether neighbouring tensors travel in one message in all plans (default);
       see `bucket-collectives`;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names

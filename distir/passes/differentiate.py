@@ -15,11 +15,18 @@ from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_values import numpy_dtype
 from distir.doubts import reason
 from distir.errors import DistIRError, listed, one_of
-from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
-from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
-from distir.gradients.loss_scaling import LOSS_SCALINGS, LossScaling
-from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
-from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
+from distir.gradients.choices import (
+    DROPOUT_MASKS,
+    GRADIENT_DTYPES,
+    LOSS_SCALINGS,
+    LOSSES,
+    OPTIMIZERS,
+)
+from distir.gradients.dropout_masks import with_masks
+from distir.gradients.gradient_types import GradientTypes
+from distir.gradients.loss_scaling import LossScaling
+from distir.gradients.losses import add_loss, described, prediction_of
+from distir.gradients.optimizers import OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep

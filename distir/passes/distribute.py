@@ -14,14 +14,14 @@ from distir.planning.distribution import DistributionOptions, distribute
 @dataclass(frozen=True)
 class DistributePass(DistributionOptions, DistIRPass):
     """
-    Distributes a sequential program over `d` x `e` x `c` x `t` x `p` devices of a cluster: data
-    parallelism over axis "d", expert parallelism over axis "e", context parallelism (sequences
+    Distributes a sequential program over `r` x `d` x `e` x `c` x `t` x `p` devices of a cluster: data
+    parallelism over axes "r" and "d", expert parallelism over axis "e", context parallelism (sequences
     in parts) over axis "c", tensor parallelism over axis "t", a pipeline of `p` ranks that work
     on `k` micro-batches (DistIR's D/T/P transform, and c and e). It does what `request-sharding`, `activation-checkpoint`,
     `data-parallel`, `expert-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
     `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
     `bucket-collectives`, `overlap-communication` and `verify-distribution` do, in this order, on the first
-    d x e x c x t x p devices of the cluster.
+    r x d x e x c x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
       one, or none.
@@ -30,7 +30,12 @@ class DistributePass(DistributionOptions, DistIRPass):
       program's arguments (`dist.fixed`).
     - `pad`: `heads` pads attention with heads of zeros where axis "t" does not divide its heads;
       without it such attention is whole on every device of the axis.
-    - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
+    - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps. Each of the `r`
+      groups of devices holds all that is split (hybrid sharding): gradients are reduced and
+      scattered in a group, and the parts are added up over the groups.
+    - `no_sync`: with ZeRO 2 and 3, add up the whole gradients of micro-batches and reduce and
+      scatter them once, instead of those of each (as within PyTorch's `no_sync`): less
+      communication, and more memory.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `context`: how keys and values come to the queries of other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.

@@ -43,7 +43,9 @@ class SearchGridPass(SearchOptions, DistIRPass):
       training step also of a single rank;
     - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
     - `schedules`: pipeline schedules to try, by default that of `pipeline`;
-    - `c`, `e`: degrees of context and of expert parallelism, by default 1;
+    - `c`, `e`: degrees of context and of expert parallelism, by default 1; `r`: numbers of
+      groups that hold copies of what ZeRO splits, by default 1; `no_sync`: whether ZeRO 3 adds
+      up whole gradients, by default `off`;
     - `buckets`: whether neighbouring tensors travel in one message in all of them
       (default); see `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.

@@ -19,12 +19,14 @@ class ZeroPass(DistIRPass):
 
     - `stage` 1: optimizer states are split over `axis`; each device updates its part of a
       parameter and the parts are gathered. 2: gradients are reduced and scattered as soon
-      as they are computed, so that none is kept whole. 3: parameters are stored split and
+      as they are computed, those of each micro-batch by themselves, so that none is kept
+      whole and parts add up. 3: parameters are stored split and
       gathered for each use, or once for all uses in a called function.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.
 
     Of a dimension that is split already (`tensor-parallel`, before this pass) the parts are
     split, so that each device reduces, scatters and gathers its own part alone.
+    Gradients that are clipped are scattered before their norm is computed.
     What the axis divides in no dimension is stored flat, with zeros behind it, and updated
     like that (`train.flatten`, `dist.flattened`); a note says so. Stays whole, with a note,
     what is not updated by an optimizer's op, such as running statistics, and what an

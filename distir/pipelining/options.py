@@ -47,6 +47,11 @@ class ScheduleOptions:
             )
         try:
             return read_csv(Path(self.schedule_file).read_text("utf-8"))
+        except UnicodeDecodeError as error:
+            raise DistIRError(
+                f"pipeline: {self.schedule_file} is not text in UTF-8; a schedule is a file "
+                f"in the CSV format of PyTorch's pipelining, a line per rank"
+            ) from error
         except OSError as error:
             raise DistIRError(
                 f"pipeline: cannot read the schedule {self.schedule_file}: "

@@ -45,10 +45,11 @@ CONTEXTS = ("gather", "ring")
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
+    How to distribute a program over `r` x `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
     the pass `distribute`, whose documentation explains each of them.
     """
 
+    r: int = 1
     d: int = 1
     e: int = 1
     c: int = 1
@@ -58,6 +59,7 @@ class DistributionOptions(PipelineOptions):
     whole: tuple[str, ...] = ()
     pad: tuple[str, ...] = ()
     zero: int = 0
+    no_sync: bool = False
     checkpoint: str = "none"
     sequence_parallel: bool = False
     context: str = "gather"
@@ -70,12 +72,18 @@ class DistributionOptions(PipelineOptions):
     @property
     def devices(self) -> int:
         """The number of devices needed."""
-        return self.d * self.e * self.c * self.t * self.p
+        return self.batch_parts * self.c * self.t * self.p
+
+    @property
+    def batch_parts(self) -> int:
+        """The number of parts of a batch that are on different devices."""
+        return self.r * self.d * self.e
 
     def speaks_of(self, name: str) -> bool:
         """Whether `shard` or `whole` say how an argument of that name is split."""
         return any(fnmatchcase(name, pattern) for pattern in self.whole) or any(
-            name == request.rsplit("=", 1)[0].rsplit(":", 1)[0] for request in self.shard
+            name == request.rsplit("=", 1)[0].rsplit(":", 1)[0]
+            for request in self.shard
         )
 
     def check(self, module: ModuleOp) -> None:
@@ -121,6 +129,12 @@ class DistributionOptions(PipelineOptions):
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
                 f"over the data-parallel devices, but d is 1; choose a larger -d"
             )
+        if self.no_sync and (self.zero < 2 or self.k == 1):
+            raise DistIRError(
+                f"distribute: no_sync adds up whole gradients over micro-batches, which ZeRO 2 "
+                f"and 3 scatter for each of them, but the ZeRO stage is {self.zero} and k is "
+                f"{self.k}; leave it out, or choose such a stage and a larger -k"
+            )
         check_policy(self.checkpoint, _NAME)
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
@@ -146,13 +160,14 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
         shard += tuple(r for r in heads if not options.speaks_of(r.rsplit(":", 2)[0]))
-    request_shards(module, mesh, shard, ("d", "e", "c", "t"))
+    request_shards(module, mesh, shard, ("r", "d", "e", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
-    if options.d > 1:
-        split_batch(module, "d")
+    for axis, size in (("r", options.r), ("d", options.d)):
+        if size > 1:
+            split_batch(module, axis)
     if options.e > 1:
         split_batch(module, "e")
         split_experts(module, "e")
@@ -164,7 +179,13 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         split_parameters(module, "t")
     if options.zero:
         early = options.overlap and "params" in (options.overlapped or KINDS)
-        store_split(module, options.zero, "d", gather_first=early)
+        store_split(
+            module,
+            options.zero,
+            "d",
+            gather_first=early,
+            no_sync=options.no_sync,
+        )
     propagate_sharding(module, mesh)
 
 
@@ -213,7 +234,8 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
     cluster = cluster_in(module, options.cluster, _NAME)
-    devices = [("d", options.d)]
+    devices = [("r", options.r)] if options.r > 1 else []
+    devices += [("d", options.d)]
     devices += [
         (n, size) for n, size in (("e", options.e), ("c", options.c)) if size > 1
     ]

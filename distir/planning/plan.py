@@ -19,22 +19,20 @@ from distir.transforms.checkpointing import check_policy
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
 
-OVERLAP = {"off": False, "on": True}
-"""
-The values of the option `overlap`, by name: whether communication overlaps computation.
-"""
+SWITCH = {"off": False, "on": True}
+"""The values of options that are off or on, by name."""
 
 
-def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
+def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
     """
-    Returns the values that the names given for `overlap` stand for. Raises DistIRError.
+    Returns the values that the names given for an option stand for. Raises DistIRError.
     """
-    unknown = [name for name in names if name not in OVERLAP]
+    unknown = [name for name in names if name not in SWITCH]
     if unknown:
         raise DistIRError(
-            f"search: overlap cannot be {unknown[0]!r}; choose from {', '.join(OVERLAP)}"
+            f"search: {option} cannot be {unknown[0]!r}; choose from {', '.join(SWITCH)}"
         )
-    return tuple(OVERLAP[name] for name in names)
+    return tuple(SWITCH[name] for name in names)
 
 
 Axes = tuple[tuple[str, int], ...]
@@ -48,12 +46,14 @@ class SearchOptions:
     one is empty, the search has a default of its own.
 
     - `profile`: what devices reach in practice, as in `simulate`;
-    - `world_size`: devices to use, d x e x c x t x p; by default all of the cluster;
+    - `world_size`: devices to use, r x d x e x c x t x p; by default all of the cluster;
     - `micro_batches`: numbers of micro-batches; `schedules`: pipeline schedules;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
     - `c`: degrees of context parallelism, 1 by default; where it is larger, keys are gathered
       and go around in a ring, and tokens are in cyclic order;
     - `e`: degrees of expert parallelism, 1 by default;
+    - `r`: numbers of groups of devices that each hold all that ZeRO splits, 1 by default;
+    - `no_sync`: `off`, `on` or both: whether ZeRO 3 adds up whole gradients over micro-batches;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
     - `buckets`: whether all plans send neighbouring tensors in one message;
     - `jobs`: number of processes; 0 for one per core.
@@ -67,6 +67,8 @@ class SearchOptions:
     schedules: tuple[str, ...] = ()
     c: tuple[int, ...] = ()
     e: tuple[int, ...] = ()
+    r: tuple[int, ...] = ()
+    no_sync: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
     buckets: bool = True
     jobs: int = 0
@@ -77,13 +79,15 @@ class SearchOptions:
             one_of("pipeline schedule", name, SCHEDULES)
         for name in self.checkpoint:
             check_policy(name, "search")
-        for what, degrees in (("context", self.c), ("expert", self.e)):
-            for degree in degrees:
+        degrees = {
+            "the degree of context parallelism c": self.c,
+            "the degree of expert parallelism e": self.e,
+            "the number of groups with copies r": self.r,
+        }
+        for what, values in degrees.items():
+            for degree in values:
                 if degree < 1:
-                    raise DistIRError(
-                        f"the degree of {what} parallelism {what[0]}={degree} must be "
-                        f"positive"
-                    )
+                    raise DistIRError(f"{what}={degree} must be positive")
         for stage in self.zero:
             if stage not in (0, 1, 2, 3):
                 raise DistIRError(
@@ -180,6 +184,8 @@ class GridPlan(Plan):
     A point of DistIR's grid: options of `distribute`. `d`, `t`, `c` and `e` are the degrees of
     data, tensor, context and expert parallelism, `zero` is the ZeRO stage, `context` says how keys
     and values come to the queries of other devices. Sequences in parts are in cyclic order.
+    `r` is the number of groups of devices that hold copies of what ZeRO splits over d. With
+    `no_sync`, ZeRO 3 adds up whole gradients over micro-batches.
     """
 
     d: int = 1
@@ -188,25 +194,32 @@ class GridPlan(Plan):
     c: int = 1
     context: str = "gather"
     e: int = 1
+    r: int = 1
+    no_sync: bool = False
 
     @property
     def devices(self) -> int:
         """How many devices that needs."""
-        return self.d * self.e * self.c * self.t * self.p
+        return self.batch_parts * self.c * self.t * self.p
+
+    @property
+    def batch_parts(self) -> int:
+        """The number of parts of a batch that are on different devices."""
+        return self.r * self.d * self.e
 
     @property
     def division(self) -> tuple[object, ...]:
-        return self.d, self.t, self.p, self.zero, self.c, self.e
+        return self.d, self.t, self.p, self.zero, self.c, self.e, self.r
 
     @property
     def shared(self) -> tuple[object, ...]:
         # Parameters that are updated in parts stay so until the next step's forward.
-        return *super().shared, self.overlap and self.zero in (1, 2)
+        return *super().shared, self.overlap and self.zero in (1, 2), self.no_sync
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e
-        return self.batch, *sizes, *self._rest, ()
+        sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
+        return self.batch, *sizes, self.no_sync, *self._rest, ()
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
@@ -217,6 +230,7 @@ class GridPlan(Plan):
         """
         return DistributionOptions(
             **vars(self.pipeline),
+            r=self.r,
             d=self.d,
             e=self.e,
             c=self.c,
@@ -224,6 +238,7 @@ class GridPlan(Plan):
             context=self.context,
             context_order="contiguous" if self.c == 1 else "cyclic",
             zero=self.zero,
+            no_sync=self.no_sync,
             checkpoint=self.checkpoint,
             overlap=self.overlap,
             buckets=self.buckets,
@@ -235,15 +250,17 @@ class GridPlan(Plan):
         """
         Returns the same pipeline with layouts that are searched on a mesh of these axes.
         """
-        own = ("d", "t", "zero", "c", "context", "e")
+        own = ("d", "t", "zero", "c", "context", "e", "r", "no_sync")
         options = {k: v for k, v in vars(self).items() if k not in own}
         return LayoutPlan(**options, axes=axes)
 
     def __str__(self) -> str:
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
+        text += f" r={self.r}" if self.r > 1 else ""
         text += f" e={self.e}" if self.e > 1 else ""
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
-        return text + (f" zero={self.zero}" if self.zero else "") + self._options()
+        text += f" zero={self.zero}" if self.zero else ""
+        return text + (" no-sync" if self.no_sync else "") + self._options()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +278,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        return self.batch, 1, 1, self.p, 0, 1, "", 1, *self._rest, self.axes
+        return self.batch, 1, 1, self.p, 0, 1, "", 1, 1, False, *self._rest, self.axes
 
     def __str__(self) -> str:
         axes = ",".join(f"{name}={size}" for name, size in self.axes)
@@ -277,13 +294,15 @@ class Space:
     The grid of plans (DistIR section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
-    - `devices`: d x e x c x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
-    - `c`, `e`: degrees of context and of expert parallelism;
+    - `devices`: r x d x e x c x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
+    - `c`, `e`: degrees of context and of expert parallelism; `r`: numbers of groups with copies
+      of what ZeRO splits, of which plans without ZeRO have the first only;
     - `micro_batches`: numbers of micro-batches k. Without them, k is 1 for p = 1, and
       one of 2, 4, ... 128 for a pipeline. With them, pipelines take each of them, and a
       training step on one pipeline rank takes 1 and each of them (it accumulates
       gradients);
     - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
+    - `no_sync`: whether whole gradients add up, where ZeRO 3 meets several micro-batches;
     - `schedules`: of pipelines; none is the default schedule;
     - `overlap`: whether communication overlaps computation, where there are several devices;
     - `buckets`: whether neighbouring tensors travel in one message, in all plans.
@@ -299,6 +318,8 @@ class Space:
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
+    r: Sequence[int] = (1,)
+    no_sync: Sequence[bool] = (False,)
     overlap: Sequence[bool] = (False,)
     buckets: bool = True
 
@@ -326,7 +347,9 @@ class Space:
             options.schedules,
             options.c or (1,),
             options.e or (1,),
-            overlaps(options.overlap or ("off",)),
+            options.r or (1,),
+            switched("no_sync", options.no_sync or ("off",)),
+            switched("overlap", options.overlap or ("off",)),
             options.buckets,
         )
 
@@ -361,30 +384,34 @@ class Space:
 
     def _all(self) -> Iterator[GridPlan]:
         for batch in self.batches:
-            for d, t, p, c, context, e in self._degrees():
+            for d, t, p, c, context, e, r in self._degrees():
                 for zero in self.zero if d > 1 else sorted({0} & set(self.zero)) or [0]:
+                    if not zero and r != self.r[0]:
+                        continue
                     for checkpoint in self.checkpoint:
                         for k, schedule in self._pipelines(p):
-                            if batch // (d * e) // k == 0:
+                            if batch // (r * d * e) // k == 0:
                                 continue
-                            for overlap in (
-                                self.overlap if d * t * p * c * e > 1 else (False,)
+                            is_alone = d * t * p * c * e * r == 1
+                            for overlap, no_sync in product(
+                                (False,) if is_alone else self.overlap,
+                                self.no_sync if zero == 3 and k > 1 else (False,),
                             ):
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap, buckets=self.buckets,
-                                    c=c, context=context, e=e,
+                                    c=c, context=context, e=e, r=r, no_sync=no_sync,
                                 )  # fmt: skip
 
-    def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int]]:
-        """All (d, t, p, c), with the ways in which keys come to queries, and e."""
-        for c, e in product(self.c, self.e):
-            inner = c * e
+    def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int, int]]:
+        """All (d, t, p, c), with the ways in which keys come to queries, e and r."""
+        for c, e, r in product(self.c, self.e, self.r):
+            inner = c * e * r
             rest = self.devices // inner if self.devices % inner == 0 else 0
             for degrees in self.degrees or _factorisations(rest):
                 for context in CONTEXTS if c > 1 else CONTEXTS[:1]:
-                    yield *degrees, c, context, e
+                    yield *degrees, c, context, e, r
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
         """Yields the numbers of micro-batches with schedules on p ranks."""

@@ -25,6 +25,7 @@ from distir.dialects.dist import (
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, listed
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
+from distir.planning.kernel_requests import check_kernels
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -230,7 +231,7 @@ def request_shards(
     Requests splits of arguments: `NAME:DIM=AXIS[:RUN]`, where NAME is an argument's source
     name and may hold `*`. `degrees` are axes that a user may give size 1; those that the
     mesh does not have are dropped. Earlier requests are adapted to the mesh. Raises
-    DistIRError.
+    DistIRError, also for a split that a kernel would undo.
     """
     settle_requests(module, mesh)
     function = entry_function(module)
@@ -246,6 +247,7 @@ def request_shards(
             asked = canonical(shape_of(type_), asked, mesh)
             request(function, i, asked, [shard.axis], f"the split {text!r}")
     settle_requests(module, mesh)
+    check_kernels(module)
 
 
 def requested_splits(
@@ -288,6 +290,10 @@ def _read_split(text: str) -> _Split:
             f"NAME:DIM=AXIS or NAME:DIM=AXIS:RUN, for example wte.weight:0=t"
         )
     run = int(match["run"]) if match["run"] else None
+    if run == 0:
+        raise DistIRError(
+            f"the split {text!r} is in runs of 0 elements; give at least 1, or leave :0 out"
+        )
     return _Split(match["name"], int(match["dim"]), Shard(match["axis"], run))
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ class SavedPlan:
     - `arguments`: the arguments of the program that it was searched for; `program`: a
       digest of that program's ops; `trains`: whether it is a training step;
     - `requests`: the user's requests, which the plan keeps;
-    - `reason`: writes what `explain` returns.
+    - `reason`: writes what `explain` returns; `searched`: makes the program that the plan was
+      searched for, which a plan from a file lacks.
     """
 
     result: Simulated
@@ -67,10 +69,18 @@ class SavedPlan:
     trains: bool
     requests: Requests
     reason: Callable[[], str] = field(default=_nothing, compare=False, repr=False)
+    searched: Callable[[], ModuleOp] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what is pickled: all but the reason, which may hold the whole search."""
-        return {**vars(self), "reason": _nothing}
+        """
+        Returns what is pickled: all but the reason and the program, which may hold the
+        whole search.
+        """
+        state = {**vars(self), "reason": _nothing, "searched": None}
+        state.pop("module", None)
+        return state
 
     @staticmethod
     def of(search: PlanSearch, reason: Callable[[], str]) -> SavedPlan:
@@ -93,7 +103,23 @@ class SavedPlan:
             is_trained,
             Requests(programs.requests.shard, programs.requests.whole),
             reason,
+            lambda: programs(best.plan.batch),
         )
+
+    @cached_property
+    def module(self) -> ModuleOp:
+        """
+        The IR: the program that the plan was searched for, distributed by it. Raises
+        DistIRError for a plan from a file, which does not hold the program.
+        """
+        if self.searched is None:
+            raise DistIRError(
+                "the plan comes from a file, which does not hold the program that it was "
+                "searched for; distir.distribute(program, plan=...).module distributes it"
+            )
+        module = self.searched()
+        self.distribute(module)
+        return module
 
     @property
     def time_s(self) -> float:
@@ -124,7 +150,7 @@ class SavedPlan:
         """The number of devices that have different samples of a micro-batch."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
-            return plan.d
+            return plan.batch_parts
         assert isinstance(plan, LayoutPlan)
         sizes = dict(plan.axes)
         split = {
@@ -253,7 +279,7 @@ class SavedPlan:
             else self.result.plan.stages,
         )
         if isinstance(plan, GridPlan):
-            plan = replace(plan, zero=0)
+            plan = replace(plan, zero=0, no_sync=False)
         self._follow(module, plan, stored=False)
 
     def _follow(self, module: ModuleOp, plan: Any, *, stored: bool) -> None:

@@ -7,11 +7,12 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.ir import BlockArgument, Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
     LAYOUT,
+    REDUCE_LATE,
     RESHARD_EARLY,
     ConstrainOp,
     Layout,
@@ -19,9 +20,9 @@ from distir.dialects.dist import (
     Shard,
 )
 from distir.dialects.onnx_values import bytes_per_element
-from distir.dialects.tensors import shape_of
+from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.flattening import UnflattenOp
-from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
 from distir.dialects.train_ops.splits import Split
 from distir.errors import DistIRError
 from distir.planning.annotations import (
@@ -46,7 +47,13 @@ from distir.program import (
 from distir.repacking import repacked_of
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
-from distir.transforms.flattening import UpdateFlattener, flat_form, update_of
+from distir.sharding.placement import add_placement, placement_in
+from distir.transforms.flattening import (
+    UpdateFlattener,
+    flat_form,
+    scales,
+    update_of,
+)
 
 _NAMED = 4
 """How many of the tensors that stay whole a note names."""
@@ -185,17 +192,19 @@ def store_split(
     only: Sequence[str] = ("*",),
     *,
     gather_first: bool = False,
+    no_sync: bool = False,
 ) -> None:
     """
     Annotates what a training step keeps to be stored split over a mesh axis, as the pass
     `zero` documents. In a step that returns gradients, the gradients and parameters are
     split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
     brought together once, in front of the forward of the next step instead of behind their
-    update. Raises DistIRError.
+    update. With `no_sync`, gradients are not scattered early: those of several micro-batches
+    add up whole. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    _Storage(module, stage, axis, only, gather_first).split()
+    _Storage(module, stage, axis, only, gather_first, no_sync).split()
 
 
 class _Storage:
@@ -208,9 +217,11 @@ class _Storage:
         axis: str,
         only: Sequence[str],
         gather_first: bool,
+        no_sync: bool,
     ):
         self.module = module
         self.stage = stage
+        self.scatters_early = stage >= 2 and not no_sync
         self.axis = axis
         self.mesh = axis_mesh(module, axis)
         self.function = entry_function(module)
@@ -276,8 +287,10 @@ class _Storage:
         self.flattener.finish()
         whole = [self.names[i] for i in self.whole]
         add_notes(self.module, _left_whole(whole, self.axis, self.mesh) + self.kept)
-        if self.stage >= 2:
+        if self.scatters_early:
             self._reshard_early()
+        if not self.outside:
+            self._scatter_before_clipping()
 
     def _split(self, i: int, cut_runs: bool) -> None:
         """
@@ -369,6 +382,41 @@ class _Storage:
         for op in self.flattener.done:
             op.attributes[RESHARD_EARLY] = UnitAttr()
 
+    def _scatter_before_clipping(self) -> None:
+        """
+        Requests that gradients are scattered before their norm is computed, if they are
+        clipped by it, so that each device adds up the squares of its part. By bytes alone,
+        reducing a gradient once for all is as good as scattering it for each of two uses.
+        """
+        for op in list(self.function.body.block.ops):
+            if not isinstance(op, UpdateOp):
+                continue
+            layouts = [
+                request
+                for value in op.tensors
+                if isinstance(value, BlockArgument)
+                and (request := requested_layout(self.attributes[value.index]))
+                and self.axis in request.split_axes
+            ]
+            if layouts and (gradient := _clipped_gradient(op)) is not None:
+                self._scatter(gradient, layouts[0], op)
+
+    def _scatter(self, gradient: SSAValue, stored: Layout, update: UpdateOp) -> None:
+        """Requests that all uses of a gradient share the part that is stored like that."""
+        placement = placement_in(stored, self.axis)
+        layout = add_placement(
+            Layout(self.mesh.name), self.axis, placement, rank_of(gradient.type)
+        )
+        uses = list(gradient.uses)
+        constrain = ConstrainOp(gradient, layout, [self.axis])
+        constrain.attributes[REDUCE_LATE] = UnitAttr()
+        if RESHARD_EARLY in update.attributes:
+            constrain.attributes[RESHARD_EARLY] = UnitAttr()
+        for use in uses:
+            use.operation.operands[use.index] = constrain.result
+        assert isinstance(gradient.owner, Operation)
+        Rewriter.insert_op(constrain, InsertPoint.after(gradient.owner))
+
     def _refuse(self) -> None:
         """Raises DistIRError, as there is nothing left to split."""
         axis, mesh = self.axis, self.mesh
@@ -382,6 +430,19 @@ class _Storage:
             f"zero: axis {axis!r} of size {mesh.size(axis)} divides no dimension of "
             f"{', '.join(whole)}; choose another degree of data parallelism"
         )
+
+
+def _clipped_gradient(op: UpdateOp) -> SSAValue | None:
+    """
+    Returns the gradient of an update as the backward computes it, before it is converted and
+    scaled, if sums of squares are made of it on the way; else None.
+    """
+    value, is_clipped = op.operands[1], False
+    while True:
+        is_clipped |= any(isinstance(u.operation, SquareSumOp) for u in value.uses)
+        if not isinstance(value.owner, Operation) or not scales(value.owner):
+            return value if is_clipped else None
+        value = max(value.owner.operands, key=lambda v: rank_of(v.type))
 
 
 def _blocks(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +24,67 @@ LOW_PRECISION_DTYPES = ("f16", "bf16")
 
 def output_file(text: str) -> Path:
     """
-    Parses the path of a file, or of a folder, that a command will write. Its folder must
-    exist, which is said before the work and not after it.
+    Parses the path of a file that a command will write. Its folder must exist, and it must
+    be no folder itself: that is said before the work and not after it.
     """
+    path = _output(text)
+    if path.is_dir():
+        raise ArgumentTypeError(f"{path} is a folder; give the name of a file in it")
+    return path
+
+
+def output_file_of(suffix: str) -> Callable[[str], Path]:
+    """Returns what parses the path of a file that a command will write, with a suffix."""
+
+    def parse(text: str) -> Path:
+        path = output_file(text)
+        if path.suffix != suffix:
+            raise ArgumentTypeError(
+                f"the name of this file has to end in {suffix}, as in "
+                f"{path.with_suffix(suffix)}"
+            )
+        return path
+
+    return parse
+
+
+_NO_PROGRAMS = (".onnx", ".safetensors", ".py", ".json", ".npz")
+"""The suffixes of files that are taken for something else than a program."""
+
+
+def output_program(text: str) -> Path:
+    """Parses the path of a program or a cluster that a command will write."""
+    path = output_file(text)
+    if path.suffix in _NO_PROGRAMS:
+        raise ArgumentTypeError(
+            f"what is written is text of MLIR, not {path.suffix}: give {path.with_suffix('.mlir')}"
+        )
+    return path
+
+
+def output_folder(text: str) -> Path:
+    """Parses the path of a folder that a command will make or write into."""
+    path = _output(text)
+    if path.exists() and not path.is_dir():
+        raise ArgumentTypeError(f"{path} is a file; give the name of a folder")
+    return path
+
+
+def _output(text: str) -> Path:
     path = Path(text)
+    if not text:
+        raise ArgumentTypeError("a name is wanted, and '' is none")
     if not path.absolute().parent.is_dir():
         raise ArgumentTypeError(f"there is no folder {path.parent}, so make it first")
+    return path
+
+
+def input_file(text: str) -> Path:
+    """Parses the path of a file that a command will read, which must exist."""
+    path = Path(text)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file"
+        raise ArgumentTypeError(f"{text} {what}; give the path of a file")
     return path
 
 
@@ -97,6 +152,10 @@ def rate(text: str) -> float:
     return number * _SCALES[found[2]] / (1 if found[3] == "B" else 8)
 
 
+_FEWEST_BYTES = 1_000_000
+"""Less memory than this is a number whose unit was forgotten."""
+
+
 def number_of_bytes(text: str) -> int:
     """Parses a number of bytes with a decimal or binary unit: `80GB`, `40GiB`, `32e9`."""
     found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([kMGT]?)(i?)B?", text)
@@ -108,7 +167,13 @@ def number_of_bytes(text: str) -> int:
     scale = _SCALES[found[2]]
     if found[3]:
         scale = 1024.0 ** list(_SCALES).index(found[2])
-    return max(1, round(number * scale))
+    count = round(number * scale)
+    if count < _FEWEST_BYTES:
+        raise ArgumentTypeError(
+            f"{text!r} is {count} bytes, less than any device has; say of what, such as "
+            f"{found[1]}GB"
+        )
+    return count
 
 
 def _positive(text: str) -> float | None:
@@ -134,7 +199,7 @@ def add_kernels(parser: ArgumentParser) -> None:
         "--kernels",
         action="append",
         default=[],
-        type=Path,
+        type=input_file,
         metavar="FILE.py",
         help="the file of a module of kernels that the program names; may be repeated. "
         "Without it, the functions that a program asks for are not loaded",

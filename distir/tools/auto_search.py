@@ -103,7 +103,7 @@ def search(
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
     from distir.planning.requests import Requests
-    from distir.tools.reporting import note, seconds_text
+    from distir.tools.reporting import note, seconds_text, time_range_text
 
     began = monotonic()
 
@@ -119,6 +119,12 @@ def search(
             f"round {search.rounds}, {len(search.results)} plans judged in {spent}: {known}"
         )
 
+    def on_forecast(least: float, most: float) -> None:
+        note(
+            f"this takes {time_range_text(least, most)} on this machine, as the first plans "
+            f"tell; Ctrl-C ends it with the best plan so far"
+        )
+
     found = auto_search(
         modules,
         load_cluster(arguments.cluster, arguments.devices),
@@ -127,12 +133,13 @@ def search(
         degrees=arguments.degrees,
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
         on_progress=on_progress,
+        on_forecast=on_forecast if arguments.time_limit is None else None,
     )
     if arguments.time_limit is None:
         first = len(found.space.first())
         note(
             f"{first} plans are to be judged first, then the neighbours of the best, until "
-            f"none of them is better; Ctrl-C or --time-limit end earlier with the best found"
+            f"none of them is better; --time-limit ends earlier with the best found"
         )
     found.run()
     return found, found.interrupted

@@ -47,13 +47,17 @@ class _Parser(argparse.ArgumentParser):
     whose help says more.
     """
 
-    command: _Parser | None = None
-    """The parser of the command that is called."""
+    def parse_known_args(self, *args: Any, **named: Any) -> Any:
+        """
+        Parses arguments. The parser of the innermost command refuses those that it does not
+        know: it is the one whose help lists what there is.
+        """
+        found, unknown = super().parse_known_args(*args, **named)
+        if unknown and self._subparsers is None:
+            self.refuse(unknown[0])
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        prefix, unrecognized, unknown = message.partition("unrecognized arguments: ")
-        if unrecognized and not prefix and self.command is not None:
-            self.command.refuse(unknown.split()[0])
         self.exit(2, f"error: {message}; see `{self.prog} --help`\n")
 
     def refuse(self, unknown: str) -> NoReturn:
@@ -99,8 +103,6 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary)
         if only in (None, name):
             _command(name).add_arguments(command)
-        if only == name:
-            parser.command = command
     return parser
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +27,8 @@ memory.
 class OutputDifference:
     """
     The largest difference between an output of two programs, `absolute` and `relative` to
-    its largest magnitude (or 1), and the relative difference that is allowed.
+    its largest magnitude (or 1; or, if asked for, to the largest change that a step makes),
+    and the relative difference that is allowed.
     """
 
     name: str
@@ -189,8 +190,8 @@ def check_same_outputs(
     ours, theirs = _paired(module, other)
     if len(ours) != len(theirs):
         raise DistIRError(
-            f"{path} has {len(ours)} outputs, but {other_path} has {len(theirs)}; they are "
-            f"not the same program"
+            f"{path} has {len(ours)} output{'s' if len(ours) > 1 else ''}, but {other_path} "
+            f"has {len(theirs)}; they are not the same program"
         )
     for i, (own, its) in enumerate(zip(ours, theirs, strict=True)):
         (name, text), (other_name, other_text) = own[:2], its[:2]
@@ -239,11 +240,15 @@ def compare(
     paths: tuple[str | Path, str | Path],
     values: Mapping[str, npt.NDArray[Any]],
     tolerance: float | None,
+    *,
+    by_change: bool = False,
 ) -> list[OutputDifference]:
     """
     Runs two programs on the same arguments, given by name, in one process, and compares
     their outputs. `paths` name the programs in messages. Without a `tolerance`, that of the
-    outputs' types is allowed. Raises DistIRError for programs with different results.
+    outputs' types is allowed. With `by_change`, differences of outputs that are the next values
+    of arguments are relative to the largest change of any of them, since a small step hides
+    errors of gradients. Raises DistIRError for programs with different results.
     """
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
@@ -263,6 +268,7 @@ def compare(
     _check_outputs(path, reference, expected)
     _check_outputs(other_path, candidate, actual)
     found: list[OutputDifference] = []
+    changes: dict[str, float] = {}
     for output, other in zip(*_paired(reference, candidate), strict=True):
         name = output.name
         left = _value(reference, expected, output)
@@ -277,6 +283,8 @@ def compare(
             )
         if isinstance(left, list):
             pairs = list(zip(left, right, strict=True))
+        elif by_change and name in values and left.dtype.kind in "fV":
+            changes[name] = largest_difference(values[name], left)[0]
         differences = [largest_difference(*pair) for pair in pairs]
         allowed = tolerance
         if allowed is None:
@@ -289,4 +297,10 @@ def compare(
                 allowed,
             )
         )
-    return found
+    scale = max(changes.values(), default=0.0)
+    return [
+        replace(each, relative=each.absolute / scale)
+        if scale and each.name in changes
+        else each
+        for each in found
+    ]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from distir.errors import DistIRError
+from distir.passes import get_all_passes
+from distir.suggestions import did_you_mean
 from distir.text import ProgramParser
+from distir.tools.files import refuse_other_files, text_of
 from distir.tools.reporting import run_reporting_errors
 
 
@@ -25,9 +29,9 @@ class DistIROptMain(xDSLOptMain):
         super().register_all_frontends()
 
         def parse(stream: IO[bytes]) -> ModuleOp:
-            parser = ProgramParser(
-                self.ctx, stream.read().decode(), self.get_input_name()
-            )
+            name = self.get_input_name()
+            text = text_of(stream.read(), Path(name))
+            parser = ProgramParser(self.ctx, text, name)
             return parser.parse_module(not self.args.no_implicit_module)
 
         self.available_frontends["mlir"] = parse
@@ -53,13 +57,22 @@ def _mlir_style(arguments: Sequence[str]) -> list[str]:
 def _run(arguments: Sequence[str]) -> int:
     try:
         tool = DistIROptMain("DistIR optimizer driver", _mlir_style(arguments))
+        if tool.args.input_file is not None:
+            refuse_other_files(Path(tool.args.input_file))
         tool.run()
-    except UnicodeDecodeError:
-        raise
     except ValueError as error:
         # xDSL's driver reports unknown passes, options and file extensions like this.
-        raise DistIRError(str(error)) from error
+        raise DistIRError(f"{error}{_meant(str(error))}") from error
     return 0
+
+
+def _meant(message: str) -> str:
+    """Returns what to add to the message of xDSL about a pass that it does not know."""
+    _, unknown, names = message.partition("Unrecognized passes: ")
+    if not unknown:
+        return ""
+    meant = did_you_mean(names.split("'")[1], get_all_passes()).rstrip()
+    return f"; {meant or '`distir-opt --help` lists them'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

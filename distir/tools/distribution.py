@@ -35,6 +35,12 @@ def _kinds(text: str) -> list[str]:
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
+    "-r": dict(
+        type=positive_integer,
+        default=1,
+        help="groups of data-parallel devices that each hold all that --zero splits over their "
+        "-d devices, such as nodes (default 1)",
+    ),
     "-d": dict(
         type=positive_integer,
         default=1,
@@ -99,7 +105,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="append",
         default=[],
         metavar="NAME:DIM=AXIS[:RUN]",
-        help="split dimension DIM of argument NAME over mesh axis AXIS (d, e, c or t), in runs "
+        help="split dimension DIM of argument NAME over mesh axis AXIS (r, d, e, c or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
     ),
     "--whole": dict(
@@ -121,6 +127,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         default=0,
         help="ZeRO stage of a training step: split optimizer states (1), gradients (2) "
         "and parameters (3) over the data-parallel devices",
+    ),
+    "--no-sync": dict(
+        action="store_true",
+        help="with --zero 2 and 3, add up the whole gradients of all -k micro-batches and reduce "
+        "them once (PyTorch's no_sync), instead of scattering those of each: less communication, "
+        "more memory",
     ),
     "--checkpoint": dict(
         default="none",

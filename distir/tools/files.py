@@ -28,6 +28,7 @@ from distir.program import (
     reachable_functions,
 )
 from distir.repacking import repacked_weights
+from distir.suggestions import did_you_mean
 from distir.text import ProgramParser, ProgramPrinter, new_context
 from distir.weights import load_weights, path_beside, weights_file
 
@@ -63,11 +64,35 @@ _OTHER_FILES = {
 
 
 def _text(path: Path) -> str:
-    """Returns the text of a program's file. Raises DistIRError for other kinds of files."""
-    content = path.read_bytes()
-    if path.suffix in _OTHER_FILES:
+    """
+    Returns the text of a program's file. Raises DistIRError for other kinds of files, and
+    where there is none.
+    """
+    if str(path) == "-":
         raise DistIRError(
-            f"{path} {_OTHER_FILES[path.suffix].format(path=path, stem=path.stem)}"
+            "a program is read from a file, and - is none; `distir-opt` reads what is piped "
+            "into it"
+        )
+    if path.is_dir():
+        raise DistIRError(f"{path} is a folder; a program is an .mlir file")
+    if not path.exists():
+        beside = [str(other) for other in path.parent.glob("*.mlir")]
+        meant = did_you_mean(str(path), beside).rstrip()
+        raise DistIRError(
+            f"{path}: No such file or directory{f'; {meant}' if meant else ''}"
+        )
+    return text_of(path.read_bytes(), path)
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """
+    Returns the text of a program from the content of its file. Raises DistIRError for what
+    is none.
+    """
+    refuse_other_files(path)
+    if not content.strip():
+        raise DistIRError(
+            f"{path} is empty; write the program again, with `distir import` or `distir build`"
         )
     try:
         return content.decode()
@@ -76,6 +101,14 @@ def _text(path: Path) -> str:
             f"{path} is not UTF-8 text; a program is an .mlir file, which `distir import` and "
             "`distir build` write"
         ) from error
+
+
+def refuse_other_files(path: Path) -> None:
+    """Raises DistIRError for a file whose suffix says that it is no program, and what it is."""
+    if path.suffix in _OTHER_FILES:
+        raise DistIRError(
+            f"{path} {_OTHER_FILES[path.suffix].format(path=path, stem=path.stem)}"
+        )
 
 
 def write_program(module: ModuleOp, path: Path) -> None:
@@ -237,9 +270,19 @@ def read_arrays(path: Path | None) -> Arrays:
         # damaged file: NotImplementedError, RuntimeError, zlib.error, TokenError, ...
         except Exception as error:
             raise DistIRError(
-                f"{path} is not a readable .npz file: {error or 'it ends too early'}"
+                f"{path} is not a readable .npz file, which numpy.savez writes: "
+                f"{_reason(error)}"
             ) from error
-    raise DistIRError(f"{path} holds a single array; expected an .npz file")
+    raise DistIRError(
+        f"{path} holds a single array; give an .npz file, which has one for each name "
+        f"(numpy.savez)"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Returns why NumPy could not read a file, for someone who did not mean to unpickle."""
+    text = str(error) or "it ends too early"
+    return "it is no archive of arrays" if "pickle" in text else text
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:

@@ -28,7 +28,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--world-size",
         type=positive_integer,
         metavar="N",
-        help="devices that each configuration uses: all d x e x c x t x p = N (default: "
+        help="devices that each configuration uses: all r x d x e x c x t x p = N (default: "
         "those of --devices, or all of the cluster)",
     )
     grid.add_argument(
@@ -85,6 +85,22 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E,...",
         help="expert-parallel degrees, for mixtures of experts (default 1; with --auto all that "
         "divide the number of experts)",
+    )
+    grid.add_argument(
+        "-r",
+        type=positive_integers,
+        default=(),
+        metavar="R,...",
+        help="numbers of groups of devices that each hold all that ZeRO splits over -d, as nodes "
+        "may (default 1; with --auto all)",
+    )
+    grid.add_argument(
+        "--no-sync",
+        type=names,
+        default=(),
+        metavar="off,on",
+        help="whether ZeRO 3 adds up whole gradients over micro-batches, and reduces them once: "
+        "off, on or both (default off; with --auto both)",
     )
     grid.add_argument(
         "--overlap",

@@ -282,6 +282,19 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def time_range_text(least: float, most: float) -> str:
+    """Returns a rough range of a duration, given in seconds, as text."""
+    unit, name = next(
+        (unit, name)
+        for unit, name in ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+        if most >= 2 * unit or name == "seconds"
+    )
+    low, high = round(least / unit), max(round(most / unit), 1)
+    if 0 < low < high:
+        return f"{low} to {high} {name}"
+    return f"up to {high} {name if high > 1 else name.rstrip('s')}"
+
+
 def flops_text(count: float) -> str:
     """Returns a number of floating-point operations as text with a suitable unit."""
     for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

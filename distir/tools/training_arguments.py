@@ -5,6 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from distir.gradients.choices import (
+    DROPOUT_MASKS,
+    GRADIENT_DTYPES,
+    LOSS_SCALINGS,
+    LOSSES,
+    OPTIMIZERS,
+)
 from distir.tools.arguments import (
     non_negative_integer,
     non_negative_number,
@@ -14,11 +21,6 @@ from distir.tools.arguments import (
 if TYPE_CHECKING:
     from distir.passes.differentiate import DifferentiatePass
 
-LOSSES = ("cross_entropy", "mse", "none")
-DROPOUT_MASKS = ("drawn", "stored")
-GRADIENT_DTYPES = ("parameter", "f32")
-LOSS_SCALINGS = ("none", "dynamic")
-OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _NUMBERS = {
     "learning-rate": "step size (default 0.001)",
     "momentum": "of sgd (default 0)",

@@ -59,7 +59,7 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative_integer,
         default=0,
         metavar="N",
-        help="of the random numbers of a descent (default 0)",
+        help="of the random numbers of a descent, or of the inputs of --verify (default 0)",
     )
     group.add_argument(
         "--top",
@@ -81,11 +81,17 @@ def check_tuning_arguments(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError, one_of
 
     if arguments.tune is None:
-        known = argparse.ArgumentParser()
+        known, step = argparse.ArgumentParser(), argparse.ArgumentParser()
         add_tuning_arguments(known)
+        add_training_arguments(step)
+        # --verify compares training steps too.
+        used = {"help"}
+        if arguments.verify:
+            used |= {action.dest for action in step._actions}  # pyright: ignore[reportPrivateUsage]
+            used.add("seed")
         for action in known._actions:  # pyright: ignore[reportPrivateUsage]
             given = getattr(arguments, action.dest, action.default)
-            if action.dest != "help" and given != action.default:
+            if action.dest not in used and given != action.default:
                 raise DistIRError(
                     f"{action.option_strings[0]} is of use with --tune only; add it"
                 )
@@ -273,6 +279,10 @@ def _how(best: Point, programs: TunedPrograms, arguments: argparse.Namespace) ->
     given = f"-d {plan.d} -t {plan.t} -p {plan.p} -k {plan.k}"
     if plan.zero:
         given += f" --zero {plan.zero}"
+    if plan.no_sync:
+        given += " --no-sync"
+    if plan.r > 1:
+        given += f" -r {plan.r}"
     if plan.checkpoint != "none":
         given += f" --checkpoint {plan.checkpoint}"
     if plan.schedule:

@@ -149,7 +149,7 @@ class UpdateFlattener:
         too.
         """
         owner = value.owner
-        if before is None and isinstance(owner, Operation) and _is_elementwise(owner):
+        if before is None and isinstance(owner, Operation) and scales(owner):
             operands = [
                 self._flat(v, form, None) if rank_of(v.type) else v
                 for v in owner.operands
@@ -200,18 +200,14 @@ class UpdateFlattener:
     def _erase_unused(self, value: SSAValue) -> None:
         """Erases what computed a gradient after the place where it is flattened."""
         owner = value.owner
-        if (
-            isinstance(owner, Operation)
-            and value.first_use is None
-            and _is_elementwise(owner)
-        ):
+        if isinstance(owner, Operation) and value.first_use is None and scales(owner):
             operands = list(owner.operands)
             Rewriter.erase_op(owner)
             for operand in operands:
                 self._erase_unused(operand)
 
 
-def _is_elementwise(op: Operation) -> bool:
+def scales(op: Operation) -> bool:
     """Whether an op converts a tensor, or multiplies it by a number."""
     if op.name == "onnx.Cast":
         return True

@@ -20,7 +20,7 @@ WIDE, NARROW = 46875, 40000
 """Four matrices of these have 7.5e9 elements, which 64 devices divide evenly."""
 
 
-def held(d: int, zero: int, batch: int = 64, **options: object) -> float:
+def held(d: int, zero: int, batch: int = 64, k: int = 1, **options: object) -> float:
     """Bytes that 7.5e9 parameters hold on each of d devices."""
     few, more = (
         on_each_device(
@@ -29,6 +29,7 @@ def held(d: int, zero: int, batch: int = 64, **options: object) -> float:
                 chain([NARROW, WIDE] * pairs + [NARROW], batch, **options),
                 d=d,
                 zero=zero,
+                k=k,
             ),
         )
         for pairs in (2, 4)
@@ -55,6 +56,24 @@ def test_z1_model_state_bytes(d: int, zero: int, expected: int) -> None:
     whole, split = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[zero]
     assert expected == whole * parameters + split * parameters // d
     assert held(d, zero) == expected
+
+
+@pytest.mark.parametrize(
+    ("zero", "options"), [(1, {}), (2, {}), (3, {}), (2, {"clip": 1})]
+)
+@pytest.mark.parametrize("k", [2, 4])
+def test_z1_holds_with_micro_batches(
+    zero: int, k: int, options: dict[str, object]
+) -> None:
+    """
+    The same when gradients accumulate, beside the activations of a micro-batch, here one
+    sample a device: in stages 2 and 3 the parts of gradients add up, clipped or not.
+    """
+    parameters, d = 7_500_000_000, 64
+    whole, split = {1: (4, 12), 2: (2, 14), 3: (0, 16)}[zero]
+    activations = 2 * 2 * (WIDE + NARROW)
+    states = whole * parameters + split * parameters // d
+    assert held(d, zero, batch=d * k, k=k, **options) == states + activations
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])

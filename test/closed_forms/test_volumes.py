@@ -99,6 +99,22 @@ def test_z2_volume_of_each_stage(zero: int, factor: int) -> None:
     assert (more - few) * 64 == factor * 63 * (2 * 2 * 128 * 128)
 
 
+@pytest.mark.parametrize("k", [2, 4])
+@pytest.mark.parametrize(("zero", "each", "once"), [(1, 0, 2), (2, 1, 1), (3, 3, 0)])
+def test_z2_volume_with_micro_batches(zero: int, k: int, each: int, once: int) -> None:
+    """
+    Stage 1 adds gradients up and reduces them once: 2 P. Stage 2 scatters those of each
+    micro-batch and gathers once: (k + 1) P. Stage 3 does all of its 3 P for each: 3 k P.
+    """
+    few, more = (
+        on_each_device(
+            bytes_sent, distributed(chain([128] * n, 64 * k), d=64, zero=zero, k=k)
+        )
+        for n in (3, 5)
+    )
+    assert (more - few) * 64 == (each * k + once) * 63 * (2 * 2 * 128 * 128)
+
+
 def test_v4_gradients_of_data_parallelism() -> None:
     """2 (d - 1) / d times the bytes of gradients, for d = 16, 1e9 parameters, bf16."""
     loss = 4

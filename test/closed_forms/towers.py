@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from xdsl.context import Context
@@ -78,7 +79,7 @@ def training_step(module: ModuleOp) -> ModuleOp:
 
 def distributed(module: ModuleOp, **options: int | str | bool) -> ModuleOp:
     """The module on a cluster that is large enough, with options of `distribute`."""
-    devices = int(options.get("d", 1)) * int(options.get("t", 1))
+    devices = prod(int(options.get(axis, 1)) for axis in "rdt")
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_op_before(load_cluster("dgx-a100", devices), first)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.models import EXPORTERS, MODELS, model, onnx_file
+from support.models import EXPORTERS, EXPORTS, model, onnx_file
 from support.programs import names_by_role, ops_of, round_trip
 
 from distir.errors import DistIRError
@@ -19,9 +19,7 @@ from distir.frontends.torch_names import leaf_names
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function, result_names, scope_of
 
-CASES = pytest.mark.parametrize(
-    ("name", "exporter"), [(n, e) for n in MODELS for e in EXPORTERS]
-)
+CASES = pytest.mark.parametrize(("name", "exporter"), EXPORTS)
 
 
 @functools.cache

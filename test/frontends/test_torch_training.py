@@ -34,7 +34,9 @@ CASES = pytest.mark.parametrize(
     ("name", "optimizer"),
     [
         ("mlp", "adam"),
-        ("gpt2", "adamw"),
+        ("mlp", "adamw"),
+        ("gpt2", "sgd"),
+        pytest.param("gpt2", "adamw", marks=pytest.mark.slow),
         pytest.param("llama", "sgd", marks=pytest.mark.slow),
     ],
 )

@@ -24,7 +24,7 @@ from support.random_programs import Draw
 
 from distir.hardware import FOLDER
 
-EXAMPLES = 100
+EXAMPLES = 30
 """Of a round."""
 
 FILECHECK = Path(__file__).parent.parent / "filecheck"

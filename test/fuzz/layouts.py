@@ -13,7 +13,7 @@ from support.random_programs import Draw
 
 from distir.interpreters.reference import run_program
 
-EXAMPLES = 20
+EXAMPLES = 8
 """Of a round."""
 
 

@@ -31,7 +31,7 @@ from distir.interpreters.reference import run_program
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.sharding.verification import verify_distribution
 
-EXAMPLES = 12
+EXAMPLES = 6
 """Of a round."""
 
 MUTANTS = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-ROUNDS = {"layouts": 3, "training": 3, "mutants": 2, "files": 3}
+ROUNDS = {"layouts": 8, "training": 6, "mutants": 4, "files": 10}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ from distir.pipelining.registry import SCHEDULES
 from distir.program import entry_function, functions, updated_arguments
 from distir.transforms.checkpointing import POLICIES
 
-EXAMPLES = 6
+EXAMPLES = 3
 """Of a round."""
 
 BACKWARD = sorted(SCHEDULES.keys() - {"forward"})

@@ -127,5 +127,5 @@ def test_the_documentation_names_all_attributes_and_its_cluster_is_valid(
 
 
 def test_a_name_that_no_cluster_can_have(tmp_path: Path):
-    message = failure("cluster", "--kind", "A100", "-o", tmp_path / "8.mlir")
-    assert "--name" in message
+    words = ("cluster", "--kind", "A100", "-o", tmp_path / "8.mlir")
+    assert "--name" in failure(*words, "--name", "8")

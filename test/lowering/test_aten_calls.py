@@ -83,8 +83,8 @@ def test_a_step_of_llama(tmp_path: Path) -> None:
             num_hidden_layers=4,
             num_attention_heads=8,
             num_key_value_heads=4,
-            hidden_size=512,
-            intermediate_size=1376,
+            hidden_size=64,
+            intermediate_size=172,
             vocab_size=64,
             use_cache=False,
         )

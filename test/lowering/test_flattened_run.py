@@ -125,12 +125,22 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
         np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)
 
 
-def test_three_processes_train_as_one(tmp_path: Path, spawner: Spawner) -> None:
+@pytest.mark.parametrize(
+    "zero",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+    ],
+)
+def test_three_processes_train_as_one(
+    zero: int, tmp_path: Path, spawner: Spawner
+) -> None:
+    """With the norm of all gradients; ZeRO 1 and 3 are in the other tests without it."""
     module = training_gpt(clip=0.1)
     expected = train(tmp_path, module, spawner, Training(3), d=1)
-    for zero in (1, 2, 3):
-        found = train(tmp_path, module, spawner, Training(3), d=3, zero=zero)
-        assert_close(found, expected)
+    found = train(tmp_path, module, spawner, Training(3), d=3, zero=zero)
+    assert_close(found, expected)
 
 
 def test_three_by_two_processes_train_as_one(tmp_path: Path, spawner: Spawner) -> None:
@@ -145,7 +155,10 @@ def test_three_by_two_processes_train_as_one(tmp_path: Path, spawner: Spawner) -
     ("before", "after"),
     [
         ({"d": 3, "zero": 3}, {"d": 2, "zero": 1}),
-        ({"d": 2, "t": 2, "zero": 1}, {"d": 3, "zero": 2}),
+        # Made of the one before, the next test and that of three processes.
+        pytest.param(
+            {"d": 2, "t": 2, "zero": 1}, {"d": 3, "zero": 2}, marks=pytest.mark.slow
+        ),
     ],
     ids=["from-three", "to-three"],
 )

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from support.command_line import succeed, write_program
 
 from distir.lowering.helper_modules import helper_modules, helper_text, with_imports
@@ -44,6 +43,11 @@ def _import(folder: Path, program: str, *arguments: str) -> None:
 
 
 def test_every_module_alone_comes_with_all_that_it_imports(tmp_path: Path) -> None:
+    """As does a package of a quantized program."""
+    model = write_program(tmp_path / "model.mlir", QUANTIZED)
+    dist = tmp_path / "dist.mlir"
+    succeed("distribute", model, "--cluster", "cpu", "-d", "2", "-o", dist)
+    succeed("lower", dist, "-o", tmp_path / "program")
     packages: list[str] = []
     for root in sorted(helper_modules() - {"main"}):
         package = tmp_path / f"only_{root}"
@@ -53,13 +57,4 @@ def test_every_module_alone_comes_with_all_that_it_imports(tmp_path: Path) -> No
             (package / f"{name}.py").write_text(helper_text(name))
         packages.append(package.name)
     assert len(packages) > 20
-    _import(tmp_path, _IMPORT_ALL, *packages)
-
-
-@pytest.mark.parametrize("text", [QUANTIZED], ids=["quantized"])
-def test_package_of_quantized_program_is_imported(tmp_path: Path, text: str) -> None:
-    model = write_program(tmp_path / "model.mlir", text)
-    dist, package = tmp_path / "dist.mlir", tmp_path / "package"
-    succeed("distribute", model, "--cluster", "cpu", "-d", "2", "-o", dist)
-    succeed("lower", dist, "-o", package)
-    _import(tmp_path, "import importlib; importlib.import_module('package.program')")
+    _import(tmp_path, _IMPORT_ALL, "program", *packages)

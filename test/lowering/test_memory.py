@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from support.command_line import failure, succeed
 from support.memory_programs import training_step
 from support.programs import parse
-from support.thoroughness import sampled
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
@@ -88,12 +88,40 @@ def assert_as_simulated(
             assert simulated[rank] == pytest.approx(memory.peak, rel=most)
 
 
-@pytest.mark.parametrize(("family", "plan"), sampled(CASES, 6))
+SAMPLE = {
+    ("gpt", "zero3-overlap"),
+    ("gpt", "sequence"),
+    ("mlp", "k4"),
+    ("mlp", "p2-d2-zero1"),
+    ("llama", "t2"),
+    ("bert", "checkpoint"),
+    ("moe", "d2"),
+    ("resnet", "one"),
+}
+"""What `make test` tries: each family, and plans that have the parts of the others."""
+
+
+def cases(given: Iterable[tuple[str, str]]) -> list[Any]:
+    """The cases, those outside the sample only in `make test-all`."""
+    return [
+        pytest.param(*case, marks=() if case in SAMPLE else pytest.mark.slow)
+        for case in given
+    ]
+
+
+def test_the_sample_has_every_family() -> None:
+    assert set(CASES) | FURTHER >= SAMPLE
+    assert {f for f, _ in SAMPLE} | {"gpt_parameters"} == {
+        f for f, _ in [*CASES, *FURTHER]
+    }
+
+
+@pytest.mark.parametrize(("family", "plan"), cases(CASES))
 def test_packages(family: str, plan: str, tmp_path: Path, spawner: Spawner) -> None:
     assert_as_simulated(family, plan, MOST, tmp_path, spawner)
 
 
-@pytest.mark.parametrize(("family", "plan"), sampled(sorted(FURTHER), 4))
+@pytest.mark.parametrize(("family", "plan"), cases(sorted(FURTHER)))
 def test_what_is_further(
     family: str, plan: str, tmp_path: Path, spawner: Spawner
 ) -> None:

@@ -80,10 +80,11 @@ SMALL = ("gpt", "--layers", "4", *TINY, "--training")
 @pytest.mark.parametrize(
     ("options", "most"),
     [
-        ((), 250),
-        (("-d", "2"), 310),
+        # The parts of the others.
+        pytest.param((), 250, marks=pytest.mark.slow),
+        pytest.param(("-d", "2"), 310, marks=pytest.mark.slow),
+        pytest.param(("-t", "2"), 330, marks=pytest.mark.slow),
         (("-d", "2", "--buckets"), 310),
-        (("-t", "2"), 330),
         (("-d", "2", "--zero", "3"), 420),
         (("-d", "2", "--zero", "1", "--overlap"), 640),
         (("-t", "2", "--sequence-parallel"), 460),

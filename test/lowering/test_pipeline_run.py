@@ -98,7 +98,8 @@ def cases() -> list[Case]:
         found.append(("mlp_deep", "p4", schedule, "rendezvous"))
     for strategy in ("k4", "p4-k2", "p2-zero1", "p2-zero2", "p2-zero3-full", "p2-sp"):
         found.append(("gpt2_deep", strategy, "1f1b", "asynchronous"))
-    found.append(("gpt2_causal_deep", "p2-d2", "zb-h1", "asynchronous"))
+    for strategy in ("p2-d2", "p2-t2"):
+        found.append(("gpt2_causal_deep", strategy, "zb-h1", "asynchronous"))
     for name in ("unet_deep", "encoder_decoder_deep"):
         found.append((name, "p4", "1f1b", "asynchronous"))
         found.append((name, "p4", "zb-h1", "blocking"))
@@ -108,11 +109,9 @@ def cases() -> list[Case]:
 
 
 SAMPLE: set[Case] = {
-    ("mlp_deep", "p4", "1f1b", "asynchronous"),
     ("mlp_deep", "p4", "zbv", "rendezvous"),
     ("mlp_deep", "p2-d2", "zb-h1", "blocking"),
-    ("mlp_deep", "p2-t2-d2", "interleaved", "asynchronous"),
-    ("gpt2_deep", "p2-t2", "zb-h1", "asynchronous"),
+    ("gpt2_causal_deep", "p2-t2", "zb-h1", "asynchronous"),
     ("unet_deep", "p4", "1f1b", "asynchronous"),
     ("encoder_decoder_deep", "p2-d2", "interleaved", "asynchronous"),
 }
@@ -170,15 +169,16 @@ def test_training(
     ("name", "options"),
     sampled(
         [
+            ("gpt2_causal_deep", {"p": 2, "k": 2, "d": 2}),
             ("mlp_deep", {"p": 4, "k": 4}),
             ("gpt2_deep", {"p": 2, "k": 8}),
-            ("gpt2_deep", {"p": 4, "k": 4}),
-            ("gpt2_causal_deep", {"p": 2, "k": 2, "d": 2}),
-            ("gpt2_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
-            ("unet_deep", {"p": 4, "k": 4}),
             ("encoder_decoder_deep", {"p": 4, "k": 4}),
+            ("gpt2_deep", {"p": 4, "k": 4}),
+            ("unet_deep", {"p": 4, "k": 4}),
+            ("mlp_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
+            ("gpt2_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
         ],
-        2,
+        3,
     ),
 )
 def test_inference(

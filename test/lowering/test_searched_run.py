@@ -51,7 +51,17 @@ def on_processes(
         np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", PROGRAMS)
+SLOW = ("a pipeline",)
+"""What `test_the_best_pipeline_runs` has as well."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if case in SLOW else ())
+        for case in PROGRAMS
+    ],
+)
 def test_searched_plans_run(case: str, spawner: Spawner, tmp_path: Path) -> None:
     """Work is dear and communication cheap, so that values are split."""
     build, axes, options = PROGRAMS[case]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.training_programs import distributed, package, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -18,6 +20,7 @@ from distir.frontends.builders import build_mlp
 from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.template import batches, runtime
+from distir.lowering.timing_rank import load_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, entry_function, result_names
@@ -160,6 +163,68 @@ def test_every_epoch_has_every_sample_once_and_no_rank_reads_the_others(
     np.testing.assert_allclose(losses(single, spawner, training), found, rtol=1e-5)
 
 
+def test_a_rank_of_a_pipeline_reads_its_part_of_every_micro_batch(
+    data: Path, spawner: Spawner, tmp_path: Path
+):
+    single = package(training_mlp(), tmp_path / "single")
+    several = package(training_mlp(), tmp_path / "several", p=2, d=2, k=2)
+    for name in ("dataset", "part"):
+        source = Training(4, data=[f"{data / 'data.py'}:{name}"], seed=5)
+        expected = losses(single, spawner, source)
+        for path in data.glob("read-*"):
+            path.unlink()
+        found = losses(several, spawner, source)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        if name == "dataset":
+            reads = [p.read_text().split() for p in data.glob("read-*")]
+            # Four batches of 8; a rank reads half of each, and half of each micro-batch.
+            assert [len(r) for r in reads] == [16] * 4
+            # Both stages of a part read the same, and both parts together everything.
+            one, other = sorted({tuple(r) for r in reads})
+            assert all(
+                set(one[at : at + 4]).isdisjoint(other[at : at + 4]) for at in (0, 4)
+            )
+
+
+@pytest.mark.parametrize("options", [{"d": 2, "k": 2}, {"d": 2, "p": 2, "k": 4}])
+def test_rows_are_those_that_a_part_of_a_whole_batch_has(
+    options: dict[str, int], tmp_path: Path
+):
+    folder = package(training_mlp(batch=16), tmp_path / "package", **options)
+    program = load_package(str(folder), "rows")[0]
+    batch = {"input": torch.arange(128.0).reshape(16, 8), "labels": torch.ones(16, 8)}
+    seen = list[int]()
+    for rank in range(len(program.RANKS)):
+        part = batches.BatchPart.of(program, rank)
+        whole = part.cut(batch, "data", whole=True)
+        own = {name: value[part.rows] for name, value in batch.items()}
+        alone = part.cut(own, "data", whole=False)
+        assert whole.keys() == alone.keys() == part.takes
+        for name in whole:
+            assert torch.equal(whole[name], alone[name])
+            assert len(whole[name]) == 8
+        if "input" in part.takes:
+            seen += part.rows.tolist()
+    assert sorted(seen) == list(range(16))
+
+
+def test_whole_batches_of_an_iterable_are_dropped_when_they_are_cut(several: Path):
+    alive = list[Any]()
+
+    def make():
+        for _ in range(3):
+            batch = torch.ones(8, 8), torch.zeros(8, 8)
+            alive.extend(map(weakref.ref, batch))
+            yield batch
+            del batch
+
+    program = load_package(str(several), "whole")[0]
+    part = batches.BatchPart.of(program, 0)
+    for own in batches.Stream(part, make, "data", 0).batches():
+        assert all(v.untyped_storage().nbytes() == 4 * 8 * 4 for v in own.values())
+    assert len(alive) == 6 and not any(one() is not None for one in alive)
+
+
 def test_a_resumed_run_goes_on_in_the_data(
     data: Path, several: Path, spawner: Spawner, tmp_path: Path
 ):
@@ -171,6 +236,38 @@ def test_a_resumed_run_goes_on_in_the_data(
         again = Training(3, data=source, checkpoints=folder, resume="if-any")
         found = losses(several, spawner, again)
         np.testing.assert_allclose(found, expected[1:], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("source", "steps", "note"),
+    [
+        (
+            "arrays",
+            3,
+            "the data has 2 batches, so that 3 steps go through it 1.5 times",
+        ),
+        (
+            "dataset",
+            3,
+            "the data has 2 batches, so that 3 steps go through it 1.5 times",
+        ),
+        ("one batch", 3, "there is one batch, which each of the 3 steps takes"),
+        ("arrays", 2, None),
+        ("whole", 3, None),
+    ],
+)
+def test_more_steps_than_there_are_data_are_said(
+    data: Path, several: Path, spawner: Spawner, source: str, steps: int, note: str
+):
+    sources = {"arrays": [f"{n}={data / n}.npy" for n in ("input", "labels")]}
+    named = sources.get(source, [f"{data / 'data.py'}:{source}"])
+    single = source == "one batch"
+    inputs = {n: values[0] for n, values in over_steps(1).items()} if single else {}
+    training = Training(steps, data=() if single else named)
+    lines: list[str] = []
+    losses(several, spawner, training, inputs=inputs, progress=lines.append)
+    told = [line for line in lines if line.startswith("note: ")]
+    assert told == ([f"note: {note}; --data gives more"] if note else [])
 
 
 def test_data_that_ends_early_loses_nothing(

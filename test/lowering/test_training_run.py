@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -151,14 +153,28 @@ def test_initial_parameters_depend_on_name_and_seed():
     assert not torch.equal(drawn("a", 0), drawn("a", 1))
 
 
-@pytest.mark.parametrize("make", [training_mlp, training_gpt])
-def test_distributions_train_alike(make: Any, tmp_path: Path, spawner: Spawner):
-    module, training = make(), Training(3)
-    expected = by_reference(module, 3)
-    single = package(module, tmp_path / "single")
-    assert_close(train(single, module, spawner, training), expected)
-    several = package(module, tmp_path / "several", d=2, t=2)
-    assert_close(train(several, module, spawner, training), expected)
+@functools.cache
+def step_and_results(make: Callable[[], ModuleOp]) -> tuple[ModuleOp, Arrays]:
+    """A training step, and what the reference interpreter makes of three of them."""
+    module = make()
+    return module, by_reference(module, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (training_mlp, {}),
+        (training_mlp, {"d": 2, "t": 2}),
+        (training_gpt, {}),
+        pytest.param(training_gpt, {"d": 2, "t": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_distributions_train_alike(
+    make: Any, options: dict[str, Any], tmp_path: Path, spawner: Spawner
+):
+    module, expected = step_and_results(make)
+    folder = package(module, tmp_path, **options)
+    assert_close(train(folder, module, spawner, Training(3)), expected)
 
 
 @pytest.mark.parametrize(
@@ -181,15 +197,15 @@ def test_distributions_train_alike(make: Any, tmp_path: Path, spawner: Spawner):
 def test_strategies_train_alike(
     options: dict[str, Any], tmp_path: Path, spawner: Spawner
 ):
-    module = training_gpt()
+    module, expected = step_and_results(training_gpt)
     folder = package(module, tmp_path, **options)
-    assert_close(train(folder, module, spawner, Training(3)), by_reference(module, 3))
+    assert_close(train(folder, module, spawner, Training(3)), expected)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"d": 2, "t": 2},
+        pytest.param({"d": 2, "t": 2}, marks=pytest.mark.slow),
         {"d": 2, "t": 2, "zero": 1, "checkpoint": "full", "sequence_parallel": True},
     ],
 )
@@ -248,7 +264,7 @@ def test_batches_over_steps(tmp_path: Path, spawner: Spawner):
 def test_a_killed_run_resumes_under_another_distribution(
     before: dict[str, Any], after: dict[str, Any], tmp_path: Path, spawner: Spawner
 ):
-    module, checkpoints = training_gpt(layers=4), tmp_path / "checkpoints"
+    module, checkpoints = training_gpt(layers=3), tmp_path / "checkpoints"
     first = package(module, tmp_path / "first", **before)
     second = package(module, tmp_path / "second", **after)
     endless = Training(10**6, checkpoints=checkpoints, save_every=2)
@@ -343,10 +359,21 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-7])
 
 
-@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
-@pytest.mark.parametrize("name", ["__1_0.distcp", ".metadata", "manifest.json"])
+PARTS = ("__1_0.distcp", ".metadata", "manifest.json")
+DAMAGES = (flip, cut, Path.unlink)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        # Each part once, each damage once: files are compared by their sums alone.
+        pytest.param(name, damage, marks=() if i == j else pytest.mark.slow)
+        for i, name in enumerate(PARTS)
+        for j, damage in enumerate(DAMAGES)
+    ],
+)
 def test_a_damaged_checkpoint_is_refused(
-    damage: Any, name: str, saved: Path, checkpoints: Path, spawner: Spawner
+    name: str, damage: Any, saved: Path, checkpoints: Path, spawner: Spawner
 ):
     damage(checkpoints / "step-4" / name)
     before = {p: p.read_bytes() for p in checkpoints.rglob("*") if p.is_file()}

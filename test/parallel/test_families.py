@@ -23,10 +23,6 @@ def assert_trains_as_pytorch_does(name: str, plan: str, steps: int) -> None:
         assert rank["worst"][0] < 1e-4, rank["worst"]
 
 
-def test_llama_on_two_axes() -> None:
-    assert_trains_as_pytorch_does("llama", "d2 t2", 2)
-
-
 def test_recurrent_layers() -> None:
     assert_trains_as_pytorch_does("lstm", "d2 t2", 2)
 

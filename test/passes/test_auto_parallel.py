@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.cost_programs import cluster
 from support.interrupts import interrupt_after
+from support.thoroughness import sampled
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -253,7 +254,7 @@ def test_what_takes_long_to_judge_is_for_the_best_plans() -> None:
     assert all(i >= 2 for i in refined)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", sampled([1, 2], 2))
 def test_plans_that_are_not_worth_it_when_their_turn_comes(jobs: int) -> None:
     programs = Programs.of([training_mlp(16)], machine(4))
     plans = Space([16], True, 4).plans()
@@ -264,8 +265,7 @@ def test_plans_that_are_not_worth_it_when_their_turn_comes(jobs: int) -> None:
 
 
 def test_recomputing_is_work_that_bounds_count() -> None:
-    found = search(training_mlp(16), machine(4))
-    bounds = found.bounds[16]
+    bounds = auto_search([training_mlp(16)], machine(4)).bounds[16]
     assert bounds.seconds_at_peak["full"] > bounds.seconds_at_peak["none"]
 
 

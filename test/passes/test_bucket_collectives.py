@@ -65,7 +65,7 @@ def messages(module: ModuleOp) -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize("number", sampled(range(len(STEPS)), 3))
+@pytest.mark.parametrize("number", sampled(range(len(STEPS)), 4))
 def test_fewer_messages_of_as_many_bytes(number: int) -> None:
     module, fewer = pair(number)
     before, after = simulate(module), simulate(fewer)
@@ -78,7 +78,7 @@ def test_fewer_messages_of_as_many_bytes(number: int) -> None:
             assert after.step_time_s < before.step_time_s
 
 
-@pytest.mark.parametrize("number", sampled(CHECKED, 2))
+@pytest.mark.parametrize("number", sampled(CHECKED, 3))
 def test_results_stay(number: int) -> None:
     module, fewer = pair(number)
     arguments = arguments_of(module)
@@ -86,7 +86,7 @@ def test_results_stay(number: int) -> None:
     assert_equal_results(module, expected, run_program(fewer, arguments), 1e-6)
 
 
-@pytest.mark.parametrize("number", sampled(CHECKED, 2))
+@pytest.mark.parametrize("number", sampled(CHECKED, 3))
 def test_all_ranks_of_a_group_send_the_same_messages(number: int) -> None:
     _, module = pair(number)
     orders: dict[tuple[int, ...], list[tuple[str, ...]]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.models import EXPORTERS, MODELS, model, onnx_file
+from support.models import EXPORTS, model, onnx_file
 from xdsl.context import Context
 
 from distir.dialects.onnx import operator
@@ -16,8 +16,7 @@ from distir.passes.fold_shapes import FoldShapesPass
 from distir.program import argument_names, entry_function, walk_functions
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
 def test_exported_models(name: str, exporter: Exporter) -> None:
     case = model(name)
     imported = import_onnx(onnx_file(name, exporter))

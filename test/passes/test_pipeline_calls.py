@@ -11,7 +11,7 @@ import pytest
 from support.pipelines import arguments_of, distributed
 from support.programs import parse
 from support.random_programs import assert_same_results
-from support.thoroughness import sampled
+from support.thoroughness import chosen, each_once, sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -184,8 +184,9 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 """A comparison of numbers that are none would be blind."""
 
 
-@pytest.mark.parametrize("options", [*DEGREES, {"p": 2, "k": 1}], ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "options"), each_once(list(MODELS), [*DEGREES, {"p": 2, "k": 1}]), ids=str
+)
 def test_inference(name: str, options: dict[str, Any]) -> None:
     module = model(name)
     result = distributed(module, **options)
@@ -193,8 +194,19 @@ def test_inference(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("optimizer", sampled(["none", "adamw"], 3))
-@pytest.mark.parametrize("options", TRAINING, ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    chosen(
+        [(name, options) for name in MODELS for options in TRAINING],
+        # Two of each model: the options in turn, and another schedule.
+        [
+            (name, TRAINING[(i + j) % 5])
+            for i, name in enumerate(MODELS)
+            for j in (0, 2)
+        ],
+    ),
+    ids=str,
+)
 def test_training(name: str, options: dict[str, Any], optimizer: str) -> None:
     module = model(name)
     DifferentiatePass(loss="mse", optimizer=optimizer).apply(Context(), module)

@@ -36,10 +36,10 @@ from distir.planning.grid import (
     Simulated,
     Space,
     nothing_fits,
-    overlaps,
     pareto_front,
     ranked,
     run,
+    switched,
 )
 from distir.planning.programs import replace_cluster
 from distir.planning.result import simulated
@@ -114,7 +114,7 @@ def test_overlap_is_an_axis_of_the_grid() -> None:
     """Each configuration with and without it, but where nothing communicates."""
     space = Space([64], trains=True, degrees=[(2, 1, 1), (1, 1, 2), (1, 1, 1)])
     plain = replace(space, micro_batches=[2]).plans()
-    both = replace(space, micro_batches=[2], overlap=overlaps(("off", "on")))
+    both = replace(space, micro_batches=[2], overlap=switched("overlap", ("off", "on")))
     found = both.plans()
     alone = [c for c in plain if c.d * c.t * c.p == 1]
     assert len(alone) == 2
@@ -126,7 +126,7 @@ def test_overlap_is_an_axis_of_the_grid() -> None:
     with pytest.raises(
         DistIRError, match="overlap cannot be 'yes'; choose from off, on"
     ):
-        overlaps(("yes",))
+        switched("overlap", ("yes",))
 
 
 def test_overlap_is_worth_what_distribute_makes_of_it() -> None:
@@ -168,12 +168,13 @@ def test_grids_without_configurations() -> None:
 def test_sharing_work_changes_nothing(training: bool) -> None:
     """Each outcome is exactly that of the program that `distribute` makes on its own."""
     source = small_training if training else small_gpt
-    space = Space([16, 24], training, devices=4, micro_batches=[2, 3, 4])
+    devices = 4 if IS_THOROUGH else 2
+    space = Space([16, 24], training, devices=devices, micro_batches=[2, 3, 4])
     if training:
         space = Space(
             [16],
             training,
-            degrees=[(2, 2, 1), (2, 1, 2), (1, 2, 2)],
+            degrees=[(2, 2, 1), (2, 1, 2), *([(1, 2, 2)] if IS_THOROUGH else [])],
             micro_batches=[2, 3, 4],
             zero=[0, 3],
             checkpoint=["none", "full"],
@@ -287,7 +288,7 @@ def test_the_module_becomes_the_best_program(training: bool) -> None:
     arguments = random_arguments(module, 0, None)
     expected = run_program(module, arguments)
     options = {"zero": (0, 1)} if training else {}
-    SearchGridPass(world_size=4, micro_batches=(2,), jobs=1, **options).apply(  # type: ignore[arg-type]
+    SearchGridPass(world_size=2, micro_batches=(2,), jobs=1, **options).apply(  # type: ignore[arg-type]
         Context(), module
     )
     module.verify()
@@ -297,7 +298,7 @@ def test_the_module_becomes_the_best_program(training: bool) -> None:
     assert note.startswith("the grid search chose batch=16 d=")
     simulation = simulate(module)
     assert f"{simulation.throughput_samples_per_s:.4g} samples/s" in note
-    space = Space([16], training, 4, micro_batches=[2], zero=options.get("zero", (0,)))
+    space = Space([16], training, 2, micro_batches=[2], zero=options.get("zero", (0,)))
     source = small_training if training else small_gpt
     outcomes = all_of(source, space.plans(), 1)
     best = max(o.throughput_samples_per_s for o in simulated(outcomes) if o.fits)

@@ -78,8 +78,9 @@ MODELS = (
 )  # fmt: skip
 
 
-QUICK = [("gpt", 4), ("unet_deep", 3)]
+QUICK = [("unet_deep", 3)]
 SLOW = [(f"{n}{kind}", p) for n in MODELS for kind in ("", " flat") for p in (2, 3, 4)]
+SLOW += [("gpt", 4)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cost_programs import cluster
+from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -36,12 +37,15 @@ def programs(memory: int = 10**12) -> Programs:
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        GridPlan(2, c=4),
-        GridPlan(2, c=4, context="ring"),
-        GridPlan(2, c=2, p=2, k=2),
-        GridPlan(2, c=2, p=2, k=2, context="ring"),
-    ],
+    sampled(
+        [
+            GridPlan(2, c=4),
+            GridPlan(2, c=4, context="ring"),
+            GridPlan(2, c=2, p=2, k=2),
+            GridPlan(2, c=2, p=2, k=2, context="ring"),
+        ],
+        3,
+    ),
     ids=str,
 )
 def test_simulated_as_distributed(plan: GridPlan) -> None:

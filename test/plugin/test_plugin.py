@@ -105,6 +105,7 @@ def test_its_cost_is_simulated(distributed: Path):
     )
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_it_runs_on_processes(distributed: Path):
     inputs, outputs = distributed.with_name("in.npz"), distributed.with_name("out.npz")
     generator = np.random.default_rng(0)

@@ -46,13 +46,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     # Saving says in the program where its weights are.
     replace(bert, module=bert.module.clone()).save(model)
     script.write_text(SCRIPT)
-    succeed("schedule", model, script, "-o", asked)
+    output = succeed("schedule", model, script, "--verify", "-o", asked).output
+    assert "the whole program" in output
     succeed("check", model, asked)
     return model, asked
 
 
 @pytest.mark.usefixtures("shared_ranks")
-@pytest.mark.parametrize("options", sampled(["-t 2", "-t 1", "-t 4", "-d 2 -t 2"], 3))
+@pytest.mark.parametrize("options", sampled(["-d 2 -t 2", "-t 2", "-t 1", "-t 4"], 4))
 def test_processes_compute_what_hugging_face_does(
     options: str, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

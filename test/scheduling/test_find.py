@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from support.elementwise import elementwise
 from support.imported_programs import program
 from support.schedules import assert_same_results, gpt, scheduled
+from support.thoroughness import sampled
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -96,7 +97,7 @@ def test_patterns_are_found_as_graphs(
             scheduled(module, s)
 
 
-@pytest.mark.parametrize("outlined", [True, False])
+@pytest.mark.parametrize("outlined", sampled([True, False], 2))
 def test_groups_of_all_layers_become_one_function(outlined: bool) -> None:
     module = program("bert", outlined)
     found = fusing(module, bias_gelu)
@@ -173,7 +174,7 @@ def residuals(step: ModuleOp) -> int:
     )
 
 
-@pytest.mark.parametrize("outlined", [True, False])
+@pytest.mark.parametrize("outlined", sampled([True, False], 2))
 def test_recomputed_groups_keep_their_inputs_alone(outlined: bool) -> None:
     """Attention from its scores on: neither masked scores nor probabilities are kept."""
     module = program("bert", outlined)

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,16 @@ from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import walk_functions
 from distir.scheduling import Kernel, Schedule, patterns
+from distir.scheduling.kernel_verification import verify_kernels
 from distir.weights import save_weights
 
 NAME = "gpt2_causal_deep"
 MINE = Path(__file__).with_name("mine.py")
 
 
-@pytest.fixture(scope="module")
-def step() -> ModuleOp:
-    """The training step of a GPT-2 whose layer 3 has a user's kernel, over two devices."""
+@cache
+def asked() -> ModuleOp:
+    """A GPT-2 whose layer 3 has a user's kernel."""
     module = imported(NAME).module.clone()
     for transform in (RaisePatternsPass(), OutlineRepeatsPass()):
         transform.apply(Context(), module)
@@ -47,9 +49,22 @@ def step() -> ModuleOp:
     )
     s = Schedule()
     s["transformer.h.3.attn"].find(patterns.causal_attention).replace(kernel)
-    module = scheduled(module, s)
+    return scheduled(module, s)
+
+
+@pytest.fixture(scope="module")
+def step() -> ModuleOp:
+    """Its training step over two devices."""
+    module = asked().clone()
     DifferentiatePass(**OPTIONS).apply(Context(), module)
     return distributed(module, t=2)
+
+
+def test_the_kernel_is_verified() -> None:
+    (found,) = verify_kernels(asked(), [MINE])
+    assert found.kernel.symbol == "mine"
+    assert found.gradient_difference is not None
+    assert max(found.difference, found.gradient_difference) < 1e-4
 
 
 def test_heads_are_split(step: ModuleOp) -> None:

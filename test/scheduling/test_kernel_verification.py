@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 from importlib import import_module
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.command_line import failure, succeed
+from support.command_line import distir, failure, succeed
 from support.schedules import gpt, scheduled
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.dialects.dist import STOP_GRADIENT
+from distir.dialects.onnx import operator
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.lowering.kernel_files import kernel_files
 from distir.lowering.torch_package import write_package
+from distir.program import argument_names, entry_function, functions
 from distir.scheduling import Kernel, Schedule, patterns
 from distir.scheduling.kernel_check import KernelCheck, kernel_with_gradient
 from distir.scheduling.kernel_verification import verify_kernels
+from distir.tools import schedule_verification
+from distir.tools.commands import schedule
+from distir.tools.distir_opt import main as optimize
 from distir.tools.files import write_program
+from distir.tools.schedule_verification import verify_schedule
 
 HERE = Path(__file__).parent
 RULE = "[b, q, h 4], [b, k, h 4], [b, k, h 4] -> [b, q, h 4]"
@@ -94,17 +106,24 @@ def test_a_kernel_that_hangs_or_dies_is_refused(tmp_path: Path) -> None:
         "import os, time\n"
         "def hangs(q, k, v):\n    time.sleep(1000)\n"
         "def dies(q, k, v):\n    os._exit(3)\n"
+        "def wrong(q, k, v):\n    return q + 0\n"
     )
+    with pytest.raises(
+        DistIRError,
+        match=r"kernel @mine \(alone:wrong\) is refused: its result is .* from its ref",
+    ):
+        verify_kernels(with_kernel("alone:wrong"), [alone], 60)
     with pytest.raises(DistIRError, match=r"@mine \(alone:dies\).*ended with code 3"):
         verify_kernels(with_kernel("alone:dies"), [alone], 60)
-    with pytest.raises(DistIRError, match=r"@mine \(alone:hangs\).*not done after 4 s"):
-        verify_kernels(with_kernel("alone:hangs"), [alone], 4)
+    with pytest.raises(DistIRError, match=r"@mine \(alone:hangs\).*not done after 1 s"):
+        verify_kernels(with_kernel("alone:hangs"), [alone], 1)
 
 
 def test_the_command_verifies(tmp_path: Path) -> None:
     model, script, asked = (tmp_path / n for n in ("m.mlir", "s.py", "asked.mlir"))
     write_program(gpt(layers=2), model)
     script.write_text(f"""
+from distir.program import argument_names, entry_function, functions
 from distir.scheduling import Kernel, Schedule, patterns
 def schedule(s: Schedule) -> None:
     mine = Kernel("mine", "mine:attention", {RULE!r}, "q k", "autograd")
@@ -113,24 +132,100 @@ def schedule(s: Schedule) -> None:
     files = ("--kernels", HERE / "mine.py")
     out = succeed("schedule", model, script, "--verify", *files, "-o", asked).output
     assert "@mine" in out and "mine:attention" in out
+    assert re.search(r"the whole program +1 +\S+ +logits", out)
+    training = ("--training", "--loss", "cross_entropy", "--optimizer", "sgd")
+    out = succeed("schedule", model, script, "--verify", *files, *training).output
+    count = len(argument_names(entry_function(gpt(layers=2))))
+    # The loss, the logits, and every parameter; the inputs are not updated.
+    compared = re.search(r"a training step +(\d+) ", out)
+    assert compared is not None and int(compared[1]) >= count
     assert "'mine:attention', but text loads no code" in failure(
         "schedule", model, script, "--verify"
     )
+    assert "--training is of use with --tune only" in failure(
+        "schedule", model, script, "-o", asked, "--training"
+    )
 
 
-def test_text_never_loads_code(tmp_path: Path) -> None:
-    """What asks for a function of the standard library is simulated, but not lowered."""
+@pytest.mark.parametrize("training", [False, True])
+def test_a_program_that_computes_something_else_is_refused(training: bool) -> None:
+    """As a rewrite from outside might make it: whatever the kernels do, nothing passes."""
+    before = gpt(layers=1)
+    after = before.clone()
+    if training:
+        # The same forward, but no gradient for one of the parameters.
+        product = next(op for op in after.walk() if op.name == "onnx.MatMul")
+        stopped = operator("Identity").create(
+            operands=[product.operands[1]],
+            result_types=[product.operands[1].type],
+            attributes={STOP_GRADIENT: UnitAttr()},
+        )
+        Rewriter.insert_op(stopped, InsertPoint.before(product))
+        product.operands[1] = stopped.results[0]
+    else:
+        (gelu,) = (op for op in after.walk() if op.name == "onnx.Gelu")
+        relu = operator("Relu").create(
+            operands=gelu.operands, result_types=gelu.result_types
+        )
+        Rewriter.replace_op(gelu, relu)
+    parser = argparse.ArgumentParser()
+    schedule.add_arguments(parser)
+    step = ["--training", "--loss", "cross_entropy", "--optimizer", "sgd"]
+    options = step if training else []
+    arguments = parser.parse_args(["m.mlir", "s.py", "--verify", *options])
+    verify_schedule(before, before.clone(), False, arguments)
+    message = (
+        r"m.mlir as s.py schedules it does not compute what m.mlir does: '.*' by \d"
+    )
+    with pytest.raises(DistIRError, match=message):
+        verify_schedule(before, after, False, arguments)
+
+
+def test_a_program_that_is_too_large_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = gpt(layers=2)
+    shared = functions(module)["layer"].body.block
+    own = [op for op in entry_function(module).body.block.ops if op.name != "func.call"]
+    values = [*entry_function(module).body.block.args]
+    values += [v for op in own for v in op.results]
+    values += [v for op in shared.ops for v in op.results] * 2
+    calls = [shared.last_op.operands[0]] * 2  # type: ignore[union-attr]
+    expected = sum(prod(shape_of(v)) for v in (*values, *calls))
+    assert schedule_verification.elements_of(module) == expected
+    monkeypatch.setattr(schedule_verification, "MOST_ELEMENTS", expected - 1)
+    parser = argparse.ArgumentParser()
+    schedule.add_arguments(parser)
+    arguments = parser.parse_args(["m.mlir", "s.py", "--verify"])
+    verify_schedule(module, module, False, arguments)
+    found = capsys.readouterr()
+    assert f"its values have {expected} elements" in found.err + found.out
+
+
+def test_text_never_loads_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What asks for a function of the standard library, or of a module that does something when
+    it is imported, is simulated, searched and checked, but not lowered.
+    """
     module, dist = tmp_path / "m.mlir", tmp_path / "d.mlir"
-    write_program(with_kernel("os:system"), module)
-    succeed("distribute", module, "--cluster", "cpu", "-t", "2", "-o", dist)
-    succeed("simulate", dist)
-    succeed("search", module, "--cluster", "cpu", "--devices", "2")
-    refused = "kernel @mine asks for 'os:system', but text loads no code"
-    assert refused in failure("lower", dist, "-o", tmp_path / "package")
-    assert refused in failure("run", dist, "--backend", "gloo")
-    mine = ("--kernels", HERE / "mine.py")
-    assert refused in failure("lower", dist, "-o", tmp_path / "package", *mine)
-    assert not (tmp_path / "package").exists()
+    (tmp_path / "loaded_by_text.py").write_text("raise SystemExit('was imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for function in ("os:system", "loaded_by_text:f"):
+        write_program(with_kernel(function), module)
+        succeed("distribute", module, "--cluster", "cpu", "-t", "2", "-o", dist)
+        succeed("simulate", dist)
+        succeed("search", module, "--cluster", "cpu", "--devices", "2")
+        assert "DIFFERS" not in succeed("check", module, dist).output
+        verified = distir(dist, "-p", "verify-distribution", command=optimize)
+        assert verified.code == 0, verified.errors
+        refused = f"kernel @mine asks for '{function}', but text loads no code"
+        assert refused in failure("lower", dist, "-o", tmp_path / "package")
+        assert refused in failure("run", dist, "--backend", "gloo")
+        mine = ("--kernels", HERE / "mine.py")
+        assert refused in failure("lower", dist, "-o", tmp_path / "package", *mine)
+        assert not (tmp_path / "package").exists()
+    assert "loaded_by_text" not in sys.modules
 
 
 @pytest.mark.usefixtures("shared_ranks")

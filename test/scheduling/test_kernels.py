@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.elementwise import elementwise
 from support.schedules import assert_same_results, gpt, scheduled
+from support.thoroughness import each_once
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -49,8 +50,14 @@ def test_a_kernel_is_its_reference_however_it_is_split(rule: str) -> None:
         assert_same_results(module, distributed(found, **options))
 
 
-@pytest.mark.parametrize("gradient", ["reference", "autograd", "mine:backward"])
-def test_gradients_of_kernels(gradient: str) -> None:
+@pytest.mark.parametrize(
+    ("gradient", "options"),
+    each_once(
+        ["reference", "autograd", "mine:backward"],
+        [{"d": 2, "t": 2}, {"p": 2, "k": 2}, {"d": 2, "zero": 3}],
+    ),
+)
+def test_gradients_of_kernels(gradient: str, options: dict[str, int]) -> None:
     module = gpt()
     found = with_kernel(attention(rule=RULE, keep="q k", gradient=gradient), module)
     for each in (module, found):
@@ -58,8 +65,7 @@ def test_gradients_of_kernels(gradient: str) -> None:
         each.verify()
     assert list(kernels(found)) == ["mine"] + ["mine_grad"] * (gradient != "reference")
     assert_same_results(module, found)
-    for options in ({"d": 2, "t": 2}, {"p": 2, "k": 2}, {"d": 2, "zero": 3}):
-        assert_same_results(module, distributed(found, **options))
+    assert_same_results(module, distributed(found, **options))
 
 
 def test_gradients_of_a_kernel_cost_what_they_compute_again() -> None:

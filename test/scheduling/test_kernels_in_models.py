@@ -19,11 +19,13 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.kernel import kernels as kernels_of
+from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.dialects.train_ops.dropped_attention import (
     DroppedAttentionGradOp,
     DroppedAttentionOp,
 )
+from distir.errors import DistIRError
 from distir.frontends.torch_importer import import_torch
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
@@ -195,6 +197,39 @@ def test_noise_is_drawn_again_in_the_backward() -> None:
             drawn = [op for op in function.body.block.ops if isinstance(op, drawing)]
             # Two in the layer, and one in its attention.
             assert len(drawn) == 3
+
+
+def test_a_vocabulary_that_the_heads_kernel_would_gather_is_not_split() -> None:
+    """The kernel needs all classes; without it, the loss itself is split over them."""
+    for has_kernel in (True, False):
+        s = Schedule()
+        if has_kernel:
+            s.find(patterns.head_cross_entropy).replace(kernels.linear_cross_entropy)
+        s["**.wte"].param("weight").split(0, "t")
+        asked = step(scheduled(imported(gpt2), s))
+        # An axis of size 1 splits nothing.
+        distributed(asked, d=2)
+        if has_kernel:
+            with pytest.raises(
+                DistIRError,
+                match=r"test_kernels_in_models.py, line \d+ asks that axis 't' splits "
+                r"dimension 0, but kernel @linear_cross_entropy, which reads it, keeps",
+            ):
+                distributed(asked, t=2)
+            continue
+        found = distributed(asked, t=2)
+        gathered = [
+            op
+            for op in found.walk()
+            if op.name == "collective.all_gather"
+            and CLASSES in shape_of(op.operands[0].type)
+        ]
+        assert not gathered
+    s = Schedule()
+    s.find(patterns.head_cross_entropy).replace(kernels.linear_cross_entropy)
+    whole = distributed(step(scheduled(imported(gpt2), s)), t=2)
+    gathers = [op for op in whole.walk() if op.name == "collective.all_gather"]
+    assert not [op for op in gathers if CLASSES in shape_of(op.operands[0].type)]
 
 
 def test_processes_of_a_step_with_kernels(tmp_path: Path, spawner: Spawner) -> None:

@@ -117,6 +117,7 @@ def steps() -> tuple[ModuleOp, ModuleOp]:
     return before, after
 
 
+@pytest.mark.slow  # test_merge_groups has the same way with parts of groups
 def test_a_checkpoint_from_before_loads(
     steps: tuple[ModuleOp, ModuleOp], tmp_path: Path, spawner: Spawner
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import pairwise
 from math import prod
 
 import pytest
 from support.schedules import scheduled, splits
+from support.thoroughness import IS_THOROUGH
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -18,11 +20,11 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.search_sharding import SearchShardingPass
-from distir.planning.auto.auto import auto_search
+from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.grid.evaluate import distribute_as
-from distir.planning.plan import SearchOptions
+from distir.planning.plan import LayoutPlan, SearchOptions
 from distir.planning.programs import replace_cluster
-from distir.planning.result import simulated
+from distir.planning.result import Simulated, simulated
 from distir.program import argument_names, entry_function, functions
 from distir.scheduling import Columns, Schedule
 from distir.sharding.mesh import meshes
@@ -33,6 +35,19 @@ def step(s: Schedule, module: ModuleOp, **options: object) -> ModuleOp:
     asked = scheduled(module, s)
     DifferentiatePass(**options).apply(Context(), asked)  # type: ignore[arg-type]
     return asked
+
+
+def some(search: AutoSearch) -> Collection[Simulated]:
+    """The plans that were judged; in `make test` one of those with the same degrees."""
+    found = simulated(search.results.values())
+    if IS_THOROUGH:
+        return found
+    kinds: dict[object, Simulated] = {}
+    for result in found:
+        plan = result.plan
+        degrees = plan.axes if isinstance(plan, LayoutPlan) else (plan.d, plan.t)
+        kinds.setdefault((plan.p, degrees), result)
+    return kinds.values()
 
 
 def test_every_plan_of_a_search_keeps_to_the_requests() -> None:
@@ -51,9 +66,8 @@ def test_every_plan_of_a_search_keeps_to_the_requests() -> None:
     )
     search = auto_search([asked], load_cluster("cpu"), options)
     search.run()
-    judged = simulated(search.results.values())
     seen: set[tuple[bool, bool]] = set()
-    for result in judged:
+    for result in some(search):
         module = search.programs(result.plan.batch)
         distribute_as(module, result, search.programs.requests)
         module.verify()
@@ -100,7 +114,7 @@ def test_every_plan_with_zero_and_recomputation_keeps_to_the_requests() -> None:
     search = auto_search([asked], load_cluster("cpu"), options)
     search.run()
     seen: set[tuple[bool, bool]] = set()
-    for result in simulated(search.results.values()):
+    for result in some(search):
         module = search.programs(result.plan.batch)
         distribute_as(module, result, search.programs.requests)
         plan, known = result.plan, meshes(module)
@@ -142,7 +156,8 @@ def test_a_search_splits_over_d_what_stays_whole_over_t() -> None:
 def test_recomputing_some_layers_saves_memory_in_proportion() -> None:
     """One copy of the layer for all that are computed again, and a line through the peaks."""
     peaks: list[int] = []
-    for ratio in (0.0, 0.25, 0.5, 0.75):
+    ratios = (0.0, 0.25, 0.5, 0.75) if IS_THOROUGH else (0.25, 0.5)
+    for ratio in ratios:
         s = Schedule()
         s["transformer.h.*"].first(ratio).recompute("full")
         found = distributed(step(s, wide_gpt(24), optimizer="sgd"), d=2)
@@ -153,8 +168,10 @@ def test_recomputing_some_layers_saves_memory_in_proportion() -> None:
     # before them.
     saved = [before - after for before, after in pairwise(peaks)]
     per_step = 6 * residuals_of_a_layer()
-    # Without any recomputation the peak is a moment earlier.
-    assert saved == [pytest.approx(per_step, rel=2e-4), per_step, per_step]
+    if not ratios[0]:
+        # Without any recomputation the peak is a moment earlier.
+        assert saved.pop(0) == pytest.approx(per_step, rel=2e-4)
+    assert saved == [per_step] * len(saved) and saved
 
 
 def wide_gpt(layers: int) -> ModuleOp:

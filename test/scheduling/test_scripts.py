@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.command_line import distir, failure, succeed
 from support.schedules import assert_same_results, gpt, scheduled, splits
+from support.thoroughness import each_once, sampled
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -89,7 +90,9 @@ def test_an_unusual_request_goes_before_what_would_be_chosen() -> None:
     assert_same_results(module, distributed(asked, d=2))
 
 
-@pytest.mark.parametrize("options", [{"t": 2}, {"d": 2, "t": 2, "zero": 3}, {"t": 4}])
+@pytest.mark.parametrize(
+    "options", sampled([{"t": 2}, {"d": 2, "t": 2, "zero": 3}, {"t": 4}], 3)
+)
 def test_the_library_trains_as_without_it(options: dict[str, int]) -> None:
     module = gpt()
     add_schedules(module, read_script(LIBRARY / "gpt2.py"))
@@ -140,15 +143,17 @@ def test_expected_communication_is_there() -> None:
     distributed(asked, d=2)
 
 
-@pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"d": 2, "t": 2},
-        {"p": 2, "t": 2, "k": 4},
-        {"p": 2, "t": 2, "k": 4, "schedule": "zb-h1"},
-        {"t": 2, "k": 2, "zero": 0},
-    ],
+    ("backward", "options"),
+    each_once(
+        [True, False],
+        [
+            {"d": 2, "t": 2},
+            {"p": 2, "t": 2, "k": 4},
+            {"p": 2, "t": 2, "k": 4, "schedule": "zb-h1"},
+            {"t": 2, "k": 2, "zero": 0},
+        ],
+    ),
 )
 def test_expectations_hold_for_each_micro_batch(
     backward: bool, options: dict[str, object]

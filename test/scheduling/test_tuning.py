@@ -25,6 +25,7 @@ from distir.scheduling.tuning.corrections import Candidate, Corrections
 from distir.scheduling.tuning.journal import TuningJournal
 from distir.scheduling.tuning.programs import TunedPrograms
 from distir.scheduling.tuning.space import Point, TuningSpace
+from distir.scheduling.tuning.trials import Trial, Trials
 from distir.scheduling.tuning.tuner import Tuner
 from distir.transforms.projection.devices import devices_of
 
@@ -139,7 +140,9 @@ def test_bounds_do_not_rule_out_the_best(simulated: Tuner, jobs: int) -> None:
         assert result == simulated.trials[point]
 
 
-def test_a_descent_finds_the_best_with_fewer_trials(simulated: Tuner) -> None:
+def test_a_descent_finds_the_best_with_fewer_trials(
+    simulated: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tuned = simulated.programs
     assert simulated.best is not None
     found: list[Point | None] = []
@@ -148,6 +151,10 @@ def test_a_descent_finds_the_best_with_fewer_trials(simulated: Tuner) -> None:
         tuner.descent(16, seed)
         assert len(tuner.trials) == 16
         found.append(tuner.best)
+        # What the others simulate is known.
+        monkeypatch.setattr(
+            Trials, "one", lambda _, point: Trial(point, simulated.trials[point])
+        )
     # A pipeline has a best number of micro-batches of its own, where a descent may end.
     assert found.count(simulated.best) >= 2
     # It ends when it knows everything.
@@ -163,14 +170,24 @@ class Machine:
     def __init__(self, tuner: Tuner, factor: dict[str, float], capacity: float):
         self.runs = 0
         self._tuner, self._factor, self._capacity = tuner, factor, capacity
-        self._points: dict[str, Point] = {}
-        for point in tuner.trials:
-            self._points.setdefault(str(tuner.programs.distributed(point)), point)
+        self._made: list[tuple[Point, ModuleOp]] = []
+
+    def notes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From now on it knows of which point a program is that is made."""
+        original = TunedPrograms.distributed
+
+        def distributed(programs: TunedPrograms, point: Point) -> ModuleOp:
+            module = original(programs, point)
+            self._made.append((point, module))
+            return module
+
+        monkeypatch.setattr(TunedPrograms, "distributed", distributed)
 
     def seconds(self, modules: Sequence[ModuleOp]) -> list[float | None]:
         (module,) = modules
         self.runs += 1
-        point = self._points[str(module)]
+        point, made = self._made[-1]
+        assert made is module
         result = self._tuner.trials[point]
         assert isinstance(result, Simulated)
         if result.peak_memory_bytes > self._capacity:
@@ -180,14 +197,19 @@ class Machine:
         return [result.step_time_s * self._factor[kind]]
 
 
-def test_runs_correct_the_simulator(simulated: Tuner, tmp_path: Path) -> None:
+def test_runs_correct_the_simulator(
+    simulated: Tuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the simulator says is best is slow here, as all that is divided like it."""
     tuned = simulated.programs
     ranked = simulated.ranked
     kinds = ["t" if p.plan.t > 1 else "p" if p.plan.p > 1 else "d" for p in ranked]
     slow = kinds[0]
     machine = Machine(simulated, {k: 3.0 if k == slow else 1.0 for k in "dtp"}, 1e9)
+    machine.notes(monkeypatch)
     path = tmp_path / "tuning.jsonl"
+    with TuningJournal(path, tuned, "") as journal:
+        journal.add([Trial(*trial) for trial in simulated.trials.items()])
     with TuningJournal(path, tuned, "") as journal:
         tuner = Tuner(simulated.space, tuned, 1, journal)
         tuner.measure(12, machine.seconds)

@@ -6,20 +6,14 @@ import pytest
 from support.sharding_cases import CASES
 from support.sharding_harness import (
     Case,
-    assignments,
-    mesh,
-    partial_assignments,
-    run_distributed,
-    sample,
+    Sequential,
+    assert_partial_operands,
+    assert_splits,
     sequential,
 )
-from support.thoroughness import tries
 
 from distir.dialects.tensors import shape_of
 from distir.sharding.rule import sharding_rule
-
-SAMPLES = tries(20)
-"""Splits that are run per case, out of all legal ones."""
 
 
 def test_every_rule_has_a_case():
@@ -29,8 +23,15 @@ def test_every_rule_has_a_case():
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_factors_make_up_the_dimensions(case: Case):
+def test_a_rule(case: Case):
+    """What it says of the op, and every split that it allows."""
     plain = sequential(case)
+    assert_factors_make_up_the_dimensions(plain)
+    assert_splits(plain)
+    assert_partial_operands(plain)
+
+
+def assert_factors_make_up_the_dimensions(plain: Sequential) -> None:
     rule = plain.rule
     for values, dims_of in (
         (plain.op.operands, rule.operands),
@@ -47,19 +48,3 @@ def test_factors_make_up_the_dimensions(case: Case):
                 assert dim == () or product == size
     for factor in rule.result_factors:
         assert rule.factors[factor].kind != "reduction"
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_splits(case: Case):
-    plain = sequential(case)
-    for on in (mesh(a=2, b=3), mesh(a=2, b=2)):
-        for assignment in sample(list(assignments(plain.rule, on)), SAMPLES, str(case)):
-            run_distributed(plain, on, assignment)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_partial_operands(case: Case):
-    plain = sequential(case)
-    on = mesh(a=2, b=3)
-    for assignment, operands, monoid in partial_assignments(plain, on):
-        run_distributed(plain, on, assignment, operands, monoid)

@@ -193,16 +193,19 @@ add up to the table is one as well.
 def test_changing_any_one_argument_is_found() -> None:
     """Where it is not, it is because the program still computes the same."""
     original = distributed_gpt2()
-    tried, right = 0, set[tuple[str, str, str]]()
+    seen, tried, right = 0, 0, set[tuple[str, str, str]]()
     for name, function in functions(original).items():
         names = argument_names(function)
         for index, arg in enumerate(function.body.block.args):
             if not list(arg.uses):
                 continue
             for layout in other_layouts(arg, original):
+                change = (name, names[index], str(layout))
+                seen += 1
+                if seen % 3 and change not in RIGHT_ALL_THE_SAME and not IS_THOROUGH:
+                    continue
                 module = original.clone()
                 users = change_argument(functions(module)[name], index, layout)
-                change = (name, names[index], str(layout))
                 tried += 1
                 if change not in RIGHT_ALL_THE_SAME:
                     refused(module, users)
@@ -210,7 +213,7 @@ def test_changing_any_one_argument_is_found() -> None:
                 verify_distribution(module)
                 assert_same_results(original, module, random_arguments(original, 0))
                 right.add(change)
-    assert tried > 50 and right == RIGHT_ALL_THE_SAME
+    assert seen > 50 and tried >= seen // 3 and right == RIGHT_ALL_THE_SAME
 
 
 def test_a_sequential_tensor_in_a_distributed_program() -> None:

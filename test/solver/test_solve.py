@@ -6,8 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from support.cases import named
 from support.layered_problems import layered_problem
 from support.random_problems import brute_force, random_problem
+from support.thoroughness import tries
 
 from distir.errors import DistIRError
 from distir.solver import InfeasibleError, Memory, Problem, solve
@@ -29,26 +31,31 @@ def check(problem: Problem, **options) -> None:
 
 
 @pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("seed", range(150))
-def test_random_problems(seed: int, memory: bool):
-    check(random_problem(seed, memory=memory, integer=seed % 2 == 0))
+def test_random_problems(memory: bool):
+    for seed in range(150):
+        with named(seed):
+            check(random_problem(seed, memory=memory, integer=seed % 2 == 0))
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_elimination(seed: int):
-    check(random_problem(seed, memory=False), method="elimination")
+def test_elimination():
+    for seed in range(60):
+        with named(seed):
+            check(random_problem(seed, memory=False), method="elimination")
 
 
 @pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("seed", range(60))
-def test_integer_program(seed: int, memory: bool):
-    check(random_problem(seed, memory=memory), method="integer-program")
+def test_integer_program(memory: bool):
+    for seed in range(60):
+        with named(seed):
+            check(random_problem(seed, memory=memory), method="integer-program")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_cbc(seed: int):
-    problem = random_problem(seed, memory=True)
-    check(problem, method="integer-program", solver="cbc")
+def test_cbc():
+    """Each solution starts a process."""
+    for seed in range(tries(12)):
+        with named(seed):
+            problem = random_problem(seed, memory=True)
+            check(problem, method="integer-program", solver="cbc")
 
 
 def test_lagrangian_is_within_its_bound_and_rarely_above_the_optimum():

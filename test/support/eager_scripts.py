@@ -137,9 +137,13 @@ def _held(modules: Iterable[nn.Module]) -> int:
 
 
 def compared(
-    name: str, path: Path, steps: int, options: dict[str, Any]
+    name: str, path: Path, steps: int, options: dict[str, Any], is_own: bool
 ) -> tuple[Losses, Losses, Losses, int]:
-    """Returns the losses by a file, by PyTorch, by `parallelize`, and the elements held."""
+    """
+    Returns the losses by a file, by PyTorch, by `parallelize` if asked for, and the elements
+    held.
+    """
     run = pipelined_losses if options.get("p", 1) > 1 else eager_losses
     found, held = run(name, path, steps)
-    return found, plain_losses(name, steps), own_losses(name, steps, options), held
+    own = own_losses(name, steps, options) if is_own else list[float]()
+    return found, plain_losses(name, steps), own, held

@@ -11,18 +11,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
 from distir.dialects.onnx_values import numpy_dtype
-from distir.frontends.onnx_importer import import_onnx
 from distir.lowering.constants import constants_file
 from distir.lowering.program_source import ProgramSource, program_source
-from distir.program import argument_names, entry_function
+from distir.program import entry_function
 from distir.weights import save_weights
-from support.onnx_node_cases import arguments
 
 # Element types that NumPy does not share with PyTorch, and the integers they travel as.
 _VIEWS: dict[Any, tuple[Any, torch.dtype]] = {
@@ -125,11 +122,3 @@ def _narrowed(value: Any, type_: Attribute) -> Any:
         return value
     dtype = numpy_dtype(element)
     return value.astype(dtype) if dtype in _HELD else value
-
-
-def run_model(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
-    """Lowers an ONNX model and runs it in this process."""
-    imported = import_onnx(model)
-    names = argument_names(entry_function(imported.module))
-    values = arguments(names, model, inputs, dict(imported.weights))
-    return run_here(imported.module, values)

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch_export import Exporter
 from distir.frontends.torch_importer import export_onnx, import_exported
 from distir.passes.fold_shapes import FoldShapesPass
+from support.thoroughness import chosen
 
 BATCH, SEQ, VOCAB = 4, 8, 128
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
@@ -296,6 +297,13 @@ WITH_MSE = ("mlp", "mlp_deep", "unet_deep", "encoder_decoder_deep")
 """The models that are trained on numbers instead of classes."""
 MODELS = ("mlp", "gpt2", "bert", "llama")
 """The models of the acceptance tests; the others are variants for single cases."""
+QUICK = [(name, "dynamo") for name in MODELS]
+QUICK += [(name, "torchscript") for name in ("mlp", "gpt2")]
+EXPORTS = chosen(product(MODELS, EXPORTERS), QUICK)
+"""
+The models by both exporters. What the older one writes is read in one way for all models:
+`make test` tries two of them.
+"""
 
 
 @functools.cache

@@ -229,7 +229,7 @@ def restarted(options: Options, folder: Path) -> dict[str, list[float]]:
     words, _ = batch(0)
 
     def made() -> tuple[Any, torch.optim.Optimizer]:
-        module = tiny_gpt(0.5)
+        module = tiny_gpt(0.5, layers=1)
         parallel = parallelize(module, (words,), loss="cross_entropy", **options)
         return parallel, torch.optim.AdamW(parallel.train().parameters(), lr=1e-2)
 

@@ -22,17 +22,16 @@ BATCH, LENGTH, WORDS = 8, 8, 32
 Options = dict[str, Any]
 
 
-def tiny_gpt(dropout: float = 0.0) -> nn.Module:
+def tiny_gpt(dropout: float = 0.0, layers: int = 2) -> nn.Module:
     """
-    Returns a GPT-2 with two layers; its fused projections are split in runs, its head is
-    tied.
+    Returns a GPT-2; its fused projections are split in runs, its head is tied.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     return GPT2LMHeadModel(
         GPT2Config(
-            n_layer=2,
+            n_layer=layers,
             n_embd=32,
             n_head=4,
             vocab_size=WORDS,
@@ -132,13 +131,13 @@ def worst_difference(parallel: ParallelModule, plain: nn.Module) -> float:
     )
 
 
-def tiny_llama() -> nn.Module:
-    """Returns a LLaMA with two layers, without a tied head."""
+def tiny_llama(layers: int = 2) -> nn.Module:
+    """Returns a LLaMA without a tied head."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
         LlamaConfig(
-            num_hidden_layers=2,
+            num_hidden_layers=layers,
             hidden_size=32,
             intermediate_size=64,
             num_attention_heads=4,
@@ -150,19 +149,23 @@ def tiny_llama() -> nn.Module:
     )
 
 
-def meta_run(options: Options) -> list[tuple[float, float]]:
+def meta_run(options: Options) -> dict[str, list[tuple[float, float]]]:
     """
-    Trains a model whose parameters have no values; returns losses and norms of gradients.
+    Trains a model whose parameters have no values in parallel, and one that begins with the
+    values that these are given with plain PyTorch; returns losses and norms of gradients.
     """
     with torch.device("meta"):
-        module = tiny_llama()
+        module = tiny_llama(layers=1)
     words, _ = batch(0)
     parallel = parallelize(module, (words,), loss=cross_entropy, seed=3, **options)
     assert all(not parameter.is_meta for parameter in parallel.parameters())
+    plain = tiny_llama(layers=1)
+    plain.load_state_dict({n: whole(p) for n, p in parallel.named_parameters()})
     found = train_parallel(parallel, range(2))
+    expected = train_plainly(plain, range(2))
     parallel.eval()
     assert torch.isfinite(parallel(own_part(parallel, words)).logits).all()
-    return found
+    return {"found": found, "expected": expected}
 
 
 def meta_buffer(options: Options) -> str:
@@ -210,7 +213,8 @@ def training_run(options: Options) -> dict[str, Any]:
 def dropout_run(options: Options) -> list[tuple[float, float]]:
     """Trains GPT-2 with dropout."""
     words, _ = batch(0)
-    parallel = parallelize(tiny_gpt(0.5), (words,), loss="cross_entropy", **options)
+    module = tiny_gpt(0.5, layers=1)
+    parallel = parallelize(module, (words,), loss="cross_entropy", **options)
     return train_parallel(parallel, range(2))
 
 
@@ -280,9 +284,9 @@ def frozen_run(options: Options) -> dict[str, Any]:
 
 
 def samples(options: Options, count: int) -> list[int]:
-    """Returns which samples of a dataset a rank sees in an epoch."""
-    words, _ = batch(0)
-    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    """Returns which samples of a dataset a rank sees in an epoch, whatever the model."""
+    rows = torch.ones(BATCH, 4)
+    parallel = parallelize(nn.Linear(4, 4), (rows,), loss="mse", **options)
     dataset = torch.utils.data.TensorDataset(torch.arange(count))
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=2, sampler=parallel.sampler(dataset, seed=1)

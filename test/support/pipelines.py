@@ -20,6 +20,7 @@ from distir.program import (
     entry_function,
     result_names,
 )
+from support.sequential import sequential_results
 
 Array = npt.NDArray[Any]
 TOLERANCE = 1e-4
@@ -115,7 +116,7 @@ def assert_same(
     result = distributed(module, **options)
     assert_equal_results(
         module,
-        run_program(module, arguments),
+        sequential_results(module, arguments),
         run_program(result, arguments),
         tolerance,
     )

@@ -13,6 +13,7 @@ from distir.scheduling import Schedule
 from distir.scheduling.run import apply_schedule
 from distir.scheduling.script import add_schedules
 from support.pipelines import arguments_of
+from support.sequential import sequential_results
 
 
 def gpt(layers: int = 4) -> ModuleOp:
@@ -45,6 +46,8 @@ def splits(module: ModuleOp) -> dict[str, str]:
 def assert_same_results(module: ModuleOp, other: ModuleOp) -> None:
     arguments = arguments_of(module)
     for got, wanted in zip(
-        run_program(other, arguments), run_program(module, arguments), strict=True
+        run_program(other, arguments),
+        sequential_results(module, arguments),
+        strict=True,
     ):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

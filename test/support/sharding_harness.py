@@ -31,6 +31,8 @@ from distir.sharding.layout import assemble, check_layout, local_type, take_shar
 from distir.sharding.local import local_form, local_ops
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, infer, layout_for, rule_for
+from support.cases import named
+from support.thoroughness import IS_THOROUGH
 
 Array = np.ndarray[Any, Any]
 
@@ -59,12 +61,18 @@ class Case:
         return f"{self.name}-{self.label or shapes}"
 
 
+@cache
+def _interpreter() -> ReferenceInterpreter:
+    """One that no op of a program needs."""
+    return ReferenceInterpreter(ModuleOp([]))
+
+
 def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
     """Returns the results of one op of the per-rank form."""
     if isinstance(op, CoordinateOp):
         return [np.array(op.index.value.data, dtype=np.int64)]
     if not isinstance(op, OnnxOp):
-        return list(ReferenceInterpreter(ModuleOp([])).run_op(op, tuple(inputs)))
+        return list(_interpreter().run_op(op, tuple(inputs)))
     given = iter(inputs)
     by_position = [None if v is None else next(given) for v in op.input_values]
     return [np.asarray(r) for r in onnx_evaluator.evaluate(op, by_position)]
@@ -72,11 +80,11 @@ def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
 
 def run_block(ops: Sequence[Operation], env: dict[SSAValue, Array]) -> list[Array]:
     """
-    Evaluates ops in order, checking types on the way; returns the results of the last one.
+    Evaluates ops in order, comparing the types of what they give; returns the results of
+    the last one.
     """
     results: list[Array] = []
     for op in ops:
-        op.verify()
         results = evaluate(op, [env[v] for v in op.operands])
         for value, array in zip(op.results, results, strict=True):
             assert isinstance(value.type, TensorType)
@@ -292,6 +300,8 @@ def run_distributed(
         ]
         if not ops or local_form.get(op.name) is not None:
             ops = local_ops(op, local_block.args, {"m": on}, coordinates)
+            for local in ops:
+                local.verify()
         env = dict(zip(local_block.args, arrays, strict=True))
         for result, array in zip(shards, run_block(ops, env), strict=True):
             result.append(array)
@@ -301,6 +311,33 @@ def run_distributed(
         got = assemble(shards[i], expected.shape, layout, on)
         compare(got, expected)
     del block
+
+
+SAMPLES = 20 if IS_THOROUGH else 4
+"""
+Splits that are run per case, out of all legal ones: on each of two meshes, but in `make test`
+on both together.
+"""
+
+
+def assert_splits(plain: Sequential) -> None:
+    """Runs the op under splits that its rule allows, on two meshes."""
+    first, second = (
+        [(on, assignment) for assignment in assignments(plain.rule, on)]
+        for on in (mesh(a=2, b=3), mesh(a=2, b=2))
+    )
+    for every in (first, second) if IS_THOROUGH else (first + second,):
+        for on, assignment in sample(every, SAMPLES, str(plain.case)):
+            with named(assignment):
+                run_distributed(plain, on, assignment)
+
+
+def assert_partial_operands(plain: Sequential) -> None:
+    """Runs the op with operands that are terms, where it is linear in them."""
+    on = mesh(a=2, b=3)
+    for assignment, operands, monoid in partial_assignments(plain, on):
+        with named((assignment, operands, monoid)):
+            run_distributed(plain, on, assignment, operands, monoid)
 
 
 def check_replicas(parts: Sequence[Array], layout: Layout, on: Mesh) -> None:

@@ -22,14 +22,23 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 TOOLS = ("distir", "distir-opt", "filecheck")
 
-PRELOADED = ("distir.dialects.onnx", "distir.passes.distribute", "distir.text")
-"""Modules that most commands import once they run."""
+PRELOADED = (
+    "distir.dialects.onnx",
+    "distir.gradients.rules",
+    "distir.interpreters.train",
+    "distir.lowering.emitters",
+    "distir.scheduling.actions",
+    "distir.sharding.rules",
+    "distir.text",
+)
+"""What commands import once they run, besides passes and targets: registries above all."""
 
 LAUNCHER = """#!{python} -IS
 import _socket, marshal, os, sys
@@ -78,6 +87,13 @@ def serve(address: str) -> None:
     mains = {name: known[name].load() for name in TOOLS}
     for name in PRELOADED:
         import_module(name)
+    passes, targets = import_module("distir.passes"), import_module("distir.lowering")
+    for load in (
+        *passes.get_all_passes().values(),
+        *targets.get_all_targets().values(),
+    ):
+        load()
+    _warm_up(mains)
     gc.freeze()  # what is loaded stays, and its pages stay shared
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -97,6 +113,30 @@ def serve(address: str) -> None:
             client.sendall(str(code).encode())
             os._exit(0)
         client.close()
+
+
+def _warm_up(mains: Mapping[str, Callable[[], object]]) -> None:
+    """
+    Distributes, differentiates, simulates and lowers a small program: what is computed once,
+    such as the classes of operators, no command that is forked computes anew.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
+        model, out = f"{folder}/m.mlir", f"{folder}/out"
+        step = "differentiate{loss=mse optimizer=sgd},distribute{d=2 p=2 k=2},simulate"
+        build = ("mlp", "--layers", "2", "--d-model", "8", "--batch", "8", "-o", model)
+        for arguments in (
+            ("distir", "build", *build),
+            ("distir-opt", model, "-p", step + "{cluster=dgx2}", "-o", out),
+            ("distir-opt", model, "-p", "distribute{d=2}", "-t", "torch", "-o", out),
+        ):
+            sys.argv = list(arguments)
+            with suppress(SystemExit):
+                mains[arguments[0]]()
 
 
 def _run(client: socket.socket, mains: Mapping[str, Callable[[], object]]) -> int:

@@ -105,7 +105,7 @@ def test_schedule_file_that_cannot_be_read(step: Path) -> None:
     file = step.with_name("binary.csv")
     file.write_bytes(bytes(range(256)))
     options = ("-p", "2", "-k", "2", "--schedule-file", str(file))
-    assert "not UTF-8" in failure(*distribute(step, *options))
+    assert "is not text in UTF-8" in failure(*distribute(step, *options))
 
 
 def test_two_schedules(step: Path) -> None:

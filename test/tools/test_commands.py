@@ -233,6 +233,7 @@ def test_lower_and_start_with_torchrun(distributed: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_run(onnx_model: Path, distributed: Path, tmp_path: Path):
     inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
     x = np.random.default_rng(1).standard_normal((BATCH, INNER), np.float32)

@@ -77,9 +77,11 @@ def test_checkpoints_of_a_script(tmp_path: Path) -> None:
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     output = tmp_path / "m.safetensors"
-    assert "it has no .metadata" in failure("export", tmp_path / "no", "-o", output)
+    assert "it has no .metadata" in failure("export", tmp_path, "-o", output)
     save({"w": torch.ones(3)}, checkpoint_id=tmp_path / "one", no_dist=True)
-    assert "end in .safetensors" in failure("export", tmp_path / "one", "-o", tmp_path)
+    assert "end in .safetensors" in failure(
+        "export", tmp_path / "one", "-o", tmp_path / "m.bin"
+    )
     (shard,) = (tmp_path / "one").glob("*.distcp")
     shard.write_bytes(shard.read_bytes()[:-9])
     assert "cannot be read" in failure("export", tmp_path / "one", "-o", output)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,8 @@ CONFIGS = [
     (BERT, "sequence-classification", "--seq", "[2, 2]"),
     (VIT, "image-classification", "", "[2, 2]"),
 ]
+MARKS = ((), pytest.mark.slow, (), ())
+"""`make test` imports one BERT; a task more is another head."""
 
 
 def _config(folder: Path, content: Any) -> Path:
@@ -149,8 +153,10 @@ def _config(folder: Path, content: Any) -> Path:
 
 @pytest.mark.parametrize(
     ("content", "task", "seq", "shape"),
-    CONFIGS,
-    ids=[f"{c['model_type']}-{task}" for c, task, *_ in CONFIGS],
+    [
+        pytest.param(*case, id=f"{case[0]['model_type']}-{case[1]}", marks=marks)
+        for case, marks in zip(CONFIGS, MARKS, strict=True)
+    ],
 )
 def test_a_configuration(
     tmp_path: Path, content: Any, task: str, seq: str, shape: str
@@ -168,6 +174,32 @@ def test_a_configuration(
     assert texts[0] == texts[1]
     result = "tensor<" + shape.strip("[]").replace(", ", "x") + "xf32>"
     assert f"-> ({result}" in texts[0] or f"-> {result}" in texts[0]
+
+
+@pytest.mark.slow
+def test_the_largest_llama_is_imported_in_a_minute_and_four_gigabytes(
+    tmp_path: Path,
+) -> None:
+    sizes = dict(hidden_size=16384, intermediate_size=53248, vocab_size=128256)
+    heads = dict(num_attention_heads=128, num_key_value_heads=8)
+    content = LLAMA | sizes | heads | dict(num_hidden_layers=126)
+    config = _config(tmp_path, content | dict(max_position_embeddings=8192))
+    options = ("--task", "causal-lm", "--batch", "8", "--seq", "4096", "--meta")
+    command = ("import", "--transformers", config, *options, "-o", tmp_path / "m.mlir")
+    code = """if True:
+        import resource, sys
+        from distir.tools.cli import main
+        code = main(sys.argv[1:])
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        print(code, used.ru_utime + used.ru_stime, used.ru_maxrss)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, command)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    failed, seconds, kilobytes = done.stdout.split()[-3:]
+    assert failed == "0" and float(seconds) < 60 and int(kilobytes) < 4 << 20
 
 
 def test_a_model_without_values_runs(tmp_path: Path) -> None:

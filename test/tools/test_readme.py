@@ -60,7 +60,10 @@ SMALLER = {
 
 @pytest.mark.slow
 def test_the_tour_runs_from_top_to_bottom(tmp_path: Path):
-    """Every line of the README's blocks, in order, in a folder of its own, 80 columns wide."""
+    """
+    Every line of the README's blocks, in order, 80 columns wide, in a folder that stands for
+    that of the repository: from the one that puts the tools on the path on.
+    """
     text = (ROOT / "README.md").read_text()
     lines = [
         line.split("  #")[0].strip()
@@ -68,25 +71,30 @@ def test_the_tour_runs_from_top_to_bottom(tmp_path: Path):
         for line in block.splitlines()
         if not line.startswith("make ")
     ]
+    assert lines.pop(0) == ". .venv/bin/activate"  # as PATH is below
     tools = ("distir", "distir-opt", "python")
     assert len(lines) > 40 and all(line.split()[0] in tools for line in lines)
+    made = " tour && cd tour"
+    assert lines[0].endswith(made) and not any(made in line for line in lines[1:])
     for large in SMALLER:
         assert any(large in line for line in lines), large
     folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
     environment["PATH"] = os.pathsep.join([folder, environment["PATH"]])
+    here = tmp_path
     for line in lines:
         command = line.replace("examples/", f"{ROOT}/examples/")
         for large, small in SMALLER.items():
             command = command.replace(large, small)
         done = subprocess.run(
             ["bash", "-c", command],
-            cwd=tmp_path,
+            cwd=here,
             env=environment,
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, (line, done.stdout[-500:], done.stderr[-2000:])
+        here = tmp_path / "tour"
         tables = [text for text in done.stdout.splitlines() if "─" in text]
         assert all(len(text) <= 80 for text in tables), (line, done.stdout)
 

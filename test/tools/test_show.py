@@ -93,7 +93,7 @@ def test_a_sequential_program(tmp_path: Path):
 
 
 def test_errors(distributed: Path):
-    assert "matches --scope 'h.9'" in failure("show", distributed, "--scope", "h.9")
+    assert "matches the scope 'h.9'" in failure("show", distributed, "--scope", "h.9")
     assert "--cluster" in failure("show", distributed, "-t", "2")
 
 

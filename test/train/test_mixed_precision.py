@@ -269,7 +269,7 @@ STRATEGIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "options"), sampled(STRATEGIES, 2))
+@pytest.mark.parametrize(("dtype", "options"), sampled(STRATEGIES, 3))
 def test_distributed(dtype: str, options: dict[str, Any]):
     module = distributed(step("gpt", dtype)[0], **options)
     assert_as_pytorch("gpt", dtype, ours(module, "gpt", dtype))

@@ -61,9 +61,11 @@ def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
             _reductions,
             _normalizations,
             _attention,
+            _attention_steps,
             _products,
             _lookups,
             _losses,
+            _split_losses,
             _optimizers,
         )
         for probe in group(element, scale)
@@ -88,6 +90,9 @@ def _elementwise(e: str, scale: int) -> Iterator[Probe]:
             "train.gelu_grad",
             {"dy": x, "x": x, "y": x},
             '%y = train.gelu_grad %dy, %x {approximate = "tanh"}',
+        )
+        yield written(
+            "train.relu_grad", dict.fromkeys("gyx", x), "%x = train.relu_grad %g, %y"
         )
         parts = tensor(shape[0], 3 * shape[1], element=e)
         yield onnx("Concat", [x] * 3, [parts], attributes="axis = 1 : i64")
@@ -134,13 +139,14 @@ def _reductions(e: str, scale: int) -> Iterator[Probe]:
             constants={1: f"dense<0> : {axes}"},
         )
         both = tensor(2, element="i64")
-        yield onnx(
-            "ReduceMean",
-            [x, both],
-            [tensor(element=e)],
-            attributes="keepdims = 0 : i64",
-            constants={1: f"dense<[0, 1]> : {both}"},
-        )
+        for name in ("ReduceMean", "ReduceSumSquare"):
+            yield onnx(
+                name,
+                [x, both],
+                [tensor(element=e)],
+                attributes="keepdims = 0 : i64",
+                constants={1: f"dense<[0, 1]> : {both}"},
+            )
 
 
 def _normalizations(e: str, scale: int) -> Iterator[Probe]:
@@ -150,6 +156,16 @@ def _normalizations(e: str, scale: int) -> Iterator[Probe]:
         each = tensor(rows, 1)
         norm = "axis = -1 : i64, epsilon = 1.000000e-05 : f32"
         yield onnx("LayerNormalization", [x, gain, gain], [x], attributes=norm)
+        yield written(
+            "train.layer_norm",
+            {
+                **dict.fromkeys(("x", "y"), x),
+                **dict.fromkeys(("scale", "bias"), gain),
+                **dict.fromkeys(("mean", "inverse"), each),
+            },
+            "%y, %mean, %inverse = train.layer_norm %x, %scale, %bias "
+            "{axis = 1 : i64, epsilon = 1.000000e-05 : f32}",
+        )
         yield written(
             "train.layer_norm_grad",
             {
@@ -163,6 +179,39 @@ def _normalizations(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _attention(e: str, scale: int) -> Iterator[Probe]:
+    """Yields probes of attention as one op, with merged heads, and of its gradient."""
+    for batch, heads, rows in SQUARES:
+        batch *= scale
+        merged_heads = f"q_num_heads = {heads} : i64, kv_num_heads = {heads} : i64"
+        for width in (32, 64):
+            x = tensor(batch, rows, heads * width, element=e)
+            statistics = tensor(batch, heads, rows)
+            yield onnx(
+                "Attention",
+                [x, x, x],
+                [x],
+                attributes=f"{merged_heads}, is_causal = 1 : i64",
+            )
+            yield written(
+                "train.attention",
+                {**dict.fromkeys("qkvy", x), "s": statistics},
+                f"%y, %s = train.attention %q, %k, %v {{is_causal, {merged_heads}}}",
+            )
+            results = "%dq, %dk, %dv"
+            yield written(
+                "train.attention_grad",
+                {
+                    **dict.fromkeys(("dy", "q", "k", "v", "y"), x),
+                    **dict.fromkeys(("dq", "dk", "dv"), x),
+                    "s": statistics,
+                },
+                f"{results} = train.attention_grad %dy, %y, %s, %q, %k, %v "
+                f"{{is_causal, {merged_heads}}}",
+            )
+
+
+def _attention_steps(e: str, scale: int) -> Iterator[Probe]:
+    """Yields probes of the products and elementwise ops of attention that is written out."""
     for batch, heads, rows in SQUARES:
         batch *= scale
         for width in (32, 64):
@@ -211,17 +260,19 @@ def _products(e: str, scale: int) -> Iterator[Probe]:
         x = tensor(rows, inputs, element=e)
         weight = tensor(inputs, outputs, element=e)
         y, bias = tensor(rows, outputs, element=e), tensor(outputs, element=e)
-        yield onnx("Gemm", [x, weight, bias], [y])
+        yield onnx("Gemm", [x, weight, bias], [y], parameters=[1, 2])
         yield onnx("Gemm", [x, y], [weight], attributes="transA = 1 : i64")
-        yield onnx("Gemm", [y, weight], [x], attributes="transB = 1 : i64")
+        transposed = "transB = 1 : i64"
+        yield onnx("Gemm", [y, weight], [x], attributes=transposed, parameters=[1])
         x = tensor(4, rows // 4, inputs, element=e)
         y = tensor(4, rows // 4, outputs, element=e)
-        yield onnx("MatMul", [x, weight], [y])
+        yield onnx("MatMul", [x, weight], [y], parameters=[1])
         yield written(
             "onnx.Add of onnx.MatMul",
             {"x": x, "w": weight, "b": bias, "p": y, "y": y},
             "%p = onnx.MatMul(%x, %w)",
             "%y = onnx.Add(%p, %b)",
+            parameters=["w", "b"],
         )
 
 
@@ -232,7 +283,7 @@ def _lookups(e: str, scale: int) -> Iterator[Probe]:
             table = tensor(vocab, width, element=e)
             ids = tensor(batch, rows, element="i64")
             y = tensor(batch, rows, width, element=e)
-            yield onnx("Gather", [table, ids], [y], below=vocab)
+            yield onnx("Gather", [table, ids], [y], below=vocab, parameters=[0])
             yield written(
                 "train.gather_grad",
                 {"dy": y, "ids": ids, "table": table, "g": table},
@@ -261,6 +312,33 @@ def _losses(e: str, scale: int) -> Iterator[Probe]:
             )
 
 
+def _split_losses(e: str, scale: int) -> Iterator[Probe]:
+    """Yields probes of the steps of a cross-entropy whose classes are split."""
+    for vocab in VOCABULARIES:
+        for batch, rows, _ in LOOKUPS:
+            batch *= scale
+            each = tensor(batch, rows)
+            types = {
+                "x": tensor(batch, rows, vocab, element=e),
+                "labels": tensor(batch, rows, element="i64"),
+                **dict.fromkeys(("maximum", "total", "chosen"), each),
+                **dict.fromkeys(("dloss", "loss"), tensor()),
+                "dx": tensor(batch, rows, vocab, element=e),
+            }
+            for line in (
+                "%maximum = train.logit_maximum %x",
+                "%total = train.exponential_sum %x, %maximum",
+                "%chosen = train.label_logit %x, %labels",
+                "%loss = train.cross_entropy_sum %maximum, %total, %chosen, %labels "
+                f"{{classes = {vocab} : i64, {_DIVISOR}}}",
+                "%dx = train.cross_entropy_part_grad %dloss, %x, %labels, %maximum, %total "
+                f"{{{_DIVISOR}}}",
+            ):
+                used = {n: t for n, t in types.items() if f"%{n}" in line}
+                name = line.split()[2]
+                yield written(name, used, line, below=vocab)
+
+
 def _optimizers(e: str, scale: int) -> Iterator[Probe]:
     settings = (
         "learning_rate = 1.000000e-03 : f64, weight_decay = 1.000000e-02 : f64, beta1 = "
@@ -277,4 +355,5 @@ def _optimizers(e: str, scale: int) -> Iterator[Probe]:
                 f"({p}, {p}, {p}, {p}, {step}) -> ({p}, {p}, {p})"
             ],
             {"a": p, "b": p, "c": p},
+            parameters=["p", "m"],
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,8 @@ Array = npt.NDArray[np.float64]
 class Sample:
     """
     An op that computes `flops`, moves `moved` bytes and took `seconds` out of the `total`
-    that was measured (a program may contain other ops too).
+    that was measured (a program may contain other ops too); or communication, with a buffer
+    of `moved` bytes.
     """
 
     flops: float
@@ -114,22 +116,25 @@ class LinkFit:
     residual: Residual
 
 
-def fit_communication(kind: str, samples: Sequence[tuple[float, float]]) -> LinkFit:
+def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
     """
-    Fits the figures of a kind of communication to pairs of bytes and seconds. Raises
-    DistIRError.
+    Fits the figures of a kind of communication to samples of it, with the least squares of
+    errors relative to all that was measured. If it took no longer for larger buffers, so that
+    no bandwidth can be told, the error is infinite. Raises DistIRError if there are too few
+    samples.
     """
     _check_count(kind, samples)
-    size, seconds = np.array(samples).T
+    size, seconds, totals = np.array([(s.moved, s.seconds, s.total) for s in samples]).T
     columns = np.stack([np.ones_like(size), size], 1)
-    (overhead, per_byte), _ = _least_squares(columns, seconds, seconds)
+    (overhead, per_byte), _ = _least_squares(columns, seconds, totals)
+    pairs = [
+        (s.total - s.seconds + overhead + s.moved * per_byte, s.total) for s in samples
+    ]
+    found = residual(kind, pairs)
     if per_byte <= 0:
-        raise DistIRError(
-            f"{kind} took no longer for larger buffers, so that no bandwidth can be told; "
-            f"measure again when the machine is idle"
-        )
-    pairs = [(overhead + s * per_byte, t) for s, t in samples]
-    return LinkFit(float(overhead), float(per_byte), residual(kind, pairs))
+        # Whatever explains the measurements, this is no link; they have to be repeated.
+        found = replace(found, mean=inf, largest=inf)
+    return LinkFit(float(overhead), float(per_byte), found)
 
 
 def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:

@@ -11,7 +11,7 @@ from distir.dialects.kernel import KernelDefOp
 from distir.errors import DistIRError, one_of
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes
-from distir.lowering.calibration.fit import LinkFit, fit_communication
+from distir.lowering.calibration.fit import LinkFit, Sample, fit_communication
 from distir.lowering.calibration.kernel_probes import kernel_probes
 from distir.lowering.calibration.machine import SEND, MeasuredMachine
 from distir.lowering.calibration.probe import CommunicationProbe, Probe, Prober
@@ -189,10 +189,22 @@ def _filed(probe: Probe) -> str:
 
 
 def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
-    samples: dict[str, list[tuple[float, float]]] = {}
-    for probe, took in zip(probes, seconds, strict=True):
-        if isinstance(probe, CommunicationProbe):
+    """
+    Returns the figures of each kind of communication, fitted to what its probes take longer
+    than their silent twins.
+    """
+    talking = [
+        (p, s)
+        for p, s in zip(probes, seconds, strict=True)
+        if isinstance(p, CommunicationProbe)
+    ]
+    silent = {(p.kind, p.size): s for p, s in talking if p.silent}
+    samples: dict[str, list[Sample]] = {}
+    for probe, took in talking:
+        if not probe.silent:
             # Sends go there and back.
-            one = took / 2 if probe.kind == SEND else took
-            samples.setdefault(probe.kind, []).append((probe.size, one))
+            count = 2 if probe.kind == SEND else 1
+            own = (took - silent[probe.kind, probe.size]) / count
+            sample = Sample(0.0, probe.size, own, took / count)
+            samples.setdefault(probe.kind, []).append(sample)
     return {kind: fit_communication(kind, found) for kind, found in samples.items()}

@@ -22,14 +22,16 @@ def tensor(*shape: int, element: str = "f32") -> str:
 @dataclass(frozen=True)
 class Probe:
     """
-    A program whose last op is the one to measure.
+      A program whose last op is the one to measure.
 
-    - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
-      operand comes from a B, where that makes a difference;
-    - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
-      and types of what is returned;
-    - `below`: the exclusive upper bound of integer arguments; `prologue`: the meshes of
-      layouts.
+      - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
+        operand comes from a B, where that makes a difference;
+      - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
+        and types of what is returned;
+      - `parameters`: the arguments that are parameters or states, which were not just computed
+    (see `TimingSettings.in_turn`);
+      - `below`: the exclusive upper bound of integer arguments; `prologue`: the meshes of
+        layouts.
     """
 
     name: str
@@ -38,11 +40,16 @@ class Probe:
     results: Mapping[str, str]
     below: int = 2
     prologue: Sequence[str] = ()
+    parameters: Sequence[str] = ()
 
     @property
     def text(self) -> str:
         """Returns the program as text."""
-        arguments = ", ".join(f"%{n}: {t}" for n, t in self.arguments.items())
+        role = ' {dist.role = "parameter"}'
+        arguments = ", ".join(
+            f"%{n}: {t}{role if n in self.parameters else ''}"
+            for n, t in self.arguments.items()
+        )
         types = ", ".join(self.results.values())
         values = ", ".join(f"%{n}" for n in self.results)
         lines = [
@@ -57,11 +64,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class CommunicationProbe(Probe):
-    """A probe of communication: of which kind, with a buffer of `size` bytes."""
+    """
+    A probe of communication: of which kind, with a buffer of `size` bytes. If it is `silent`,
+    it is the twin of such a probe: the same computations, without the communication.
+    """
 
     _: KW_ONLY
     kind: str
     size: int
+    silent: bool = False
 
 
 class Prober:
@@ -87,10 +98,12 @@ def onnx(
     constants: Mapping[int, str] | None = None,
     filed: str = "",
     below: int = 2,
+    parameters: Sequence[int] = (),
 ) -> Probe:
     """
     Returns a probe of one operator of ONNX: `operands` and `results` are types, `constants`
-    the operands that are constants, as `dense` attributes.
+    the operands that are constants, as `dense` attributes, and `parameters` those that are
+    parameters.
     """
     constants = constants or {}
     body = [
@@ -111,13 +124,21 @@ def onnx(
         body,
         dict(zip(outputs, results, strict=True)),
         below,
+        parameters=[f"x{i}" for i in parameters],
     )
 
 
-def written(name: str, types: Mapping[str, str], *lines: str, below: int = 2) -> Probe:
+def written(
+    name: str,
+    types: Mapping[str, str],
+    *lines: str,
+    below: int = 2,
+    parameters: Sequence[str] = (),
+) -> Probe:
     """
     Returns a probe of ops in text without their types; `types` has the type of every value.
-    Values that no op computes are arguments, values that no op uses are results.
+    Values that no op computes are arguments, of which some are parameters; values that no op
+    uses are results.
     """
     body: list[str] = []
     uses: list[str] = []
@@ -134,4 +155,4 @@ def written(name: str, types: Mapping[str, str], *lines: str, below: int = 2) ->
         makes += made
     arguments = {n: t for n, t in types.items() if n not in makes}
     results = {n: types[n] for n in makes if n not in uses}
-    return Probe(name, arguments, body, results, below)
+    return Probe(name, arguments, body, results, below, parameters=parameters)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torch.utils.data.distributed import DistributedSampler
 
 from . import runtime
 
@@ -18,17 +17,16 @@ ROLES = ("input", "label")
 """The roles of arguments that make up a batch."""
 
 
-def batch_axes(specs, meshes, in_order=True):
+def batch_axes(specs, meshes):
     """
     Returns the mesh axes that split the first dimension of all of these arguments alike,
-    the outermost first, with their sizes. These axes divide batches into parts. With
-    `in_order` each part has neighbouring samples; without, a part may take some from every
-    micro-batch, which changes nothing where each process chooses its own samples.
+    the outermost first, with their sizes. These axes divide batches into parts. The samples
+    of a part are neighbours, or with micro-batches some neighbours of each micro-batch.
     """
     firsts = [spec.split[0] if spec.split else () for spec in specs]
     found = {}
     for own in zip(*firsts, strict=False):
-        if len(set(own)) > 1 or (in_order and own[0][1] is not None):
+        if len(set(own)) > 1:
             break
         (name, _), spec = own[0], specs[0]
         found[name] = meshes[spec.mesh].axes[name]
@@ -91,6 +89,20 @@ class BatchPart:
         return place_in_batch(self.axes, self.meshes.values(), self.rank)
 
     @property
+    def rows(self):
+        """
+        Returns where in a whole batch the samples are of which this process takes
+        something, in its order. Raises ProgramError.
+        """
+        spec = next(s for s in self.specs if s.name in self.takes)
+        numbers, axes = torch.arange(self.samples), self.axes
+        by_axes = tuple(s for s in spec.split[0] if s[0] in axes) if spec.split else ()
+        own = runtime.Tensor(
+            spec.name, numbers.dtype, tuple(numbers.shape), spec.mesh, (by_axes,)
+        )
+        return runtime.shard(numbers, own, self.meshes.get(spec.mesh), self.rank)
+
+    @property
     def samples(self):
         """Returns how many samples a whole batch has. Raises ProgramError."""
         sizes = {spec.shape[0] if spec.shape else None for spec in self.specs}
@@ -114,10 +126,13 @@ class BatchPart:
         for spec in self.specs:
             if spec.name in self.takes:
                 shape, rest = share(spec, axes)
-                value = _fitting(spec, values[spec.name], shape, source)
+                value = values[spec.name]
+                _check(spec, value, shape, source)
                 mesh = self.meshes.get(spec.mesh)
                 part = runtime.shard(value, rest, mesh, self.rank)
-                found[spec.name] = part.contiguous()
+                if part.numel() < value.numel():
+                    part = part.clone()  # a view would keep all of the value in memory
+                found[spec.name] = part.to(spec.dtype).contiguous()
         return found
 
     def named(self, batch, source):
@@ -142,10 +157,8 @@ class BatchPart:
         return {name: torch.as_tensor(given[name]) for name in names}
 
 
-def _fitting(spec, value, shape, source):
-    """
-    Returns the value in the argument's type. Raises ProgramError for another shape or kind.
-    """
+def _check(spec, value, shape, source):
+    """Raises ProgramError if a value is not of this shape or not of the argument's kind."""
     if list(value.shape) != list(shape):
         raise runtime.ProgramError(
             f"{source} gives {spec.role} {spec.name!r} as {list(value.shape)}, but this "
@@ -161,7 +174,6 @@ def _fitting(spec, value, shape, source):
             f"{source} gives {spec.role} {spec.name!r} as {value.dtype}, but the program "
             f"takes {spec.dtype}"
         )
-    return value.to(spec.dtype)
 
 
 class Arrays:
@@ -222,7 +234,8 @@ class Samples:
     """
     Batches from a torch Dataset. Every epoch has every sample once, except for the last
     ones that do not fill a batch, in an order that follows from the seed and the epoch. All
-    distributions of a program get the same batches.
+    distributions of a program get the same samples at the same places of each batch. A
+    process reads its own samples alone.
     """
 
     is_endless = True
@@ -238,23 +251,22 @@ class Samples:
             )
 
     def _epoch(self, number, skipped=0, shuffle=True):
-        place, parts = self.part.place
-        size = self.part.samples // parts
-        sampler = DistributedSampler(
-            self.dataset, parts, place, shuffle=shuffle, seed=self.seed, drop_last=True
+        whole = self.part.samples
+        order = self._order(number) if shuffle else torch.arange(len(self.dataset))
+        rows = self.part.rows
+        own = (
+            order[at * whole : (at + 1) * whole][rows].tolist()
+            for at in range(skipped, self.length)
         )
-        sampler.set_epoch(number)
-        order = list(sampler)[skipped * size : self.length * size]
-        loader = DataLoader(
-            self.dataset,
-            batch_size=size,
-            sampler=order,
-            num_workers=self.workers,
-            drop_last=True,
-        )
+        loader = DataLoader(self.dataset, batch_sampler=own, num_workers=self.workers)
         for batch in _guarded(loader, self.source):
             values = self.part.named(batch, self.source)
             yield self.part.cut(values, self.source, whole=False)
+
+    def _order(self, epoch):
+        """Returns the numbers of all samples in the order of an epoch."""
+        generator = torch.Generator().manual_seed(self.seed + epoch)
+        return torch.randperm(len(self.dataset), generator=generator)
 
     def batches(self, first=1):
         """
@@ -299,9 +311,14 @@ class Stream:
         if isinstance(made, IterableDataset):
             size = self.part.samples // (1 if self.is_whole else self.part.place[1])
             made = DataLoader(made, size, num_workers=self.workers, drop_last=True)
-        for batch in islice(_guarded(made, self.source), first - 1, None):
-            values = self.part.named(batch, self.source)
-            yield self.part.cut(values, self.source, whole=self.is_whole)
+        given = islice(_guarded(made, self.source), first - 1, None)
+        # Not a loop: its variable would hold a whole batch while its part is worked on.
+        yield from map(self._own, given)
+
+    def _own(self, batch):
+        """Returns this process's arguments of a batch that the iterable gives."""
+        values = self.part.named(batch, self.source)
+        return self.part.cut(values, self.source, whole=self.is_whole)
 
 
 class _failures:
@@ -328,11 +345,10 @@ def _guarded(iterable, source):
         iterator = iter(iterable)
     while True:
         with _failures(source):
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-        yield batch
+            held = list(islice(iterator, 1))
+        if not held:
+            return
+        yield held.pop()  # so that the batch is not kept until the next one
 
 
 def read(part, texts, arrays=(), seed=0, workers=0):

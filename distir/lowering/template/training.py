@@ -67,6 +67,13 @@ def _check_settings(program, wanted):
             "of DistIR's; make the training step with `distir build --training` or `distir "
             "import --training`"
         )
+    for spec in program.ARGUMENTS:
+        full = spec.default if spec.setting == "learning_rate" else None
+        if full is not None and wanted.decay != "none" and wanted.least > full:
+            raise runtime.ProgramError(
+                f"--min-lr {wanted.least:g} is more than {full:g}, the learning rate of the "
+                f"program, which is to fall to it; give less"
+            )
 
 
 class _Training:
@@ -99,6 +106,7 @@ class _Training:
         """Runs all steps and returns what `train` does."""
         options, history = self.options, {}
         log = Log(options.log, options.tensorboard)
+        self._tell_repetition()
         given = self.data.batches(self.first)
         for step in range(self.first, options.steps + 1):
             batch = self.next_of(given, self.data)
@@ -169,6 +177,21 @@ class _Training:
             for spec in self.program.ARGUMENTS
             if spec.setting == "learning_rate"
         }
+
+    def _tell_repetition(self):
+        """Says so if there are fewer batches than steps, which take them again."""
+        steps = self.options.steps
+        if not self.data.is_endless or self.data.length >= steps:
+            return
+        if self.data.length == 1:
+            text = f"there is one batch, which each of the {steps} steps takes"
+        else:
+            times = f"{steps / self.data.length:.3g}"
+            text = (
+                f"the data has {self.data.length} batches, so that {steps} steps go "
+                f"through it {times} times"
+            )
+        runtime.report(f"note: {text}; --data gives more")
 
     def _end_of_data(self, done):
         """Saves what was done, and returns the error for data that ended."""

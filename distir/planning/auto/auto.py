@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
+from distir.planning.auto.forecast import enough, forecast
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
 from distir.planning.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
@@ -16,7 +17,7 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
-from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, overlaps
+from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, switched
 from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
@@ -41,6 +42,9 @@ sizes of micro-batches.
 
 OnProgress = Callable[["AutoSearch"], None]
 
+OnForecast = Callable[[float, float], None]
+"""Takes the least and the most seconds that a search will take."""
+
 
 def _nobody(search: AutoSearch) -> None:
     """The default for a caller that does not follow the rounds: does nothing."""
@@ -55,6 +59,7 @@ def auto_search(
     degrees: Sequence[tuple[int, int, int]] = (),
     time_limit: float | None = None,
     on_progress: OnProgress | None = None,
+    on_forecast: OnForecast | None = None,
 ) -> AutoSearch:
     """
     Prepares a search for the best plan on a cluster, for one of these programs, which
@@ -63,7 +68,7 @@ def auto_search(
     An empty option may take any value; `degrees`, if given, are the only (d, t, p) tried.
     `time_limit` is in seconds: the layouts of one plan are searched for at most a quarter
     of it, and without it solving for them takes at most 20 s. `on_progress` is called after each
-    round. Raises DistIRError for options that do not go together, or not with the programs
+    round, `on_forecast` once, when the first plans tell how long the search will take. Raises DistIRError for options that do not go together, or not with the programs
     or the cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
@@ -107,7 +112,9 @@ def auto_search(
         schedules=options.schedules,
         c=options.c or (1,),
         e=options.e or expert_degrees(modules, devices),
-        overlap=overlaps(options.overlap) or (False, True),
+        r=options.r,
+        no_sync=switched("no_sync", options.no_sync) or (False, True),
+        overlap=switched("overlap", options.overlap) or (False, True),
         buckets=options.buckets,
     )
     bounds = {
@@ -116,7 +123,9 @@ def auto_search(
         )
         for batch in space.batches
     }
-    return AutoSearch(programs, space, bounds, options.jobs, clock, on_progress)
+    return AutoSearch(
+        programs, space, bounds, options.jobs, clock, on_progress, on_forecast
+    )
 
 
 class AutoSearch(PlanSearch):
@@ -150,6 +159,7 @@ class AutoSearch(PlanSearch):
         jobs: int = 0,
         clock: Clock | None = None,
         on_progress: OnProgress | None = None,
+        on_forecast: OnForecast | None = None,
     ):
         super().__init__(programs)
         self.space = space
@@ -162,6 +172,9 @@ class AutoSearch(PlanSearch):
         self._clock = clock or Clock()
         self._evaluator = Evaluator(programs)
         self._on_progress = on_progress or _nobody
+        self._on_forecast = on_forecast
+        self._began = 0.0
+        self._first: list[Plan] = []
 
     @property
     def pruned(self) -> int:
@@ -181,6 +194,7 @@ class AutoSearch(PlanSearch):
         try:
             later = self._start()
             plans = self._frugal()
+            self._first, self._began = [*plans, *later], self._clock.seconds
             while plans or later:
                 if not plans:
                     plans, later = later, []
@@ -255,10 +269,19 @@ class AutoSearch(PlanSearch):
         for results in judged:
             for result in results:
                 self.results[result.plan] = result
+            self._tell_forecast()
             if self._ends:
                 judged.close()
                 return False
         return True
+
+    def _tell_forecast(self) -> None:
+        """Says how long the search will take, once, when that can be told."""
+        judged = len(self.results)
+        if self._on_forecast is not None and enough(judged, self._first):
+            spent = self._clock.seconds - self._began
+            self._on_forecast(*forecast(self._first, judged, spent))
+            self._on_forecast = None
 
     def _next(self) -> list[Plan]:
         """

@@ -54,7 +54,9 @@ class AutoSpace:
     - `asked_axes`: the axes that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
       these options; by default all;
-    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid;
+    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid; `r`: the only
+      numbers of groups with copies of what ZeRO splits, by default all;
+    - `no_sync`: whether ZeRO 3 may add up whole gradients over micro-batches;
     - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
@@ -70,6 +72,8 @@ class AutoSpace:
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
+    r: Sequence[int] = ()
+    no_sync: Sequence[bool] = (False, True)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
 
@@ -105,6 +109,8 @@ class AutoSpace:
             schedules=self.schedules[:1],
             c=self.c,
             e=self.e,
+            r=self.r or (1,),
+            no_sync=self.no_sync[:1],
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -189,14 +195,28 @@ class AutoSpace:
         """
         if self.trains and c.d > 1:
             for zero in self.zero:
-                yield replace(c, zero=zero)
-        yield from self._pipelines(c, c.batch // (c.d * c.e))
+                yield replace(c, zero=zero, no_sync=c.no_sync and zero == 3)
+            if c.zero == 3 and c.k > 1:
+                yield from (replace(c, no_sync=on) for on in self.no_sync)
+            if c.zero and not self.degrees:
+                yield from self._next_groups(c)
+        yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:
                 yield replace(c, overlap=overlap)
-        if c.p > 1 and c.d * c.t > 1 and c.c * c.e == 1:
+        if c.p > 1 and c.d * c.t > 1 and c.c * c.e * c.r == 1:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
+
+    def _next_groups(self, c: GridPlan) -> Iterator[GridPlan]:
+        """
+        Yields the plan with twice and half as many groups of devices that each hold all that
+        ZeRO splits, out of the same devices.
+        """
+        if c.d % 2 == 0 and (2 * c.r in self.r or not self.r) and c.d > 2:
+            yield replace(c, d=c.d // 2, r=2 * c.r)
+        if c.r % 2 == 0 and (c.r // 2 in self.r or not self.r):
+            yield replace(c, d=2 * c.d, r=c.r // 2)
 
     def smaller(self, plan: LayoutPlan) -> Iterator[LayoutPlan]:
         """
@@ -222,7 +242,7 @@ class AutoSpace:
         if c.p > 1 or self.trains:
             for k in self.micro_batches or (c.k // 2, c.k * 2):
                 if most >= k >= (2 if c.p > 1 else 1):
-                    yield replace(c, k=k)
+                    yield _with_micro_batches(c, k)
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
@@ -280,3 +300,10 @@ class AutoSpace:
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
         return tuple(zip(names, sizes, strict=False))
+
+
+def _with_micro_batches(plan: Plan, k: int) -> Plan:
+    """Returns the plan with that number of micro-batches, one of which need add up nothing."""
+    if k == 1 and isinstance(plan, GridPlan):
+        plan = replace(plan, no_sync=False)
+    return replace(plan, k=k)

@@ -99,6 +99,9 @@ class AxisPolicy:
                 for value, requests in zip(op.operands, inner, strict=True):
                     requested.setdefault(value, set()).update(requests)
             elif isinstance(op, ConstrainOp):
+                # A sum that is scattered where it ends is no reason to compute its parts.
+                if REDUCE_LATE in op.attributes:
+                    continue
                 target = placement_in(op.layout.data, self.program.axis)
                 if op.fixes(self.program.axis) and isinstance(target, SplitPlacement):
                     requested.setdefault(op.source, set()).add(target)

@@ -10,7 +10,7 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.results import chosen, nothing_fits, pareto_front, ranked
 from distir.planning.grid.runner import Source, run
-from distir.planning.plan import GridPlan, LayoutPlan, Plan, Space, overlaps
+from distir.planning.plan import GridPlan, LayoutPlan, Plan, Space, switched
 from distir.planning.programs import Programs, batch_of, trains
 from distir.planning.result import Impossible, Result, Simulated
 
@@ -29,9 +29,9 @@ __all__ = [
     "batch_of",
     "chosen",
     "nothing_fits",
-    "overlaps",
     "pareto_front",
     "ranked",
     "run",
+    "switched",
     "trains",
 ]

@@ -98,7 +98,7 @@ class LayoutChooser:
         """
         lower = [b for b in self._distributed if b < plan.batch]
         upper = [b for b in self._distributed if b > plan.batch]
-        if not lower or not upper or max(lower) % (plan.d * plan.e * plan.t * plan.k):
+        if not lower or not upper or max(lower) % (plan.batch_parts * plan.t * plan.k):
             return None
         batches = max(lower), plan.batch, min(upper)
         between = self._known_between(*batches)

@@ -66,7 +66,7 @@ def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
     Returns the options of `distribute` for a plan of the grid, within the user's requests.
     Raises DistIRError if the plan lacks an axis that a request splits an argument over.
     """
-    sizes = {"d": plan.d, "e": plan.e, "c": plan.c, "t": plan.t}
+    sizes = {"r": plan.r, "d": plan.d, "e": plan.e, "c": plan.c, "t": plan.t}
     for axis in sorted(requests.axes):
         if sizes.get(axis, 1) == 1:
             raise DistIRError(

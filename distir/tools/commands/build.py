@@ -12,7 +12,7 @@ from distir.tools.arguments import (
     DTYPES,
     non_negative_integer,
     non_negative_number,
-    output_file,
+    output_program,
     positive_integer,
 )
 from distir.tools.training_arguments import (
@@ -180,6 +180,20 @@ _MODELS = {
 }
 
 
+MOST_LAYERS = 10_000
+"""More layers than this would take hours to write down, and no model has them."""
+
+
+def _number_of_layers(text: str) -> int:
+    """Parses the number of layers of a model."""
+    count = positive_integer(text)
+    if count > MOST_LAYERS:
+        raise argparse.ArgumentTypeError(
+            f"a model of {count} layers cannot be built; at most {MOST_LAYERS} are possible"
+        )
+    return count
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -200,7 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for needed in model.needed:
             own.add_argument(
                 _flag(needed),
-                type=positive_integer,
+                type=_number_of_layers if needed == "layers" else positive_integer,
                 required=not any(needed in options for options in sizes.values()),
                 metavar="N",
             )
@@ -222,7 +236,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument(
-        "-o", dest="output", type=output_file, required=True, metavar="model.mlir"
+        "-o", dest="output", type=output_program, required=True, metavar="model.mlir"
     )
     add_float8_arguments(parser)
     add_training_arguments(parser)

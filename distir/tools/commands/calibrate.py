@@ -114,7 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
         kernels=_kernels(arguments),
         files=tuple(arguments.kernels),
     )
-    machine = calibrate(settings, note)
+    # An error of a process is reported at the end, once.
+    machine = calibrate(
+        settings, lambda line: None if line.startswith("error: ") else note(line)
+    )
     table(
         ["what", "measurements", "mean error", "largest"],
         [

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distir.tools.arguments import number_of_bytes, output_file, positive_integer, rate
+from distir.tools.arguments import (
+    number_of_bytes,
+    output_program,
+    positive_integer,
+    rate,
+)
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,29 +71,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the cluster's name (default: as the file is called)",
     )
     parser.add_argument(
-        "-o", dest="output", type=output_file, required=True, metavar="my.mlir"
+        "-o", dest="output", type=output_program, required=True, metavar="my.mlir"
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    import re
-
+def described(arguments: argparse.Namespace, name: str) -> ModuleOp:
+    """
+    Returns the cluster that the arguments describe, in a module of its own. It is called
+    as they say, or else `name`. Raises DistIRError.
+    """
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.errors import DistIRError
     from distir.hardware.description import ClusterDescription
-    from distir.tools.files import verify, write_program
+    from distir.tools.files import verify
 
-    output: Path = arguments.output
-    given = arguments.name
-    name = re.sub(r"\W", "_", output.stem) if given is None else given
-    if not name.isidentifier():
-        raise DistIRError(
-            f"{name!r} cannot be the name of a cluster, which is letters, digits and "
-            f"underscores and does not begin with a digit; give another one with --name"
-        )
     description = ClusterDescription(
-        name,
+        name if arguments.name is None else arguments.name,
         arguments.kind,
         arguments.nodes,
         arguments.devices_per_node,
@@ -93,9 +95,20 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.link,
         arguments.memory,
     )
-    cluster = description.build()
-    module = ModuleOp([cluster])
+    module = ModuleOp([description.build()])
     verify(module)
+    return module
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import re
+
+    from distir.tools.files import write_program
+
+    output: Path = arguments.output
+    name = re.sub(r"\W", "_", output.stem)
+    module = described(arguments, name if name.isidentifier() else f"cluster_{name}")
     write_program(module, output)
-    print(f"wrote {output}: {cluster.size} {arguments.kind}, for --cluster {output}")
+    devices = arguments.nodes * arguments.devices_per_node
+    print(f"wrote {output}: {devices} {arguments.kind}, for --cluster {output}")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_cluster_arguments, output_file
+from distir.tools.arguments import add_cluster_arguments, output_program
 from distir.tools.distribution import add_distribution_arguments
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "instead of --cluster and the other options",
     )
     parser.add_argument(
-        "-o", dest="output", type=output_file, required=True, metavar="dist.mlir"
+        "-o", dest="output", type=output_program, required=True, metavar="dist.mlir"
     )
 
 

@@ -11,7 +11,7 @@ from distir.tools.arguments import (
     LOW_PRECISION_DTYPES,
     dimension,
     non_negative_integer,
-    output_file,
+    output_program,
     positive_number,
 )
 from distir.tools.model_arguments import (
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=output_file,
+        type=output_program,
         required=True,
         metavar="model.mlir",
         help="the program; its weights go beside it, to model.safetensors",

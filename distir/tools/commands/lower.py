@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-from distir.tools.arguments import add_kernels, output_file
+from distir.tools.arguments import add_kernels, output_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         dest="output",
-        type=output_file,
+        type=output_folder,
         required=True,
         metavar="DIR",
         help="the folder of the package; made if needed",

@@ -287,8 +287,10 @@ def executed(
     """
     from tempfile import TemporaryDirectory
 
+    from distir.errors import DistIRError
     from distir.lowering.launch import run_package
     from distir.lowering.torch_package import write_package
+    from distir.planning.programs import trains
     from distir.tools.program_arguments import (
         check_known,
         training_arguments,
@@ -297,6 +299,11 @@ def executed(
     from distir.tools.reporting import progress
 
     training = _training(arguments, settings)
+    if training is not None and not trains(module):
+        raise DistIRError(
+            f"{arguments.program} updates no argument, so that it cannot be trained; leave "
+            f"out --steps, or build or import a training step with --training"
+        )
     path, (file, by_name) = arguments.program, weights
     choose = whole_arguments if training is None else training_arguments
     if training is not None and training.data:

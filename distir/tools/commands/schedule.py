@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from distir.tools.arguments import add_kernels, non_negative_number, output_file
+from distir.tools.arguments import add_kernels, non_negative_number, output_program
 from distir.tools.tuning import add_tuning_arguments
-
-if TYPE_CHECKING:
-    from xdsl.dialects.builtin import ModuleOp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file with `def schedule(s)`, or an .mlir file with a "
         "transform.named_sequence @schedule",
     )
-    parser.add_argument("-o", dest="output", type=output_file, metavar="out.mlir")
+    parser.add_argument("-o", dest="output", type=output_program, metavar="out.mlir")
     parser.add_argument(
         "--set",
         action="append",
@@ -40,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify",
         action="store_true",
         help="compare each kernel of the schedule with the ops that it takes the place of: "
-        "results, gradients, and parts as its rule allows them. This runs the functions",
+        "results, gradients, and parts as its rule allows them. This runs the functions. Then "
+        "compare the whole program with the one before, with --training a step of each",
     )
     add_kernels(parser)
     parser.add_argument(
@@ -54,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.dialects.schedule import AutocastOp
     from distir.errors import DistIRError
     from distir.passes.apply_schedule import ApplySchedulePass
     from distir.planning.programs import batch_of
@@ -67,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_program,
     )
     from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.tools.schedule_verification import verify_schedule
     from distir.tools.tuning import check_tuning_arguments, tune
 
     check_tuning_arguments(arguments)
@@ -85,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         modules = [read_program(path) for path in paths]
     schedules, interrupted = read_script(arguments.script), False
     module, source = modules[0], arguments.program
+    before = module.clone() if arguments.verify else module
     add_schedules(module, schedules)
     verify(module)
     if arguments.print:
@@ -104,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         with progress("applying the schedule"):
             apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
     if arguments.verify:
-        _verify(module, arguments)
+        is_cast = any(op.name == AutocastOp.name for s in schedules for op in s.walk())
+        verify_schedule(before, module, is_cast, arguments)
     if arguments.output is not None:
         beside = keep_weights_reachable(module, source, arguments.output)
         if beside is not None:
@@ -113,27 +114,3 @@ def run(arguments: argparse.Namespace) -> int:
             )
         write_program(module, arguments.output)
     return INTERRUPTED if interrupted else 0
-
-
-def _verify(module: ModuleOp, arguments: argparse.Namespace) -> None:
-    """Verifies the kernels of a program and prints how far they are from their references."""
-    from distir.scheduling.kernel_verification import verify_kernels
-    from distir.tools.reporting import progress, table
-
-    with progress("verifying kernels"):
-        found = verify_kernels(module, arguments.kernels, arguments.timeout)
-    table(
-        ["kernel", "implementation", "rule", "difference", "of the gradient"],
-        [
-            [
-                f"@{each.kernel.symbol}",
-                each.kernel.implementation.data,
-                each.kernel.rule.data,
-                f"{each.difference:.1e}",
-                ""
-                if each.gradient_difference is None
-                else f"{each.gradient_difference:.1e}",
-            ]
-            for each in found
-        ],
-    )

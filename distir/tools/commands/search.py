@@ -13,6 +13,8 @@ from distir.tools.arguments import (
     add_cluster_arguments,
     add_profile_argument,
     output_file,
+    output_file_of,
+    output_program,
     positive_integer,
 )
 from distir.tools.auto_search import (
@@ -74,20 +76,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--plot",
-        type=output_file,
+        type=output_file_of(".svg"),
         metavar="out.svg",
         help="draw throughput over peak memory, with the Pareto front",
     )
     parser.add_argument(
         "-o",
         dest="output",
-        type=output_file,
+        type=output_program,
         metavar="best.mlir",
         help="write the best distributed program",
     )
     parser.add_argument(
         "--save-plan",
-        type=output_file,
+        type=output_file_of(".json"),
         metavar="plan.json",
         help="write the best plan, for `distir distribute --plan` and distir.parallelize",
     )

@@ -45,45 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fnmatch import fnmatchcase
-
-    from distir.errors import DistIRError
-    from distir.interpreters.simulator import cluster_of, simulate
-    from distir.interpreters.simulator.reports.argument_layouts import argument_layouts
-    from distir.interpreters.simulator.reports.communication_report import (
-        communication_of,
-    )
+    from distir.interpreters.simulator import cluster_of
     from distir.interpreters.simulator.simulation import write_json
     from distir.sharding.mesh import meshes
-    from distir.tools.layout_tables import print_communication, print_layouts
-    from distir.tools.reporting import progress
+    from distir.tools.layout_tables import LayoutTables
 
     check_cluster_given(arguments)
-    scope = arguments.scope
     module = read_as_asked(arguments)
-    layouts = argument_layouts(module, by_layer=scope is not None)
-    sent = None
+    profiles: tuple[str, ...] = ()
     if meshes(module):
         profiles = chosen_profiles(arguments.profile, cluster_of(module))
-        with progress("adding up what devices send"):
-            result = simulate(module, profiles=profiles)
-            sent = communication_of(result, by_layer=scope is not None)
-    if scope is not None:
-        layouts = [entry for entry in layouts if fnmatchcase(entry.name, scope)]
-        of_scope = sent or []
-        matching = [entry for entry in of_scope if fnmatchcase(entry.scope, scope)]
-        if not layouts and not matching:
-            raise DistIRError(
-                f"nothing of {arguments.program} matches --scope {scope!r}; without "
-                f"--scope, `distir show` lists the names"
-            )
-        sent = None if sent is None else matching
+    name = str(arguments.program)
+    tables = LayoutTables.of(module, name, arguments.scope, profiles)
     if arguments.json is not None:
-        content = {"arguments": [entry.to_json() for entry in layouts]}
-        if sent is not None:
-            content["communication"] = [entry.to_json() for entry in sent]
-        write_json(arguments.json, content)
-    print_layouts(layouts)
-    if sent is not None:
-        print_communication(sent)
+        write_json(arguments.json, tables.to_json())
+    tables.print()
     return 0

@@ -7,19 +7,18 @@ of 0: a mask for a large batch is no larger than one for a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import known_shape
 from distir.interpreters.onnx_evaluator import computed
-from distir.program import ancestors
 
 Array = npt.NDArray[Any]
 
@@ -46,9 +45,7 @@ class KnownArrays:
         Returns the array that operators of ONNX compute from constants alone, in the shape
         of the value; None for a value that depends on anything else, or is too large.
         """
-        for op in _in_order(value):
-            if all(result in self._found for result in op.results):
-                continue
+        for op in self._unknown_before(value):
             inputs = [
                 None if v is None else self._found.get(v) for v in op.input_values
             ]
@@ -61,6 +58,38 @@ class KnownArrays:
             for result, array in zip(op.results, found, strict=False):
                 self._found[result] = array
         return self._found.get(value)
+
+    def _unknown_before(self, value: SSAValue) -> list[OnnxOp]:
+        """
+        Returns the ONNX operators of the value's block that it depends on and whose results
+        have not been looked at, operands first.
+        """
+        block = (
+            value.owner.parent_block() if isinstance(value.owner, Operation) else None
+        )
+        order: list[OnnxOp] = []
+        # Ops, with what is left of their operands.
+        pending: list[tuple[OnnxOp, Iterator[SSAValue]]] = []
+        entered: set[Operation] = set()
+
+        def enter(op: Operation | Block) -> None:
+            if not isinstance(op, OnnxOp) or op in entered:
+                return
+            is_known = all(result in self._found for result in op.results)
+            if op.parent_block() is block and not is_known:
+                entered.add(op)
+                pending.append((op, iter(op.operands)))
+
+        enter(value.owner)
+        while pending:
+            op, operands = pending[-1]
+            operand = next(operands, None)
+            if operand is None:
+                order.append(op)
+                pending.pop()
+            else:
+                enter(operand.owner)
+        return order
 
 
 def once(array: Array) -> Array:
@@ -108,13 +137,3 @@ def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:
             cut = (..., slice(1), *[slice(None)] * (-dim - 1))
             aligned = [a[cut] if a.ndim >= -dim else a for a in aligned]
     return aligned
-
-
-def _in_order(value: SSAValue) -> list[OnnxOp]:
-    """Returns the ONNX operators that a value depends on, operands first."""
-    ops = [op for op in ancestors([value]) if isinstance(op, OnnxOp)]
-    block = value.owner.parent_block() if isinstance(value.owner, Operation) else None
-    if block is None:
-        return []
-    needed = set(ops)
-    return [op for op in block.ops if isinstance(op, OnnxOp) and op in needed]

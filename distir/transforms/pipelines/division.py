@@ -10,9 +10,12 @@ from math import prod
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MeshOp
+from distir.dialects.dist import RESHARD_EARLY, ReshardOp
 from distir.pipelining import Action, Phase, PipelineSchedule
+from distir.program import made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import PartialPlacement, SplitPlacement
 from distir.transforms.pipelines.body import V
@@ -156,14 +159,18 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
     Moves ops on gradients behind the micro-batches, where they run once on the sum instead
     of once for each. They must be linear, and have one operand, or else save sends of
     gradients between stages for each micro-batch (tied weights). A cast stays, as the sum
-    is to have its element type.
+    is to have its element type, and so does what is to be scattered early.
     """
     kinds = structure.kinds
+    for op in list(structure.backward):
+        if isinstance(op, ReshardOp) and RESHARD_EARLY in op.attributes:
+            _scatter_terms(op, structure, placer)
     for op in reversed(structure.backward):
         users = {u.operation for r in op.results for u in r.uses}
         if any(kinds.get(u, Kind.AFTER) is not Kind.AFTER for u in users):
             continue
-        if op.name == "onnx.Cast":
+        is_early = op.attributes.pop(RESHARD_EARLY, None) is not None
+        if op.name == "onnx.Cast" or is_early:
             continue
         times = [over_time(v) for v in op.operands]
         partial = [isinstance(time, PartialPlacement) for time in times]
@@ -180,3 +187,43 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
             kinds[op] = Kind.AFTER
             del placer.stages[op]
     structure.backward = [op for op in structure.backward if kinds[op] is Kind.EACH]
+
+
+def _scatter_terms(op: ReshardOp, structure: Structure, placer: StagePlacer) -> None:
+    """
+    Makes an early reshard of a sum of gradients, the terms of which are computed on several
+    stages (tied weights), one of each term on its own stage. So the parts are added up, and
+    sent between stages once.
+    """
+    pending = [op]
+    while pending:
+        reshard = pending.pop()
+        add = reshard.source.owner
+        if not isinstance(add, Operation) or add.name != "onnx.Add":
+            continue
+        owners = [v.owner for v in add.operands]
+        stages = [placer.stages.get(o) for o in owners if isinstance(o, Operation)]
+        is_sum = all(isinstance(over_time(v), PartialPlacement) for v in add.operands)
+        if not is_sum or len(set(stages)) < 2 or not add.results[0].has_one_use():
+            continue
+        terms: list[ReshardOp] = []
+        for value, stage in zip(add.operands, stages, strict=True):
+            assert stage is not None
+            term = ReshardOp(value, reshard.result.type)
+            term.attributes.update(reshard.attributes)
+            Rewriter.insert_op(term, InsertPoint.before(reshard))
+            structure.kinds[term] = Kind.EACH
+            placer.stages[term] = stage
+            terms.append(term)
+        total = made_with(add, [t.result for t in terms], [reshard.result.type])
+        Rewriter.insert_op(total, InsertPoint.before(reshard))
+        structure.kinds[total] = Kind.EACH
+        placer.stages[total] = placer.stages[reshard]
+        at = structure.backward.index(reshard)
+        structure.backward[at : at + 1] = [*terms, total]
+        structure.backward.remove(add)
+        reshard.result.replace_all_uses_with(total.results[0])
+        for gone in (reshard, add):
+            del structure.kinds[gone], placer.stages[gone]
+            Rewriter.erase_op(gone)
+        pending += terms

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
+from distir.dialects.tensors import shape_of
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.structure import Structure
 
@@ -42,7 +44,8 @@ class Homes:
       where the first of them runs.
     - `after`: the stage of each op of kind `AFTER`. An update runs where its parameter
       lives, which is its first operand (or a part of it that was taken for the update); any
-      other op on the first stage that has one of its operands. An op whose operands have no
+      other op on the stage that has its largest operand, the first of several, so that a
+      factor goes to gradients and they do not go to it. An op whose operands have no
       place, such as one that changes the layout of a state, runs where its result is used.
     """
 
@@ -60,7 +63,9 @@ class Homes:
         for op in after:
             places = self._of_operands(op)
             if not (op.operands and _is_argument(op.operands[0])):
-                places = sorted(place for place in places if place is not None)
+                sized = zip(places, op.operands, strict=True)
+                known = [(-_size(v), place) for place, v in sized if place is not None]
+                places = [place for _, place in sorted(known)]
             self._place(op, places)
         for op in reversed(after):
             if op not in self.after:
@@ -95,3 +100,8 @@ def _is_argument(value: SSAValue) -> bool:
     while isinstance(value.owner, ReshardOp):
         value = value.owner.source
     return isinstance(value, BlockArgument)
+
+
+def _size(value: SSAValue) -> int:
+    """Returns how many elements a tensor has."""
+    return prod(shape_of(value.type))

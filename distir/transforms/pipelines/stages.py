@@ -11,6 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import STAGE, STAGE_START
 from distir.errors import DistIRError
+from distir.pipelining.options import SEARCH
 from distir.program import describe, scope_of
 from distir.suggestions import did_you_mean
 from distir.transforms.pipelines.balance import balanced_starts, layer_positions
@@ -203,6 +204,11 @@ def _requested(ops: Sequence[Operation], request: Sequence[str]) -> list[int]:
             for i, op in enumerate(ops)
             if scope_of(op) == scope or scope_of(op).startswith(f"{scope}.")
         ]
+        if not inside and scope in (UNIFORM, SEARCH):
+            raise DistIRError(
+                f"pipeline: {scope!r} says of all stages where they begin; give it alone, or "
+                f"only scopes"
+            )
         if not inside:
             known = list(dict.fromkeys(scope_of(op) for op in ops if scope_of(op)))
             raise DistIRError(

@@ -177,22 +177,29 @@ def _separate_time(ops: Iterable[Operation]) -> None:
     """
     Splits reshards that both combine micro-batches and change the layout on devices in two:
     first the micro-batches, then the devices, so that gradients are added up before they
-    are communicated; in the other order where a reshard is to come early (ZeRO 2).
+    are communicated. Where a reshard is to come early (ZeRO 2) it is the other order: every
+    micro-batch's gradient is reduced and scattered, and the parts are added up. The first
+    of the two keeps `dist.reshard_early` then. It scatters only; over axes that do not split
+    the result, parts are reduced after the micro-batches (hybrid sharding).
     """
     for op in list(ops):
         if not isinstance(op, ReshardOp):
             continue
-        early = op.attributes.pop(RESHARD_EARLY, None) is not None
         before, after = layout_of(op.source), layout_of(op.result)
         assert before is not None and after is not None
         time = placement_in(before, TIME_AXIS)
-        if time is REPLICATED or placement_in(after, TIME_AXIS) is not REPLICATED:
-            continue
-        if early and isinstance(time, PartialPlacement):
-            partial = (*after.partial, (TIME_AXIS, time.monoid))
+        is_early = RESHARD_EARLY in op.attributes and isinstance(time, PartialPlacement)
+        is_whole = placement_in(after, TIME_AXIS) is REPLICATED
+        if not is_early:
+            op.attributes.pop(RESHARD_EARLY, None)
+        if is_early:
+            split = after.split_axes
+            partial = tuple(p for p in before.partial if p[0] not in split)
             between = replace(after, partial=partial)
-        else:
+        elif is_whole and time is not REPLICATED:
             between = without_time(before)
+        else:
+            continue
         if between in (before, after):
             continue
         assert isinstance(op.source.type, TensorType)
@@ -202,6 +209,8 @@ def _separate_time(ops: Iterable[Operation]) -> None:
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             Rewriter.insert_op(new, InsertPoint.before(op))
+        if is_early:
+            first.attributes[RESHARD_EARLY] = op.attributes[RESHARD_EARLY]
         second.result.name_hint = op.result.name_hint
         op.result.replace_all_uses_with(second.result)
         Rewriter.erase_op(op)

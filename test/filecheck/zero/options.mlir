@@ -40,14 +40,16 @@
 // TWO-NEXT: train.adamw %b2, {{.*}}dist.reshard_early
 
 // With stage 3 parameters are flat too, and take their shape for what uses them; of a split
-// over other axes, here by 5, blocks are flattened. Gradients are as they are clipped.
+// over other axes, here by 5, blocks are flattened. Gradients are as they are clipped, and are
+// scattered before their squares are added up.
 // FIVE:     %w: tensor<15xf32> {dist.role = "parameter", dist.name = "w", dist.layout = #dist.layout<@mesh, [{p}]>, dist.flattened = {shape = array<i64: 3, 4>, length = 15 : i64}}
 // FIVE-SAME: %w2_exp_avg: tensor<15x2xf32> {dist.role = "state", dist.name = "w2.exp_avg", dist.of = "w2", dist.layout = #dist.layout<@mesh, [{p}, {d}]>, dist.flattened = {shape = array<i64: 4, 6>, length = 15 : i64, blocks = [array<i64: 1, 2, 3>]}}
 // FIVE:     train.unflatten %w : (tensor<15xf32>) -> tensor<3x4xf32>
 // FIVE:     train.unflatten %w2 {blocks = [array<i64: 1, 2, 3>]} : (tensor<15x2xf32>) -> tensor<4x6xf32>
 // FIVE:     [[G:%.*]] = train.flatten %{{.*}} {blocks = [array<i64: 1, 2, 3>]} : (tensor<4x6xf32>) -> tensor<15x2xf32>
-// FIVE:     train.square_sum [[G]]
-// FIVE:     onnx.Mul([[G]], %{{.*}}) : (tensor<15x2xf32>, tensor<f32>) -> tensor<15x2xf32>
+// FIVE-NEXT: [[P:%.*]] = dist.constrain [[G]] to <@mesh, [{p}, {}]> over ["p"] {dist.reduce_late, dist.reshard_early}
+// FIVE:     train.square_sum [[P]]
+// FIVE:     onnx.Mul([[P]], %{{.*}}) : (tensor<15x2xf32>, tensor<f32>) -> tensor<15x2xf32>
 // FIVE:     train.adamw %w2, {{.*}}dist.reshard_early
 // FIVE-NOT: train.unflatten
 

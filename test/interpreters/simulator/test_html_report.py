@@ -24,6 +24,7 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate, write_html
 from distir.interpreters.simulator.reports import html_report
 from distir.interpreters.simulator.reports.html_report import report_data
+from distir.tools.layout_tables import LayoutTables
 
 VOID = {"meta", "input", "br", "link", "img"}
 
@@ -127,6 +128,20 @@ def test_its_numbers_are_those_of_the_simulation(options, tmp_path: Path):
         assert seconds - communicates == pytest.approx(group["compute_s"])
         names = [block[3] for block in timeline["blocks"]]
         assert max(names) < len(data["names"])
+
+
+def test_its_tables_are_those_that_show_prints(tmp_path: Path):
+    module = distributed(training_gpt(), MACHINES, d=2, t=2, zero=1)
+    data = page_of(simulate(module), tmp_path).data
+    shown = LayoutTables.of(module, "program", None, ())
+    assert [(a[0], a[1], a[4], a[6]) for a in data["arguments"]] == [
+        (a.name, len(a.names), a.split_text, a.local_bytes) for a in shown.arguments
+    ]
+    assert any("t" in split for _, _, _, _, split, *_ in data["arguments"])
+    assert shown.communication
+    assert data["sent"] == [
+        [s.scope, s.op, ",".join(s.axes), s.times, s.size] for s in shown.communication
+    ]
 
 
 def test_the_script_finds_its_elements(tmp_path: Path):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
+
 import numpy as np
 import pytest
 
 from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.measured import OpFigures
 from distir.lowering.calibration.fit import (
+    LinkFit,
     Sample,
     fit_communication,
     fit_op,
@@ -60,11 +64,22 @@ def test_errors_are_relative_to_all_that_was_measured() -> None:
 
 
 def test_communication() -> None:
-    fit = fit_communication("all_reduce", [(s, 2e-4 + s * 1e-9) for s in SIZES])
-    assert fit.overhead == pytest.approx(2e-4)
-    assert fit.per_byte == pytest.approx(1e-9)
-    with pytest.raises(DistIRError, match=r"all_reduce took no longer for larger"):
-        fit_communication("all_reduce", [(s, 2e-4) for s in SIZES])
+    def fit(seconds: Callable[[float], float], besides: float = 0.0) -> LinkFit:
+        """Fits to seconds by bytes; computations `besides` were subtracted."""
+        pairs = [(size, seconds(size)) for size in SIZES]
+        samples = [Sample(0.0, s, took, took + besides) for s, took in pairs]
+        return fit_communication("all_reduce", samples)
+
+    for besides in (0.0, 2e-3):
+        found = fit(lambda s: 2e-4 + s * 1e-9, besides)
+        assert found.overhead == pytest.approx(2e-4)
+        assert found.per_byte == pytest.approx(1e-9)
+        assert found.residual.largest < 1e-6
+    # The same errors weigh less if more was measured besides.
+    noisy = [fit(lambda s: 2e-4 + s * 1e-9 + s % 3 * 5e-5, b) for b in (0.0, 2e-3)]
+    assert noisy[1].residual.mean < noisy[0].residual.mean / 2
+    # Without a bandwidth it is no link.
+    assert fit(lambda s: 2e-4).residual.mean == inf
 
 
 def test_too_few_measurements() -> None:

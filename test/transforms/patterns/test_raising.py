@@ -12,6 +12,7 @@ from support import models
 from support.lowering_cases import run_here
 from support.pipelines import arguments_of, assert_equal_results
 from support.programs import parse
+from support.thoroughness import sampled
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -41,7 +42,7 @@ def ops(module: ModuleOp) -> Counter[str]:
 
 @pytest.mark.parametrize("exporter", models.EXPORTERS)
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
-@pytest.mark.parametrize("outlined", [False, True])
+@pytest.mark.parametrize("outlined", sampled([True, False], 2))
 def test_models(name: str, exporter: models.Exporter, outlined: bool) -> None:
     model = models.model(name)
     imported = models.imported(name, exporter)

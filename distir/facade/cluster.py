@@ -1,0 +1,49 @@
+"""`distir.cluster`: describes a cluster from a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.facade.options import command_options
+
+
+@dataclass(frozen=True, eq=False)
+class DescribedCluster:
+    """The description of a cluster, the one op of `module`; other functions take its file."""
+
+    module: ModuleOp
+
+    def save(self, path: str | Path) -> None:
+        """Writes the description to an `.mlir` file, for `cluster=`. Raises DistIRError."""
+        from distir.tools.files import write_program
+
+        try:
+            write_program(self.module, Path(path))
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+    def __str__(self) -> str:
+        return str(self.module)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def cluster(kind: str, *, name: str = "cluster", **options: Any) -> DescribedCluster:
+    """
+    Describes a cluster of equal nodes, like `distir cluster` and with its options: `kind` is
+    that of a device, such as `A100`, beside `nodes`, `devices_per_node` and `nic`. Raises
+    DistIRError.
+    """
+    from distir.tools.commands.cluster import described
+
+    given = {"kind": kind, **options}
+    return DescribedCluster(
+        described(command_options("cluster", "cluster", ["-o", "-"], given), name)
+    )

@@ -1,0 +1,79 @@
+"""`distir.show`: how a program is split, and what its devices send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.facade.model_program import ModelProgram
+from distir.facade.options import command_options
+from distir.facade.simulate import distributed_if_asked
+from distir.interpreters.simulator import cluster_of
+from distir.interpreters.simulator.profiles.files import ProfileChoice
+from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayout
+from distir.interpreters.simulator.reports.communication_report import Sent
+from distir.interpreters.simulator.simulation import write_json
+from distir.sharding.mesh import meshes
+from distir.tools.layout_tables import LayoutTables
+
+
+@dataclass(frozen=True, eq=False)
+class ShownProgram:
+    """
+    How a `program` is split: its `tables`. As text they are what `distir show` prints.
+    """
+
+    program: ModelProgram
+    tables: LayoutTables
+
+    @property
+    def module(self) -> ModuleOp:
+        """The IR of the program."""
+        return self.program.module
+
+    @property
+    def arguments(self) -> Sequence[ArgumentLayout]:
+        """The layouts of the arguments; those that are alike in all layers are one entry."""
+        return self.tables.arguments
+
+    @property
+    def communication(self) -> Sequence[Sent]:
+        """What a device sends in a step, by module and kind of message."""
+        return self.tables.communication or ()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the tables as JSON. Raises DistIRError."""
+        write_json(Path(path), self.tables.to_json())
+
+    def __str__(self) -> str:
+        text = StringIO()
+        self.tables.print(text)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def show(
+    program: ModelProgram | str | Path, *, scope: str | None = None, **options: Any
+) -> ShownProgram:
+    """
+    Returns how the arguments of a program are split and what its devices send. A sequential
+    one is distributed first, if `cluster` and options of `distir distribute` are given. With
+    a `scope`, a pattern such as `*.h.3.*`, only what matches, each layer by itself. Raises
+    DistIRError.
+    """
+    source = ModelProgram.of(program)
+    given = command_options("show", "show", [source.name], options)
+    source = distributed_if_asked(source, given, "show")
+    profiles: tuple[str, ...] = ()
+    if meshes(source.module):
+        profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
+    tables = LayoutTables.of(source.module, source.name, scope, profiles)
+    return ShownProgram(source, tables)

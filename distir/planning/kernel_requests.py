@@ -1,0 +1,90 @@
+"""Refuses requests for splits of parameters that a kernel would gather again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import SSAValue
+
+from distir.dialects.dist import Layout
+from distir.dialects.kernel import KernelCallOp
+from distir.errors import DistIRError
+from distir.planning.annotations import fixed_axes, origin_of, requested_layout
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    entry_function,
+    functions,
+    walk_functions,
+)
+from distir.sharding.kernel_rule import parse_rule
+
+
+def check_kernels(module: ModuleOp) -> None:
+    """
+    Refuses a request for the split of an argument's dimension which a kernel that reads the
+    argument keeps whole: every call would gather it. Where a kernel is in the place of ops
+    that can be split (a loss with the layer before it), the split was meant for these. Raises
+    DistIRError.
+    """
+    function, known = entry_function(module), functions(module)
+    names = argument_names(function)
+    for arg, entry, name in zip(
+        function.body.block.args, argument_attributes(function), names, strict=True
+    ):
+        layout = requested_layout(entry)
+        if layout is None:
+            continue
+        for axis in fixed_axes(entry):
+            dim = _split_dimension(layout, axis)
+            if dim is None:
+                continue
+            gathers = [
+                call
+                for call, index in _kernels_that_read(arg, known)
+                if not _can_split(call, index, dim)
+            ]
+            if not gathers:
+                continue
+            order = [op for _, op in walk_functions(module)]
+            call = min(gathers, key=order.index)  # the kernel, not its gradient
+            raise DistIRError(
+                f"argument {name!r}: {origin_of(entry, axis)} asks that axis {axis!r} splits "
+                f"dimension {dim}, but kernel @{call.symbol}, which reads it, keeps that "
+                f"dimension whole (its rule is {call.rule.data!r}), so that each of its calls "
+                f"would gather it; leave out the split, or the kernel: the ops that it takes "
+                f"the place of may be split there"
+            )
+
+
+def _can_split(call: KernelCallOp, index: int, dim: int) -> bool:
+    """Returns whether a kernel's rule lets that dimension of an operand be split."""
+    rule = parse_rule(call.rule.data)
+    factors = rule.operands[index][dim]
+    return any(isinstance(f, str) and f not in rule.kept for f in factors)
+
+
+def _split_dimension(layout: Layout, axis: str) -> int | None:
+    """Returns the dimension that an axis splits in a layout; None if it splits none."""
+    for dim, shards in enumerate(layout.dims):
+        if any(shard.axis == axis for shard in shards):
+            return dim
+    return None
+
+
+def _kernels_that_read(
+    value: SSAValue, known: Mapping[str, FuncOp]
+) -> Iterator[tuple[KernelCallOp, int]]:
+    """
+    Yields the calls of kernels with this operand, also in functions that it is passed to,
+    with the index of the operand.
+    """
+    for use in value.uses:
+        op = use.operation
+        if isinstance(op, KernelCallOp):
+            yield op, use.index
+        elif isinstance(op, CallOp):
+            callee = known[op.callee.string_value()]
+            yield from _kernels_that_read(callee.body.block.args[use.index], known)

@@ -1,0 +1,156 @@
+"""`distir schedule --verify`: its checks of kernels and of the whole program, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.tools.files import Arrays
+
+MOST_ELEMENTS = 1 << 28
+"""The elements of all values of a program that is still run to compare it."""
+
+CAST_TOLERANCE = 2e-2
+"""The relative difference that is allowed where a schedule casts to 16 bits."""
+
+
+def verify_schedule(
+    before: ModuleOp, after: ModuleOp, is_cast: bool, arguments: argparse.Namespace
+) -> None:
+    """
+    Verifies what a schedule made of a program: each kernel against its reference, then the
+    whole program against the one before, on random inputs; with `--training` steps of the
+    two, in which losses and updated parameters are compared. `is_cast` says whether the schedule
+    casts to 16 bits. Prints tables. Raises DistIRError for what differs.
+    """
+    from distir.scheduling.kernel_verification import verify_kernels
+    from distir.tools.reporting import note, progress, table
+
+    with progress("verifying kernels"):
+        kernels = verify_kernels(after, arguments.kernels, arguments.timeout)
+    if kernels:
+        rows = [
+            [
+                f"@{each.kernel.symbol}",
+                each.kernel.implementation.data,
+                each.kernel.rule.data,
+                f"{each.difference:.1e}",
+                ""
+                if each.gradient_difference is None
+                else f"{each.gradient_difference:.1e}",
+            ]
+            for each in kernels
+        ]
+        headings = ["kernel", "implementation", "rule", "difference", "of the gradient"]
+        table(headings, rows)
+    size = elements_of(before)
+    if size > MOST_ELEMENTS:
+        note(
+            f"the whole program was not run: its values have {size} elements ({MOST_ELEMENTS} at "
+            f"most); verify the schedule on a model with fewer layers or smaller inputs"
+        )
+        return
+    _verify_program(before, after, is_cast, arguments)
+
+
+def _verify_program(
+    before: ModuleOp, after: ModuleOp, is_cast: bool, arguments: argparse.Namespace
+) -> None:
+    """Compares two programs, or their training steps, and prints the differences."""
+    from distir.errors import DistIRError
+    from distir.tools.comparison import compare
+    from distir.tools.files import apply_passes, program_weights
+    from distir.tools.program_arguments import whole_arguments
+    from distir.tools.reporting import table
+    from distir.tools.training_arguments import differentiate_pass
+
+    differentiate = differentiate_pass(arguments)
+    programs = before.clone(), after.clone()
+    if differentiate is not None:
+        for module in programs:
+            apply_passes(module, differentiate)
+    path = arguments.program
+    weights = program_weights(before, path)
+    values = whole_arguments(programs[0], path, weights, {}, arguments.seed)
+    values |= _large_parameters(programs[0], weights, values)
+    paths = path, f"{path} as {arguments.script} schedules it"
+    allowed = CAST_TOLERANCE if is_cast else None
+    found = compare(programs, paths, values, allowed, by_change=True)
+    wrong = [each for each in found if not each.within]
+    if wrong:
+        shown = ", ".join(f"{each.name!r} by {each.relative:.2g}" for each in wrong[:5])
+        raise DistIRError(
+            f"{paths[1]} does not compute what {path} does: {shown} differ, relative to the "
+            f"largest magnitude (or 1), or to what a step changes ({wrong[0].tolerance:g} is allowed); find the line of the "
+            f"script by leaving lines out"
+        )
+    worst = max(found, key=lambda each: each.relative, default=None)
+    rows = [
+        [
+            "a training step" if differentiate is not None else "the whole program",
+            str(len(found)),
+            "" if worst is None else f"{worst.relative:.1e}",
+            "" if worst is None else worst.name,
+        ]
+    ]
+    table(["compared", "outputs", "largest difference", "of"], rows)
+
+
+def _large_parameters(
+    module: ModuleOp, weights: Arrays, values: Arrays
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    Returns random parameters, for those that have no weights, with which layers pass on numbers
+    as large as they get. Random parameters have the size with which trainings begin: with
+    norms as small, later layers and gradients would hardly show in what is compared.
+    """
+    from distir.program import argument_names, argument_roles, entry_function
+
+    entry = entry_function(module)
+    found: dict[str, npt.NDArray[Any]] = {}
+    for name, role in zip(argument_names(entry), argument_roles(entry), strict=True):
+        value = values[name]
+        if role != "parameter" or name in weights or value.dtype.kind not in "fV":
+            continue
+        spread = float(np.std(value.astype(np.float64))) or 1.0
+        inputs = prod(value.shape[:-1]) if value.ndim > 1 else 4
+        found[name] = (value / (spread * inputs**0.5)).astype(value.dtype)
+    return found
+
+
+def elements_of(module: ModuleOp) -> int:
+    """
+    Returns the number of elements of all values of a program; those of functions count with
+    each call.
+    """
+    from xdsl.dialects.builtin import TensorType
+    from xdsl.dialects.func import CallOp
+    from xdsl.ir import Block
+
+    from distir.program import entry_function, functions
+
+    known = functions(module)
+
+    def count(block: Block) -> int:
+        total = 0
+        for op in block.ops:
+            if isinstance(op, CallOp):
+                total += count(known[op.callee.string_value()].body.block)
+            total += sum(
+                prod(value.type.get_shape())
+                for value in op.results
+                if isinstance(value.type, TensorType)
+            )
+        return total
+
+    entry = entry_function(module)
+    types = [arg.type for arg in entry.args]
+    own = sum(prod(t.get_shape()) for t in types if isinstance(t, TensorType))
+    return own + count(entry.body.block)

@@ -1,0 +1,67 @@
+"""Training by processes in groups that each hold all that ZeRO splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.training_programs import batches, package
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt
+from distir.lowering.launch import Spawner, Training, run_package
+from distir.passes.differentiate import DifferentiatePass
+
+
+def training_gpt() -> ModuleOp:
+    """The training step of a small GPT whose gradients are clipped."""
+    module = build_gpt(1, 8, 2, 16, 8, 4)
+    DifferentiatePass(clip=0.1).apply(Context(), module)
+    return module
+
+
+def train(
+    folder: Path, module: ModuleOp, spawner: Spawner, training: Training, **how: Any
+) -> dict[str, Any]:
+    """The losses and final parameters of a training of a module distributed so."""
+    made = package(module, folder / "-".join(f"{k}{v}" for k, v in how.items()), **how)
+    return run_package(made, inputs=batches(module), spawner=spawner, training=training)
+
+
+def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "how", [{"zero": 3, "k": 2}, {"zero": 2, "overlap": True}], ids=["three", "two"]
+)
+def test_two_groups_of_two_train_as_one_process(
+    how: dict[str, Any], tmp_path: Path, spawner: Spawner
+) -> None:
+    module = training_gpt()
+    expected = train(tmp_path, module, spawner, Training(3), d=1)
+    assert_close(
+        train(tmp_path, module, spawner, Training(3), r=2, d=2, **how), expected
+    )
+
+
+@pytest.mark.parametrize("other", [{"d": 4, "zero": 1}, {"d": 2, "t": 2}], ids=str)
+def test_a_training_goes_on_under_another_plan(
+    other: dict[str, int], tmp_path: Path, spawner: Spawner
+) -> None:
+    """The groups' copies are written once; and others read them, and they others'."""
+    module, groups = training_gpt(), {"r": 2, "d": 2, "zero": 3}
+    expected = train(tmp_path, module, spawner, Training(4), d=1)
+    expected["loss"] = expected["loss"][2:]
+    for number, (before, after) in enumerate([(groups, other), (other, groups)]):
+        folder = tmp_path / str(number)
+        checkpoints = folder / "checkpoints"
+        saving = Training(2, checkpoints=checkpoints, save_every=2)
+        train(folder, module, spawner, saving, **before)
+        resuming = Training(4, checkpoints=checkpoints, resume="latest")
+        assert_close(train(folder, module, spawner, resuming, **after), expected)
