@@ -273,6 +273,9 @@ case("TopK", real(6, 4), Const([2]), results=2)
 case("CumSum", f(6, 4), Const(1))
 case("CumSum", f(6, 4), np.array(0), label="argument")
 case("CumProd", f(6, 4), Const(1))
+case("DFT", real(6, 4, 2))
+case("DFT", real(6, 4, 12, 1), None, Const(1), label="of real numbers")
+case("DFT", real(4, 6, 2), None, Const(0), inverse=1)
 
 # Normalisation
 for _name in ("Softmax", "LogSoftmax", "Hardmax"):

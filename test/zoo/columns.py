@@ -51,6 +51,9 @@ The largest difference from PyTorch that is allowed, relative to the largest num
 result (or, of results, 1): both compute with 32-bit floats, in different orders.
 """
 
+DOUBLE_TOLERANCE = 1e-6
+"""The same for families that compute with 64-bit floats."""
+
 
 class DiffersError(Exception):
     """What a program computes is not what PyTorch computes."""
@@ -177,7 +180,7 @@ class Visit:
         for name, own, its in zip(names, found, expected, strict=True):
             if own.shape != its.shape:
                 raise DiffersError(f"{name} is {own.shape}, in PyTorch {its.shape}")
-            _check(name, own, its, max(1.0, float(np.abs(its).max(initial=0))))
+            self._check(name, own, its, max(1.0, float(np.abs(its).max(initial=0))))
 
     def _compare_steps(self, program: ModelProgram, micro_batches: int) -> None:
         expected = self._expected_step(micro_batches)
@@ -188,7 +191,9 @@ class Visit:
         function = entry_function(program.module)
         names, roles = argument_names(function), argument_roles(function)
         loss = float(np.asarray(results[0]))
-        _check("the loss", np.array(loss), np.array(expected.loss), max(1, abs(loss)))
+        self._check(
+            "the loss", np.array(loss), np.array(expected.loss), max(1, abs(loss))
+        )
         gradients = {
             names[argument].removesuffix(".momentum"): results[result]
             for result, argument in updated_arguments(function).items()
@@ -210,7 +215,14 @@ class Visit:
             # A gradient may be all that is left of a sum of numbers as large as the others':
             # that of a bias before a batch norm is zero but for the rounding of its terms.
             largest = float(np.abs(its).max(initial=0)) + 5e-2 * everything
-            _check(f"the gradient of {name}", own, its, largest)
+            self._check(f"the gradient of {name}", own, its, largest)
+
+    def _check(self, what: str, own: Any, its: Any, largest: float) -> None:
+        """Raises DiffersError for numbers that are further apart than rounding explains."""
+        tolerance = DOUBLE_TOLERANCE if self.family.double else TOLERANCE
+        error = float(np.abs(own.astype(np.float64) - its).max(initial=0))
+        if not error <= tolerance * largest:
+            raise DiffersError(f"{what} differs by {error:.2g} of {largest:.2g}")
 
     @cached_property
     def _tied(self) -> set[str]:
@@ -261,13 +273,6 @@ def distributed(program: ModelProgram, options: Mapping[str, Any]) -> ModelProgr
     if not options:
         return program
     return distir.distribute(program, cluster="cpu", **options)
-
-
-def _check(what: str, own: Any, its: Any, largest: float) -> None:
-    """Raises DiffersError for numbers that are further apart than rounding explains."""
-    error = float(np.abs(own.astype(np.float64) - its).max(initial=0))
-    if not error <= TOLERANCE * largest:
-        raise DiffersError(f"{what} differs by {error:.2g} of {largest:.2g}")
 
 
 def visit(

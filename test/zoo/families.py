@@ -54,13 +54,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "have shapes that are known.",
     ),
     Refusal(
-        ("fnet",),
-        ("p2 k2", "step", "step d2 t2", "step zero 3", "step p2 k2"),
-        "onnx.DFT .*has no gradient rule|fourier.* of the whole batch",
-        "A Fourier transform (`onnx.DFT`) has neither a gradient rule nor a sharding rule "
-        "yet: such models run in inference, without micro-batches.",
-    ),
-    Refusal(
         ("rwkv",),
         ("step", "step d2 t2", "step zero 3", "step p2 k2"),
         r"exporter removed a detach\(\)",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,7 +62,7 @@ class ZooModel:
             like = self.results()[self.output]
         draw = torch.Generator().manual_seed(1)
         if self.loss == "mse":
-            return torch.randn(like.shape, generator=draw)
+            return torch.randn(like.shape, generator=draw).to(like.dtype)
         return torch.randint(0, like.shape[-1], like.shape[:-1], generator=draw)
 
     def loss_of(self, inputs: dict[str, Tensor], labels: Tensor | None) -> Tensor:
@@ -78,11 +79,16 @@ class ZooModel:
 class Family:
     """
     A family of models: its name, where its code is from, and what makes a small model of it.
+
+    With `double`, model and program compute with 64-bit floats: where batch norms over few
+    numbers follow each other, each amplifies the rounding of those before, until two orders of
+    a sum in 32 bits give other losses.
     """
 
     name: str
     source: str
     make: Callable[[], ZooModel]
+    double: bool = False
 
     def made(self) -> ZooModel:
         """
@@ -95,7 +101,23 @@ class Family:
             for parameter in model.module.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
         model.mode(training=False)
-        return model
+        return _in_64_bits(model) if self.double else model
+
+
+def _in_64_bits(model: ZooModel) -> ZooModel:
+    """
+    Returns the model in 64 bits. Epsilons are those that 32 bits can say, as ONNX holds
+    them.
+    """
+    model.module.double()
+    for part in model.module.modules():
+        if isinstance(epsilon := getattr(part, "eps", None), float):
+            vars(part)["eps"] = float(np.float32(epsilon))
+    inputs = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in model.inputs.items()
+    }
+    return replace(model, inputs=inputs)
 
 
 FAMILIES: dict[str, Family] = {}

@@ -46,16 +46,18 @@ def _sees(
     model: str,
     size: int,
     loss: Loss = "cross_entropy",
+    *,
+    double: bool = False,
     **options: Any,
 ) -> None:
-    """Registers a model of images."""
+    """Registers a model of images, compared in 64 bits with `double`."""
 
     def make() -> ZooModel:
         made = getattr(transformers, config)(**options)
         module = getattr(transformers, model)(made)
         return ZooModel(module, {"pixel_values": images(size)}, loss)
 
-    FAMILIES[name] = Family(name, "transformers", make)
+    FAMILIES[name] = Family(name, "transformers", make, double)
 
 
 _sees(
@@ -121,6 +123,7 @@ _sees(
     "MobileNetV2Config",
     "MobileNetV2ForImageClassification",
     32,
+    double=True,
     depth_multiplier=0.25,
     num_labels=4,
 )
@@ -184,6 +187,7 @@ _sees(
     "LevitConfig",
     "LevitForImageClassification",
     64,
+    double=True,
     image_size=64,
     hidden_sizes=[8, 16, 16],
     num_attention_heads=[2, 4, 4],
