@@ -314,8 +314,8 @@ def executed(
     training = _training(arguments, settings)
     if training is not None and not trains(module):
         raise DistIRError(
-            f"{arguments.program} updates no argument, so that it cannot be trained; leave "
-            f"out --steps, or build or import a training step with --training"
+            f"{arguments.program} updates no argument (dist.updates), so that it cannot be "
+            f"trained; leave out --steps, or build or import a training step with --training"
         )
     path, (file, by_name) = arguments.program, weights
     choose = whole_arguments if training is None else training_arguments
