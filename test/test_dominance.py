@@ -48,7 +48,7 @@ def test_use_before_definition_is_refused(tmp_path: Path, text: str, message: st
     for command in (
         ("check", path, path),
         ("simulate", path),
-        ("lower", path, "-o", path),
+        ("lower", path, "-o", tmp_path / "package"),
     ):
         assert message in failure(*command)
 

@@ -31,8 +31,11 @@ AHEAD_S = 3e-4
 
 def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
     """
-    Returns the modules `program`, `runtime` and `collectives` of the package in a folder.
+    Returns the modules `program`, `runtime` and `collectives` of the package in a folder,
+    imported under `name`, also where another package had that name before.
     """
+    for known in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+        del sys.modules[known]
     path = Path(folder)
     spec = importlib.util.spec_from_file_location(
         name, path / "__init__.py", submodule_search_locations=[folder]

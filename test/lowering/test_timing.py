@@ -179,9 +179,13 @@ def test_packages_are_loaded_side_by_side(tmp_path: Path) -> None:
         module = Prober().module(onnx(kind, [x, x], [x]))
         folder = write_package(module, tmp_path / f"a package of {kind}")
         loaded.append(timing_rank.load_package(str(folder), f"loaded_{kind}"))
+    # The name of another package means this one from now on.
+    loaded.append(timing_rank.load_package(str(folder), "loaded_Add"))
     assert sys.path == path
     values = torch.full((8, 8), 3.0), torch.full((8, 8), 5.0)
-    for (program, runtime, collectives), expected in zip(loaded, (8, 15), strict=True):
+    for (program, runtime, collectives), expected in zip(
+        loaded, (8, 15, 15), strict=True
+    ):
         assert program.__package__ == runtime.__package__
         assert collectives.__package__ == program.__package__
         body = program.RANKS[0].program({}, program.RANKS[0].numbers)

@@ -37,6 +37,7 @@ from distir.planning.layouts.search import search_sharding
 from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
     Option,
+    PassPartial,
 )
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh
@@ -247,7 +248,9 @@ func.func @main(%x: {shape} {{dist.role = "input"}}, %w: {shape} {{dist.role = "
 """)
     builder, _ = built(*placed(program, (("d", 2),), slow=True))
     partial = {
-        op.results[0].name_hint: [o.monoid for o in options if o.linear is not None]
+        op.results[0].name_hint: [
+            o.monoid for o in options if isinstance(o, PassPartial)
+        ]
         for op, (options,) in builder.axis_options.items()
     }
     assert partial == {"y": [], "n": ["sum"], "m": []}
