@@ -83,6 +83,25 @@ def two():
     return whole(2)
 
 
+def while_saving():
+    import threading
+    import torch.distributed.checkpoint as dcp
+
+    is_read, save = threading.Event(), dcp.save
+
+    def slow(*arguments, **named):
+        is_read.wait(20)
+        save(*arguments, **named)
+
+    dcp.save = slow
+    for number, batch in enumerate(whole(4), 1):
+        if number == 4:
+            with open(f"{FOLDER}/seen-{os.getpid()}", "w") as file:
+                file.write(" ".join(os.listdir(f"{FOLDER}/checkpoints")))
+            is_read.set()
+        yield batch
+
+
 def part(number, of):
     size = 8 // of
     for batch in whole():
@@ -381,6 +400,23 @@ def test_data_that_ends_early_loses_nothing(
     )
     assert "\n" not in str(error.value)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(
+    data: Path, several: Path, spawner: Spawner
+):
+    folder = data / "checkpoints"
+    source = [f"{data / 'data.py'}:while_saving"]
+    training = Training(4, data=source, checkpoints=folder, save_every=2)
+    expected = losses(several, spawner, training)
+    seen = [path.read_text() for path in data.glob("seen-*")]
+    assert seen == [".step-2.partial"] * 4  # when step 3 was done
+    assert sorted(p.name for p in folder.iterdir()) == ["step-2", "step-4"]
+    # It holds what there was after step 2.
+    source = [f"{data / 'data.py'}:whole"]
+    resumed = Training(4, data=source, checkpoints=folder, resume="2")
+    found = losses(several, spawner, resumed)
+    np.testing.assert_allclose(found, expected[2:], rtol=1e-6)
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(
