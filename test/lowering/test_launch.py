@@ -215,22 +215,43 @@ def test_nccl_needs_gpus(package: Path, spawner: Spawner) -> None:
         run_package(package, backend="nccl", inputs={"x": X, "w": W}, spawner=spawner)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "garbage", "absent"])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "shards"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("truncated", r"w\.safetensors is truncated: 'w' ends at byte \d+ of \d+$"),
+        ("garbage", r"w\.safetensors is truncated or not a safetensors file$"),
+        ("absent", r"w\.safetensors"),
+    ],
+    ids=["truncated", "garbage", "absent"],
+)
 def test_bad_weights(
-    package: Path, tmp_path: Path, damage: str, spawner: Spawner
+    package: Path,
+    tmp_path: Path,
+    damage: str,
+    message: str,
+    is_folder: bool,
+    spawner: Spawner,
 ) -> None:
     from safetensors.numpy import save_file
 
-    path = tmp_path / "w.safetensors"
+    path = tmp_path / "weights" / "w.safetensors"
+    path.parent.mkdir()
     save_file({"w": W}, path)
+    given = path
+    if is_folder:
+        given = path.parent
+        save_file({"other": W}, given / "other.safetensors")
+        message = message if damage != "absent" else "has none of the program's tensors"
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-4])
     elif damage == "garbage":
         path.write_bytes(b"\xff" * 40)
     else:
         path.unlink()
-    with pytest.raises(DistIRError, match=r"w\.safetensors"):
-        run_package(package, inputs={"x": X}, weights=path, spawner=spawner)
+    with pytest.raises(DistIRError, match=message) as error:
+        run_package(package, inputs={"x": X}, weights=given, spawner=spawner)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

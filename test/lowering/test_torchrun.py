@@ -74,6 +74,10 @@ def test_a_rank_that_dies_on_one_of_two_nodes_goes_on_from_the_last_checkpoint(
         for agent in agents:
             agent.kill()
     assert [agent.returncode for agent in agents] == [0, 0], "\n".join(told)
+    # The agent of the rank that died says so, and the others say what became of them.
+    assert any("failed (exitcode: -9) local_rank: 1" in text for text in told)
+    assert any("error: the connection to another process is lost" in t for t in told)
+    assert "Traceback" not in "".join(told)
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     done = [entry["step"] for entry in entries]
     # The steps of the second start follow the last complete checkpoint, not the first step.

@@ -30,7 +30,10 @@ SAMPLES = np.random.default_rng(3).standard_normal((20, 8)).astype(np.float32)
 TARGETS = np.tanh(SAMPLES[:, ::-1]).copy()
 
 CODE = """
+import json
 import os
+import sys
+from types import SimpleNamespace
 import numpy as np
 import torch
 
@@ -52,6 +55,24 @@ def dataset():
     return Pairs()
 
 
+class Broken(Pairs):
+    def __getitem__(self, index):
+        raise OSError(f"sample {index % 1} is gone\\nfrom the disk")
+
+
+class Killed(Pairs):
+    def __getitem__(self, index):
+        os.kill(os.getpid(), 9)
+
+
+def broken():
+    return Broken()
+
+
+def killed():
+    return Killed()
+
+
 def whole(count=100):
     for at in range(count):
         rows = torch.arange(at * 8, at * 8 + 8) % 16
@@ -60,6 +81,25 @@ def whole(count=100):
 
 def two():
     return whole(2)
+
+
+def while_saving():
+    import threading
+    import torch.distributed.checkpoint as dcp
+
+    is_read, save = threading.Event(), dcp.save
+
+    def slow(*arguments, **named):
+        is_read.wait(20)
+        save(*arguments, **named)
+
+    dcp.save = slow
+    for number, batch in enumerate(whole(4), 1):
+        if number == 4:
+            with open(f"{FOLDER}/seen-{os.getpid()}", "w") as file:
+                file.write(" ".join(os.listdir(f"{FOLDER}/checkpoints")))
+            is_read.set()
+        yield batch
 
 
 def part(number, of):
@@ -98,6 +138,28 @@ def on_a_full_disk():
             # From here on no file of this process can grow beyond that.
             resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
         yield batch
+
+
+class Writer:
+    def __init__(self, folder):
+        self.folder, self.rows = folder, []
+
+    def add_scalar(self, name, value, step):
+        self.rows.append((name, value, step))
+
+    def close(self):
+        with open(f"{FOLDER}/written-{os.getpid()}", "w") as file:
+            json.dump([str(self.folder), self.rows], file)
+
+
+def with_tensorboard():
+    sys.modules["torch.utils.tensorboard"] = SimpleNamespace(SummaryWriter=Writer)
+    return whole()
+
+
+def without_tensorboard():
+    sys.modules["torch.utils.tensorboard"] = None
+    return whole()
 
 
 number = 3
@@ -161,6 +223,60 @@ def test_every_epoch_has_every_sample_once_and_no_rank_reads_the_others(
     assert epochs[0] != epochs[1]  # in another order, so that others are left out
     single = package(training_mlp(), tmp_path / "single")
     np.testing.assert_allclose(losses(single, spawner, training), found, rtol=1e-5)
+
+
+def test_worker_processes_load_the_same_batches(
+    data: Path, several: Path, spawner: Spawner
+):
+    source = [f"{data / 'data.py'}:dataset"]
+    expected = losses(several, spawner, Training(2, data=source))
+    ranks = set(data.glob("read-*"))
+    training = Training(2, data=source, data_workers=2)
+    found = losses(several, spawner, training)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    workers = set(data.glob("read-*")) - ranks
+    # Each of four ranks has two of them, which read one of its two batches each.
+    assert len(ranks) == 4
+    assert [len(p.read_text().split()) for p in workers] == [4] * 8
+
+
+@pytest.mark.parametrize(
+    ("source", "workers", "message"),
+    [
+        ("broken", 0, "data.py:broken raises OSError: sample 0 is gone from the disk$"),
+        ("broken", 1, "data.py:broken raises OSError: sample 0 is gone from the disk$"),
+        ("killed", 1, "data.py:killed raises RuntimeError: DataLoader worker"),
+    ],
+)
+def test_failures_of_data_are_one_paragraph_in_any_process(
+    source: str,
+    workers: int,
+    message: str,
+    data: Path,
+    several: Path,
+    spawner: Spawner,
+):
+    source = f"{data / 'data.py'}:{source}"
+    training = Training(2, data=[source], data_workers=workers)
+    with pytest.raises(DistIRError, match=message) as error:
+        losses(several, spawner, training)
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_stay_in_their_files(data: Path, several: Path):
+    program = load_package(str(several), "mapped")[0]
+    part = batches.BatchPart.of(program, 0)
+    files = [data / f"{name}.npy" for name in ("input", "labels")]
+    read = batches.read(part, [f"{file.stem}={file}" for file in files])
+    mapped = Path("/proc/self/maps").read_text()
+    assert all(str(file) in mapped for file in files)
+    # A process keeps what it takes, not the file.
+    own = read.at(1)
+    assert own and all(v.untyped_storage().nbytes() == 4 * 8 * 4 for v in own.values())
+    first = {name: value.clone() for name, value in own.items()}
+    np.lib.format.open_memmap(files[0], "r+")[:] = 0
+    assert all(torch.equal(own[name], first[name]) for name in own)
+    assert not read.at(2)["input"].any()  # read when it is needed
 
 
 def test_a_rank_of_a_pipeline_reads_its_part_of_every_micro_batch(
@@ -282,7 +398,25 @@ def test_data_that_ends_early_loses_nothing(
         r"data.py:two ended after 2 batches, before step 3 of 4.*checkpoint of step 2 is",
         str(error.value),
     )
+    assert "\n" not in str(error.value)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(
+    data: Path, several: Path, spawner: Spawner
+):
+    folder = data / "checkpoints"
+    source = [f"{data / 'data.py'}:while_saving"]
+    training = Training(4, data=source, checkpoints=folder, save_every=2)
+    expected = losses(several, spawner, training)
+    seen = [path.read_text() for path in data.glob("seen-*")]
+    assert seen == [".step-2.partial"] * 4  # when step 3 was done
+    assert sorted(p.name for p in folder.iterdir()) == ["step-2", "step-4"]
+    # It holds what there was after step 2.
+    source = [f"{data / 'data.py'}:whole"]
+    resumed = Training(4, data=source, checkpoints=folder, resume="2")
+    found = losses(several, spawner, resumed)
+    np.testing.assert_allclose(found, expected[2:], rtol=1e-6)
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(
@@ -299,6 +433,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(
         r"checkpoints of earlier steps are as they were",
         str(error.value),
     )
+    assert "\n" not in str(error.value)
     # That of step 3 may have been written before.
     assert (folder / "step-2").exists() and not (folder / "step-4").exists()
     source = [f"{data / 'data.py'}:whole"]
@@ -366,6 +501,40 @@ def test_evaluations_are_the_loss_without_the_step(
     assert [entry["loss"] for entry in steps] == found.tolist()
     assert steps[0]["learning_rate"] == 0.0 and steps[0]["seconds"] > 0
     assert evaluation["evaluation loss"] == pytest.approx(found.mean(), rel=1e-6)
+
+
+def test_losses_are_written_for_tensorboard(
+    data: Path, spawner: Spawner, tmp_path: Path
+):
+    module = training_mlp(optimizer="sgd", learning_rate=0.0)
+    folder = write_package(
+        distributed(module, d=2), tmp_path / "package", evaluation=True
+    )
+    training = Training(
+        2,
+        data=[f"{data / 'data.py'}:with_tensorboard"],
+        eval_every=2,
+        eval_data=[f"{data / 'data.py'}:two"],
+        tensorboard=tmp_path / "board",
+    )
+    found = losses(folder, spawner, training)
+    (written,) = data.glob("written-*")  # by the first rank alone, when all is done
+    board, rows = json.loads(written.read_text())
+    assert board == str(tmp_path / "board")
+    assert [r[1] for r in rows if r[0] == "loss"] == found.tolist()
+    assert [r[2] for r in rows if r[0] == "loss"] == [1, 2]
+    (evaluation,) = (row for row in rows if row[0] == "evaluation/loss")
+    assert evaluation[1:] == [pytest.approx(found.mean(), rel=1e-6), 2]
+
+
+def test_tensorboard_that_is_not_installed(
+    data: Path, several: Path, spawner: Spawner, tmp_path: Path
+):
+    source = [f"{data / 'data.py'}:without_tensorboard"]
+    training = Training(2, data=source, tensorboard=tmp_path / "board")
+    with pytest.raises(DistIRError, match=r"--tensorboard needs .*--log-file") as error:
+        losses(several, spawner, training)
+    assert "\n" not in str(error.value)
 
 
 def test_the_forward_program_gives_the_loss_alone():

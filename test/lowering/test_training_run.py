@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import shutil
 import time
@@ -360,7 +361,7 @@ def cut(file: Path) -> None:
 
 
 PARTS = ("__1_0.distcp", ".metadata", "manifest.json")
-DAMAGES = (flip, cut, Path.unlink)
+DAMAGES = (cut, flip, Path.unlink)
 
 
 @pytest.mark.parametrize(
@@ -377,10 +378,55 @@ def test_a_damaged_checkpoint_is_refused(
 ):
     damage(checkpoints / "step-4" / name)
     before = {p: p.read_bytes() for p in checkpoints.rglob("*") if p.is_file()}
-    with pytest.raises(DistIRError, match=r"step-4 is .*corrupt|incomplete") as found:
+    with pytest.raises(DistIRError, match=r"step-4 is .*(corrupt|incomplete)") as found:
         resume(saved, checkpoints, spawner)
     assert "--resume 2 goes on from there" in str(found.value)
+    assert "\n" not in str(found.value)
     assert before == {p: p.read_bytes() for p in checkpoints.rglob("*") if p.is_file()}
+
+
+def test_checkpoints_of_versions_before_say_how_to_go_on(
+    saved: Path, checkpoints: Path, spawner: Spawner
+):
+    for file in checkpoints.glob("*/manifest.json"):
+        body = json.loads(file.read_text())["manifest"] | {
+            "format": "distir checkpoint 1"
+        }
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        file.write_text(json.dumps({"sha256": digest, "manifest": body}))
+    message = r"step-4 has the format 'distir checkpoint 1'.*--outputs as the weights of a new run$"
+    with pytest.raises(DistIRError, match=message) as found:
+        resume(saved, checkpoints, spawner)
+    assert "\n" not in str(found.value)
+    with pytest.raises(DistIRError, match=message):
+        weights = checkpoints / "step-4"
+        run_package(
+            saved / "package",
+            inputs=batches(training_mlp()),
+            weights=weights,
+            spawner=spawner,
+            training=Training(1),
+        )
+
+
+@pytest.mark.parametrize(
+    "options", [{"d": 4, "zero": 3}, {"p": 2, "k": 2, "d": 2, "zero": 3}], ids=str
+)
+def test_resuming_under_zero_3(
+    options: dict[str, Any],
+    saved: Path,
+    checkpoints: Path,
+    spawner: Spawner,
+    tmp_path: Path,
+):
+    module = training_mlp()
+    folder = package(module, tmp_path / "package", **options)
+    training = Training(6, checkpoints=checkpoints, resume="latest")
+    found = train(folder, module, spawner, training)
+    expected = by_reference(module, 6)
+    expected["loss"] = expected["loss"][4:]
+    assert_close(found, expected)
 
 
 def test_going_on_from_the_previous_checkpoint(

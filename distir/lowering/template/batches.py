@@ -333,8 +333,20 @@ class _failures:
     def __exit__(self, kind, error, trace):
         if isinstance(error, Exception) and not isinstance(error, runtime.ProgramError):
             raise runtime.ProgramError(
-                f"{self.source} raises {kind.__name__}: {error}"
+                f"{self.source} raises {_paragraph(kind.__name__, str(error))}"
             ) from error
+
+
+def _paragraph(kind, text):
+    """
+    Returns an error and its message in one line. What a worker process raises comes with
+    its traceback as the message, of which the error at the end says what is wrong.
+    """
+    if text.startswith("Caught ") and "Traceback (most recent call last)" in text:
+        lines = text.rstrip().splitlines()
+        calls = [at for at, line in enumerate(lines) if line.startswith("  ")]
+        return " ".join(lines[max(calls, default=0) + 1 :] or lines[-1:])
+    return " ".join([f"{kind}:", *text.split()])
 
 
 def _guarded(iterable, source):

@@ -48,6 +48,10 @@ class CheckpointError(runtime.ProgramError):
     """A checkpoint cannot be used or written; the message says why."""
 
 
+class OtherFormatError(CheckpointError):
+    """A checkpoint is of another version of DistIR; the message says how to go on."""
+
+
 def steps_in(folder):
     """Returns the steps of which the folder has a checkpoint, ascending."""
     try:
@@ -313,7 +317,7 @@ def verified(path, share=0, shares=1):
             f"be used ({error})"
         ) from error
     if body["format"] != FORMAT:
-        raise CheckpointError(
+        raise OtherFormatError(
             f"the checkpoint {path} has the format {body['format']!r}; this version of "
             f"DistIR reads {FORMAT!r}. Go on with the version that wrote it, and take its "
             f"--outputs as the weights of a new run"
@@ -359,6 +363,8 @@ class Checkpoint:
         self.path, self.rank = folder_of(folder, step), rank
         try:
             body = verified(self.path, rank, dist.get_world_size())
+        except OtherFormatError:
+            raise  # nothing is wrong with it
         except CheckpointError as error:
             earlier = [s for s in known if s < step]
             raise CheckpointError(f"{error}; {_advice(folder, earlier)}") from error

@@ -10,10 +10,14 @@ With --steps it trains: results that update an argument replace it in the next s
 import argparse
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
 EVALUATION = "evaluation_program.py"
+
+_LOST = re.compile(r"connection .*?\b(closed|reset)\b( by peer)?", re.IGNORECASE)
+"""What torch.distributed says to processes of which another one has ended."""
 
 
 def load_package():
@@ -186,6 +190,17 @@ def main(arguments=None):
             tensors.save(options.outputs, results)
     except (runtime.ProgramError, tensors.FileError) as error:
         sys.exit(f"error: {error}")
+    except RuntimeError as error:
+        lost = _LOST.search(str(error))
+        if lost is None:
+            raise
+        advice = ""
+        if options.checkpoint_dir:
+            advice = "; --resume goes on from the last complete checkpoint"
+        sys.exit(
+            f"error: the connection to another process is lost ({lost[0]}): that one has "
+            f"ended, and what it or its launcher said last tells why{advice}"
+        )
 
 
 if __name__ == "__main__":

@@ -136,7 +136,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data-workers",
         type=non_negative_integer,
         metavar="N",
-        help="processes of each rank that load samples (default 0: none but itself)",
+        help="processes of each rank that load samples of a torch Dataset (default 0: none but "
+        "itself)",
     )
     data.add_argument(
         "--eval-every",

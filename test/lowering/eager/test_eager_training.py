@@ -119,6 +119,10 @@ def test_what_is_split_from_columns_to_rows() -> None:
     assert plan.sharding == 2
     assert plan.recomputed == plan.blocks == ("model.layers.0", "model.layers.1")
     assert any("ZeRO 1 and 2" in remark for remark in plan.remarks)
+    text = eager_source(plan, "it", "plan")
+    assert "model.set_submodule(name, checkpoint_wrapper(layer))" in text
+    kept = eager_source(plan_of("llama", dict(d=2, t=2, zero=1)), "it", "plan")
+    assert "checkpoint_wrapper" not in kept
 
 
 def test_batch_normalisation_is_named() -> None:
