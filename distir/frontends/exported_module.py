@@ -29,7 +29,7 @@ class ExportedModule:
 
     - `model`: the program. It contains the tensors that are in `values` without their data.
     - `values`: the large tensors by name, in the memory of the module that was exported;
-      None for one that has no value, because the module is on the meta device.
+      None for one that has no value, because the module is on the meta device or fake.
     """
 
     model: ModelProto
@@ -43,7 +43,7 @@ class ExportedModule:
         missing = next((n for n, value in self.values.items() if value is None), None)
         if missing is not None:
             raise DistIRError(
-                f"tensor {missing!r} is on the meta device and has no value that an ONNX "
+                f"tensor {missing!r} has no value (it is on the meta device, or fake) that an ONNX "
                 f"file could hold; import the module with import_torch instead"
             )
         whole = ModelProto()

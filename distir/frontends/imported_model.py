@@ -70,7 +70,7 @@ class ImportedModel:
 
     - `module`: a sequential program with the entry function `@main`.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`, except for those that the module had on the meta device (`valueless`).
+      `dist.name`, except for those that had no value in the module (`valueless`).
       Weights in external-data files are mapped, not read.
     - `guessed`: the names of parameters that are known as such only by their use.
     """

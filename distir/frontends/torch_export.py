@@ -17,7 +17,7 @@ from distir.frontends.torch_failures import (
     reason,
     warn_of_backwards,
 )
-from distir.frontends.torch_meta import is_on_meta, without_values
+from distir.frontends.torch_meta import lacks_values, without_values
 from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def export_module(
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
     wanted = EXPORTERS if exporter is None else (exporter,)
-    if is_on_meta(module):
+    if lacks_values(module):
         if exporter == "torchscript":
             raise DistIRError(
-                f"{type(module).__name__} has parameters or buffers on the meta device, "
-                f"but PyTorch's torchscript exporter runs the module and needs their "
+                f"{type(module).__name__} has parameters or buffers without values, but "
+                f"PyTorch's torchscript exporter runs the module and needs their "
                 f'values; import it with exporter="dynamo"'
             )
         wanted = EXPORTERS[:1]

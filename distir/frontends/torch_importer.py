@@ -49,8 +49,8 @@ def import_torch(
     have the names of the module's state dict; those that require no gradient are frozen,
     unless the patterns of names `trainable` and `frozen` (see `import_onnx`) say otherwise.
 
-    Parameters and inputs may be on the meta device: the program is the same, and its
-    weights lack their values. Buffers on the meta device, which a program reads as
+    Parameters and inputs may be on the meta device or fake tensors: the program is the
+    same, and its weights lack their values. Buffers without values, which a program reads as
     constants, are computed if they belong to Hugging Face's models and no checkpoint has
     them.
 

@@ -1,6 +1,7 @@
 """
-Modules on the meta device, which have shapes and no values: for the exporters, their
-tensors are placed on the CPU, where the inputs are, still without values.
+Modules on the meta device or made under PyTorch's fake tensors, which have shapes and no
+values: for the exporters, their tensors are placed on the CPU, where the inputs are, still
+without values.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-def is_on_meta(module: torch.nn.Module) -> bool:
+def has_no_value(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on the meta device, or a fake tensor of PyTorch."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+def lacks_values(module: torch.nn.Module) -> bool:
     """Whether some parameter or buffer of a module has no value."""
-    return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
+    return any(has_no_value(t) for t in (*module.parameters(), *module.buffers()))
 
 
 def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """Returns a tensor like one on the meta device, without a value, but on the CPU."""
+    """Returns a tensor of `mode` like one without a value, but on the CPU."""
     import torch
 
     with mode:
@@ -33,17 +41,19 @@ def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 @contextlib.contextmanager
 def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
     """
-    A context manager inside which all that a module and an example of its inputs have on
-    the meta device is on the CPU, without values, except for buffers that the module
-    computes itself. Yields the example.
+    A context manager inside which all that a module and an example of its inputs have
+    without values is on the CPU, still without values, except for buffers that the module
+    computes itself. Yields the example. A mode of fake tensors that the caller is in is left
+    for as long.
     """
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
     from torch.utils import _pytree
 
     leaves = [x for x in _pytree.tree_leaves(example) if isinstance(x, torch.Tensor)]
-    if not is_on_meta(module) and not any(leaf.is_meta for leaf in leaves):
-        yield example
+    if not lacks_values(module) and not any(map(has_no_value, leaves)):
+        with unset_fake_temporarily():
+            yield example
         return
     mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
     made: dict[torch.Tensor, torch.Tensor] = {}
@@ -56,15 +66,16 @@ def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
             made[tensor] = fake
         return made[tensor]
 
-    held = list(_on_meta(module))
+    held = list(_valueless(module))
     try:
-        for tensors, name, tensor in held:
-            tensors[name] = stand_in(tensor)
-        for tensors, name, value in _computed(module, held):
-            tensors[name] = value
-        yield _pytree.tree_map_only(
-            torch.Tensor, lambda t: stand_in(t) if t.is_meta else t, example
-        )
+        with unset_fake_temporarily():
+            for tensors, name, tensor in held:
+                tensors[name] = stand_in(tensor)
+            for tensors, name, value in _computed(module, held):
+                tensors[name] = value
+            yield _pytree.tree_map_only(
+                torch.Tensor, lambda t: stand_in(t) if has_no_value(t) else t, example
+            )
     finally:
         for tensors, name, tensor in held:
             tensors[name] = tensor
@@ -74,11 +85,11 @@ _Place = tuple[dict[str, Any], str, "torch.Tensor"]
 """A module's table of parameters or buffers, a name in it, and the tensor there."""
 
 
-def _on_meta(module: torch.nn.Module) -> Iterator[_Place]:
+def _valueless(module: torch.nn.Module) -> Iterator[_Place]:
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):  # pyright: ignore[reportPrivateUsage]
             for name, tensor in tensors.items():
-                if tensor is not None and tensor.is_meta:
+                if tensor is not None and has_no_value(tensor):
                     yield tensors, name, tensor
 
 
@@ -90,7 +101,7 @@ def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
     have no value.
     """
 
-    on_meta = {(id(tensors), name) for tensors, name, _ in held}
+    valueless = {(id(tensors), name) for tensors, name, _ in held}
     found: list[_Place] = []
     for root in module.modules():
         compute = getattr(root, "_init_weights", None)
@@ -102,7 +113,9 @@ def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
                 continue
             buffers = part._buffers  # pyright: ignore[reportPrivateUsage]
             passing = part._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
-            names = [n for n in buffers if n in passing and (id(buffers), n) in on_meta]
+            names = [
+                n for n in buffers if n in passing and (id(buffers), n) in valueless
+            ]
             if names:
                 values = _determined(partial(compute, part), buffers, names)
                 found += [(buffers, name, value) for name, value in values.items()]

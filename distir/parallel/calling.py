@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
-from distir.frontends.torch_meta import fake_on_cpu
+from distir.frontends.torch_meta import fake_on_cpu, has_no_value
 from distir.frontends.torch_names import leaf_names
 
 
@@ -24,7 +24,9 @@ def fake_output(
         fakes = _pytree.tree_map_only(
             torch.Tensor,
             lambda t: (
-                fake_on_cpu(t, mode) if t.is_meta else mode.from_tensor(t.detach())
+                fake_on_cpu(t, mode)
+                if has_no_value(t)
+                else mode.from_tensor(t.detach())
             ),
             (state, tuple(args), dict(kwargs)),
         )

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from distir.frontends.torch_meta import has_no_value
 from distir.version import __version__
 
 _NOT_OF_FORWARD = ("GenerationConfig",)
@@ -51,7 +52,7 @@ class _Pickler(pickle.Pickler):
             return type(obj).__name__
         if isinstance(obj, torch.Tensor):
             what = (tuple(obj.shape), str(obj.dtype), obj.requires_grad)
-            if id(obj) in self._parameters or obj.is_meta:
+            if id(obj) in self._parameters or has_no_value(obj):
                 return ("tensor", what)
             data = obj.detach().cpu().contiguous().view(-1).view(torch.uint8)
             return ("tensor", what, hashlib.sha256(data.numpy().tobytes()).hexdigest())

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from distir.errors import DistIRError
+from distir.frontends.torch_meta import has_no_value
 from distir.parallel.merged import joined, merged_parts
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of, values_of_rank_0
@@ -64,7 +65,7 @@ def fill(
         for part, view in merged_parts(program, spec, local):
             values[known(part)] = program.held(part, view)
     for name, parameter in source.named_parameters():
-        if parameter.is_meta and name in own:
+        if has_no_value(parameter) and name in own:
             values[name] = program.held(own[name], program.initial(own[name], seed))
         if name in values:
             parameter = nn.Parameter(values[name], parameter.requires_grad)
@@ -87,10 +88,10 @@ def fill(
 
 def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> None:
     for name, buffer in source.named_buffers():
-        if buffer.is_meta and name in used and name not in program.constants:
+        if has_no_value(buffer) and name in used and name not in program.constants:
             raise DistIRError(
-                f"parallelize: buffer {name!r} is on the meta device and has no value, "
-                f"and nothing tells which; make the module's buffers on the CPU"
+                f"parallelize: buffer {name!r} has no value, as on the meta "
+                f"device, and nothing tells which; make the module's buffers on the CPU"
             )
 
 

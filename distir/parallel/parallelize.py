@@ -94,7 +94,7 @@ def parallelize(
       or each `device`'s own samples, in each micro-batch, as in DistributedDataParallel.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster`, the degrees and all that distributes.
-    - `seed`: of the values of parameters that are on the meta device.
+    - `seed`: of the values of parameters that have none: on the meta device, or fake.
 
     Raises DistIRError, on every rank.
     """

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from distir.frontends.torch_meta import has_no_value
+
 
 def names_of(source: nn.Module) -> dict[str, list[str]]:
     """Returns all names of each parameter of a module, by its first name."""
@@ -21,13 +23,13 @@ def names_of(source: nn.Module) -> dict[str, list[str]]:
 def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """
     Yields, on every rank, the parameters and buffers of a module as they are on rank 0, by
-    their first name, except for those on the meta device, which have no values. If all
+    their first name, except for those that have no values. If all
     ranks made their module from the same seed, nothing is sent.
     """
     tensors = {
         name: tensor.detach()
         for name, tensor in (*source.named_parameters(), *source.named_buffers())
-        if not tensor.is_meta
+        if not has_no_value(tensor)
     }
     differ = _different(tensors)
     device = next(iter(tensors.values()), torch.empty(0)).device

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import distir
 from distir.facade.model_program import ModelProgram
+from distir.weights import load_weights
 
 MLP: dict[str, Any] = dict(layers=2, d_model=16, batch=8)
 SPLIT: dict[str, Any] = dict(cluster="cpu", d=2, t=2)
@@ -37,6 +38,74 @@ def test_files_are_those_of_the_commands(tmp_path: Path) -> None:
     assert program.module.body.block.first_op is not None
     program.save(both[1])  # it stayed as it was
     assert both[1].read_text() == by_command.read_text()
+
+
+def test_a_module_is_imported_as_by_the_command(tmp_path: Path) -> None:
+    by_command, ours = tmp_path / "a.mlir", tmp_path / "b.mlir"
+    code = tmp_path / "model.py"
+    code.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(4, 4)), (torch.ones(2, 4),)\n"
+    )
+    words = ("--training", "--loss", "mse", "--optimizer", "sgd", "--dtype", "bf16")
+    succeed("import", f"{code}:make", *words, "-o", by_command)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4))
+    options: dict[str, Any] = dict(loss="mse", optimizer="sgd", dtype="bf16")
+    program = distir.import_model(module, (torch.ones(2, 4),), training=True, **options)
+    program.save(ours)
+    expected = by_command.read_text().replace("a.safetensors", "b.safetensors")
+    assert ours.read_text() == expected
+    theirs, own = (
+        load_weights(p.with_suffix(".safetensors")) for p in (by_command, ours)
+    )
+    assert list(theirs) == list(own) != []
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(own[name], value)
+
+
+def test_a_simulation_is_that_of_the_command(tmp_path: Path) -> None:
+    path, theirs, ours = (tmp_path / n for n in ("d.mlir", "a.json", "b.json"))
+    distir.distribute(distir.build("mlp", **MLP, training=True), **SPLIT).save(path)
+    succeed("simulate", path, "--memory", "--json", theirs)
+    distir.simulate(path).save(ours)
+    assert ours.read_text() == theirs.read_text()
+
+
+def test_a_package_is_that_of_the_command(tmp_path: Path) -> None:
+    path, theirs, ours = (tmp_path / n for n in ("d.mlir", "a", "b"))
+    distir.distribute(distir.build("mlp", **MLP), **SPLIT).save(path)
+    succeed("lower", path, "-o", theirs)
+    distir.lower(path, ours)
+    texts = [
+        {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*.*")}
+        for folder in (theirs, ours)
+    ]
+    assert texts[0] == texts[1] and Path("program.py") in texts[0]
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_a_check_and_a_run_are_those_of_the_commands(tmp_path: Path) -> None:
+    path, dist, theirs = (tmp_path / n for n in ("m.mlir", "d.mlir", "a.npz"))
+    program = distir.build("mlp", **MLP)
+    program.save(path)
+    distir.distribute(program, cluster="cpu", t=2).save(dist)
+    printed = succeed("check", path, dist, "--seed", "3").output
+    (found,) = distir.check(path, dist, seed=3).outputs
+    row = (
+        f"{found.name} {found.absolute:.3g} {found.relative:.3g} {found.tolerance:.3g}"
+    )
+    assert f"{row} equal" in " ".join(printed.split()) and found.absolute > 0
+    succeed("run", dist, "--backend", "gloo", "--seed", "3", "--outputs", theirs)
+    result = distir.run(dist, backend="gloo", seed=3)
+    with np.load(theirs) as arrays:
+        assert set(arrays) == set(result.outputs) != set()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(result[name], array)
+    other = distir.run(dist, backend="gloo", seed=4)
+    assert any((other[n] != a).any() for n, a in result.outputs.items())
 
 
 def test_simulate_shows_what_the_command_writes(tmp_path: Path) -> None:

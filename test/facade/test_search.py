@@ -55,6 +55,24 @@ def test_modules_in_training_and_for_inference() -> None:
     assert not inference.trains and inference.time_s < trained.time_s
 
 
+def test_devices_and_modules_without_values(tmp_path: Path) -> None:
+    """A plan for so many devices of a larger cluster is that of the module with values."""
+    options: dict[str, Any] = dict(loss="mse", cluster="dgx2", devices=2, jobs=1)
+    plans: list[distir.Plan] = []
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+            plans.append(distir.search(model, (torch.zeros(8, 16),), **options))
+    without, with_values = plans
+    assert without.devices == 2 and without.trains
+    assert str(without) == str(with_values)
+    assert without.time_s == with_values.time_s
+    one = distir.search(model, (torch.zeros(8, 16),), **options | dict(devices=1))
+    assert one.devices == 1 and "on 1 device" in str(one)
+    without.save(tmp_path / "plan.json")
+    assert distir.Plan.load(tmp_path / "plan.json") == without
+
+
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     (dict(model=3), "a int is no model"),
     (dict(model=nn.Linear(4, 4)), "needs example inputs"),

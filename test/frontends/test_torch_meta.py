@@ -1,7 +1,8 @@
-"""Modules on the meta device: the same programs, without weights."""
+"""Modules on the meta device or under fake tensors: the same programs, without weights."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import numpy as np
@@ -91,7 +92,9 @@ def test_what_needs_values(tmp_path):
     x = torch.ones(2, 2)
     with pytest.raises(DistIRError, match=r"needs their values; import it with"):
         import_torch(module, (x,), exporter="torchscript")
-    with pytest.raises(DistIRError, match=re.escape("tensor 'weight' is on the meta")):
+    with pytest.raises(
+        DistIRError, match=re.escape("tensor 'weight' has no value (it is on the meta")
+    ):
         export_onnx(module, (x,), tmp_path / "m.onnx")
 
 
@@ -114,3 +117,24 @@ def test_weights_are_copies_unless_told_otherwise():
         module.weight.zero_()
     assert copied.weights["weight"].any()
     assert not shared.weights["weight"].any()
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_modules_under_fake_tensors(is_inside):
+    """As on the meta device, whether the mode that made the module is on or not."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    expected = import_torch(_llama(), (IDS,))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        module = _llama()
+        inputs = (mode.from_tensor(IDS),)
+    with mode if is_inside else contextlib.nullcontext():
+        imported = import_torch(module, inputs)
+    assert str(imported.module) == str(expected.module)
+    assert list(imported.weights) == ["model.rotary_emb.inv_freq"]
+    for name, value in imported.weights.items():
+        np.testing.assert_array_equal(value, expected.weights[name])
+    assert set(imported.weights) | set(imported.valueless) == set(expected.weights)
+    assert all(hasattr(p, "fake_mode") for p in module.parameters())
+    with pytest.raises(DistIRError, match=r"needs their values; import it with"):
+        import_torch(module, inputs, exporter="torchscript")

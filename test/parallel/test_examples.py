@@ -18,9 +18,10 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_gpt2.py"
 
 
-def losses(*command: str) -> list[float]:
+def losses(*command: str, steps: int = 3) -> list[float]:
+    """Returns the losses that a script prints: of every 20th step, and of the last."""
     done = subprocess.run(
-        [sys.executable, *command, "--steps", "3"],
+        [sys.executable, *command, "--steps", str(steps)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -39,6 +40,15 @@ def test_a_training_script(tmp_path: Path) -> None:
     assert (folder / ".metadata").exists()
     pipeline = ("-d", "2", "-p", "2", "-k", "2", "--zero", "3")
     assert losses(*run, *pipeline) == pytest.approx(plain, abs=2e-4)
+
+
+@pytest.mark.slow
+def test_the_curve_of_a_training() -> None:
+    """All 200 steps of GPT-2 at d2 t2 stay on the curve of PyTorch alone, and it falls."""
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", "4", str(SCRIPT)]
+    plain = losses(str(SCRIPT), "--plain", steps=200)
+    assert len(plain) == 11 and plain[-1] < plain[0] - 1
+    assert losses(*run, steps=200) == pytest.approx(plain, abs=2e-4)
 
 
 @pytest.mark.slow
@@ -77,6 +87,39 @@ def test_a_plan_from_a_configuration(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"imported \d", done.stdout)
     assert re.search(r"s a step, .* on the fullest of 8 devices", done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "devices"),
+    [
+        ("--time-limit 90", 64),
+        ("--model 405b --devices 16384 --batch 2048 -d 128 -t 8 -p 16 -k 16", 16384),
+    ],
+    ids=["70b searched", "405b given"],
+)
+def test_the_largest_are_planned(size: str, devices: int, tmp_path: Path) -> None:
+    """In three minutes of CPU, that of processes it starts included, and six gigabytes."""
+    script = str(SCRIPT.with_name("plan_llama_70b.py"))
+    code = """if True:
+        import resource, runpy, sys
+        sys.argv = sys.argv[1:]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+        used = [resource.getrusage(each) for each in who]
+        seconds = sum(each.ru_utime + each.ru_stime for each in used)
+        print(seconds, max(each.ru_maxrss for each in used))"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, script, *size.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"([\d.]+) s a step, .* on the fullest of (\d+) dev", done.stdout)
+    assert found and float(found[1]) > 1 and int(found[2]) == devices
+    seconds, kilobytes = map(float, done.stdout.split()[-2:])
+    assert seconds < 180 and kilobytes < 6 << 20
 
 
 def run_notebook(

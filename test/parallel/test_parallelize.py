@@ -64,14 +64,16 @@ def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
         assert parts <= 1.01 * ranks[0]["all bytes"] / options["d"]
 
 
-def test_modules_on_the_meta_device_begin_alike_under_every_plan() -> None:
+def test_modules_without_values_begin_alike_under_every_plan() -> None:
     """They train as PyTorch does from there: LLaMA on two axes, without values."""
     (alone,) = run_ranks(1, meta_run, {})
     for rank in run_ranks(4, meta_run, dict(d=2, t=2, zero=1)):
         for values in (rank["expected"], alone["found"]):
             assert rank["found"] == [pytest.approx(each, rel=1e-4) for each in values]
+    (fake,) = run_ranks(1, meta_run, {}, True)
+    assert fake == alone
     (told,) = run_ranks(1, meta_buffer, {})
-    assert "buffer '1.running_mean' is on the meta device" in told
+    assert "buffer '1.running_mean' has no value, as on the meta device" in told
 
 
 def test_dropout_is_that_of_one_rank() -> None:

@@ -149,12 +149,17 @@ def tiny_llama(layers: int = 2) -> nn.Module:
     )
 
 
-def meta_run(options: Options) -> dict[str, list[tuple[float, float]]]:
+def meta_run(
+    options: Options, fake: bool = False
+) -> dict[str, list[tuple[float, float]]]:
     """
-    Trains a model whose parameters have no values in parallel, and one that begins with the
-    values that these are given with plain PyTorch; returns losses and norms of gradients.
+    Trains a model whose parameters have no values, on the meta device or `fake` ones, in
+    parallel, and one that begins with the values that these are given with plain PyTorch;
+    returns losses and norms of gradients.
     """
-    with torch.device("meta"):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() if fake else torch.device("meta"):
         module = tiny_llama(layers=1)
     words, _ = batch(0)
     parallel = parallelize(module, (words,), loss=cross_entropy, seed=3, **options)

@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 import torch
 from support.command_line import failure, succeed
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
 
+import distir
+from distir.program import argument_names, entry_function
 from distir.tools.files import read_program
 from distir.weights import load_weights
 
@@ -28,6 +32,10 @@ def make():
 def by_name():
     module, (x,) = make()
     return module, (), {"input": x}
+
+def with_a_norm():
+    module, args = make()
+    return torch.nn.Sequential(*module, torch.nn.LayerNorm(4)), args
 
 def on_meta():
     with torch.device("meta"):
@@ -115,10 +123,62 @@ def test_a_training_step_of_a_function(code: Path, tmp_path: Path) -> None:
     assert "trained: 1 parameters of 32 elements; not trained: 1 frozen" in told.output
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_parameters_of_16_bits(code: Path, tmp_path: Path, dtype: str) -> None:
+    """The optimizer has an f32 copy of each, and f16 a scale of the loss."""
+    program = tmp_path / "m.mlir"
+    options = ("--dtype", dtype, "--training", "--loss", "mse")
+    succeed("import", f"{code}:with_a_norm", *options, "-o", program)
+    types = _types(program)
+    weights = load_weights(tmp_path / "m.safetensors")
+    assert sorted(weights) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    for name, value in weights.items():
+        assert types[name] == dtype and value.dtype.itemsize == 2
+        assert types[f"{name}.master"] == types[f"{name}.exp_avg"] == "f32"
+    assert ("optimizer.loss_scale" in types) == (dtype == "f16")
+    (update,) = (
+        op
+        for op in read_program(program).walk()
+        if op.name == "train.adamw" and _type(op.results[0]) == (4, 8, "f32")
+    )
+    assert update.operands[0].name_hint == "_0_weight_master"
+
+
+def test_autocast_of_an_import(code: Path, tmp_path: Path) -> None:
+    """Parameters and norms stay in f32; products are computed in 16 bits."""
+    program = tmp_path / "m.mlir"
+    options = ("--autocast", "bf16", "--training", "--loss", "mse")
+    succeed("import", f"{code}:with_a_norm", *options, "-o", program)
+    types = _types(program)
+    weights = load_weights(tmp_path / "m.safetensors")
+    assert all(types[name] == "f32" for name in weights)
+    assert {value.dtype for value in weights.values()} == {np.dtype("float32")}
+    assert not any(name.endswith(".master") for name in types)
+    computed: dict[str, set[str]] = {}
+    for op in read_program(program).walk():
+        if op.results:
+            computed.setdefault(op.name, set()).add(str(_type(op.results[0])[-1]))
+    assert computed["onnx.Gemm"] == {"bf16"}
+    assert computed["train.layer_norm"] == computed["train.layer_norm_grad"] == {"f32"}
+
+
+def _type(value: SSAValue) -> tuple[Any, ...]:
+    """Returns the sizes of a tensor and the name of its elements' type."""
+    assert isinstance(value.type, TensorType)
+    return (*value.type.get_shape(), str(value.type.element_type))
+
+
+def _types(program: Path) -> dict[str, str]:
+    """Returns the type of the elements of a program's arguments, by name."""
+    function = entry_function(read_program(program))
+    values = [_type(argument)[-1] for argument in function.body.block.args]
+    return dict(zip(argument_names(function), values, strict=True))
+
+
 @pytest.mark.parametrize(
     ("model", "error"),
     [
-        ("{}:nothing", "has no function 'nothing'; it has make, by_name"),
+        ("{}:nothing", "has no function 'nothing'; it has make, by_name, with_a_norm"),
         ("{}:SIZE", "has no function 'SIZE'"),
         ("{}:module_alone", "returns Sequential; it has to return (module, args)"),
         ("{}:no_example", "returns tuple of Sequential, int; it has to return"),
@@ -212,6 +272,13 @@ def test_a_model_without_values_runs(tmp_path: Path) -> None:
     assert list(weights) == ["model.rotary_emb.inv_freq"]
     np.testing.assert_allclose(weights["model.rotary_emb.inv_freq"][0], 1.0)
     succeed("simulate", program, "--cluster", "dgx2", "-d", "2", "-t", "2")
+    dist, plan = tmp_path / "best.mlir", tmp_path / "plan.json"
+    words = ("--cluster", "dgx2", "--devices", "2", "--jobs", "1")
+    search = ("search", program, *words, "--save-plan", plan, "-o", dist)
+    told = succeed(*search).output
+    saved = distir.Plan.load(plan)
+    assert str(saved.result.plan) in told and saved.devices == 2 and saved.trains
+    assert distir.simulate(dist).step_time_s == saved.time_s
 
 
 @pytest.mark.parametrize(
