@@ -49,6 +49,10 @@ class Inputs:
         self._args, self._kwargs = args, kwargs
         self._structure: Any = None
 
+    def __deepcopy__(self, memo: object) -> Inputs:
+        """Returns itself: copies of a parallel module are called alike."""
+        return self
+
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the leaves of a call by the names that exporters give them."""
         try:

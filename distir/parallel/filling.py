@@ -9,7 +9,7 @@ from torch import nn
 
 from distir.errors import DistIRError
 from distir.frontends.torch_meta import has_no_value
-from distir.parallel.merged import joined, merged_parts
+from distir.parallel.merged import joined, make_views, merged_parts
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of, values_of_rank_0
 
@@ -47,13 +47,15 @@ def fill(
     apart = {known(p) for s in merged.values() for p in s.parts()}
     whole: dict[str, torch.Tensor] = {}
     values: dict[str, torch.Tensor] = {}
+    parameters = dict(source.named_parameters())
     for name, value in values_of_rank_0(source):
         if name in own:
             values[name] = program.held(own[name], program.part(own[name], value))
         elif name in apart:
             whole[name] = value
         elif name not in used:  # no op reads it
-            values[name] = value.to(program.device).clone()
+            value = value.to(program.device).clone()
+            values[name] = program.replicated(value) if name in parameters else value
     others: dict[str, torch.Tensor] = {}
     for spec in merged.values():
         if all(known(p) in whole for p in spec.parts()):
@@ -63,10 +65,12 @@ def fill(
             local = program.initial(spec, seed)
         others[spec.name] = program.held(spec, local)
         for part, view in merged_parts(program, spec, local):
-            values[known(part)] = program.held(part, view)
-    for name, parameter in source.named_parameters():
+            values[known(part)] = program.held(part, view.clone())
+    for name, parameter in parameters.items():
         if has_no_value(parameter) and name in own:
             values[name] = program.held(own[name], program.initial(own[name], seed))
+        elif has_no_value(parameter) and name not in used:
+            values[name] = program.replicated(program.unread(name, parameter, seed))
         if name in values:
             parameter = nn.Parameter(values[name], parameter.requires_grad)
             for each in names[name]:
@@ -83,6 +87,7 @@ def fill(
             folder.register_buffer(last, program.other(spec))
         elif spec.role == "constant" and name not in values:
             others[spec.name] = program.other(spec)
+    make_views(module, program, others)
     return others
 
 

@@ -7,11 +7,13 @@ that an optimizer that updates a parameter in place updates the argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
@@ -59,6 +61,24 @@ def merged_parts(
         view = local.narrow(dim, start // parts, size // parts)
         yield replace(part, mesh=spec.mesh, split=own), view
         start += size
+
+
+def make_views(
+    module: nn.Module, program: RankProgram, others: Mapping[str, torch.Tensor]
+) -> None:
+    """
+    Makes the parameters of a module that a schedule merged views of the merged arguments,
+    which are among `others` by name; these must have the same values.
+    """
+    for spec in program.arguments.values():
+        if spec.repacked and spec.role == "parameter":
+            merged = cast(DTensor, others[spec.name])
+            for part, view in merged_parts(program, spec, merged.to_local()):
+                # PyTorch cannot deep-copy a DTensor made of a view that begins behind the
+                # beginning of its storage; it can one that is given the view afterwards,
+                # and the copy's is a view of the copied argument.
+                parameter = cast(DTensor, module.get_parameter(part.name))
+                parameter._local_tensor = view  # pyright: ignore[reportPrivateUsage]
 
 
 def _names(spec: Any) -> str:

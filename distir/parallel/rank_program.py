@@ -69,6 +69,13 @@ class RankProgram:
         self._initial = package.module("initial")
         self._batches = package.module("batches")
 
+    def __deepcopy__(self, memo: object) -> RankProgram:
+        """
+        Returns the program itself: it holds no values of the module that runs it, so that
+        copies of that run it too.
+        """
+        return self
+
     def _device_mesh(self, spec: Any, made: DeviceMesh | None) -> DeviceMesh:
         if made is not None:
             return made
@@ -82,6 +89,15 @@ class RankProgram:
         """Returns this rank's part of a new parameter, drawn from the seed and its name."""
         mesh = self.specs.get(spec.mesh)
         return self._initial.parameter(spec, mesh, self.rank, seed).to(self.device)
+
+    def unread(self, name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
+        """
+        Returns the first value of a parameter that no op reads, and that has none, drawn
+        from the seed and its name.
+        """
+        shape = tuple(parameter.shape)
+        spec = self._runtime.Tensor(name, parameter.dtype, shape, role="parameter")
+        return self._initial.parameter(spec, None, self.rank, seed).to(self.device)
 
     def part(self, spec: Any, whole: torch.Tensor) -> torch.Tensor:
         """Returns this rank's part of a tensor."""
@@ -112,6 +128,17 @@ class RankProgram:
         if spec.role == "parameter" or any(spec.split):
             return self.distributed(spec, part)
         return part
+
+    def replicated(self, parameter: torch.Tensor) -> DTensor:
+        """
+        Returns a parameter that no op reads, of which every rank has the same values, as a
+        DTensor on the mesh of this rank's other parameters.
+        """
+        first = [s.mesh for s in self.arguments.values() if s.role == "parameter"]
+        others = [name for name, s in self.specs.items() if self.rank in s.ranks]
+        mesh = self._device_meshes[(first + others)[0]]
+        copies = [Replicate()] * mesh.ndim
+        return DTensor.from_local(parameter, mesh, copies, run_check=False)
 
     def other(self, spec: Any) -> torch.Tensor:
         """

@@ -18,7 +18,9 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def assert_trains_as_pytorch_does(name: str, plan: str, steps: int) -> None:
-    for rank in run_ranks(4, family_run, name, PLANS[plan], steps):
+    ranks = run_ranks(4, family_run, name, PLANS[plan], steps)
+    assert set.union(*(rank["names"] for rank in ranks)) == ranks[0]["all names"]
+    for rank in ranks:
         assert rank["found"] == pytest.approx(rank["expected"], rel=1e-4)
         assert rank["worst"][0] < 1e-4, rank["worst"]
 

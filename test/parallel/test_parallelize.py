@@ -30,10 +30,19 @@ PLANS: dict[str, dict[str, Any]] = {
     "r2 d2 zero 3": dict(r=2, d=2, zero=3),
     "d2 c2 ring": dict(d=2, c=2, context="ring", context_order="cyclic"),
     "p2 d2 zero 3": dict(p=2, d=2, k=2, zero=3),
+    "p2 t2 options": dict(
+        p=2,
+        t=2,
+        k=2,
+        schedule="gpipe",
+        checkpoint="full",
+        sequence_parallel=True,
+        overlap=True,
+    ),
 }
 
 
-QUICK = ("d2 c2 ring", "p2 d2 zero 3")
+QUICK = ("d2 c2 ring", "p2 d2 zero 3", "p2 t2 options")
 """
 Plans that no other test of `make test` has: on one rank, and on two axes, the models without
 values train as PyTorch does; a checkpoint of d2 t2 goes on in PyTorch.
@@ -93,6 +102,7 @@ def test_what_is_frozen_buffers_and_losses_of_ones_own(options: dict[str, Any]) 
     ranks = run_ranks(2 * options.get("p", 1), frozen_run, options)
     assert set.union(*(rank["names"] for rank in ranks)) == ranks[0]["all names"]
     for rank in ranks:
+        assert rank["found"] == pytest.approx(rank["expected"], rel=1e-5)
         assert rank["backbone"]
         assert rank["state"] < 1e-5
         assert rank["output"] < 1e-5

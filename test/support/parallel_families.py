@@ -261,7 +261,8 @@ def family_run(name: str, options: dict[str, Any], steps: int) -> dict[str, Any]
     for key, value in states.items():
         difference = (whole(value).double() - state[key].double()).norm()
         worst = max(
-            worst, ((difference / (state[key].double().norm() + 1)).item(), key)
+            worst,
+            ((difference / state[key].double().norm().clamp(min=1e-3)).item(), key),
         )
     split = sum(
         math.prod(p.shape) > p.to_local().numel()  # type: ignore[union-attr]
@@ -272,5 +273,7 @@ def family_run(name: str, options: dict[str, Any], steps: int) -> dict[str, Any]
         "found": found,
         "expected": expected,
         "worst": worst,
+        "names": set(states),
+        "all names": set(state),
         "split": split,
     }

@@ -318,7 +318,8 @@ def adapters_run(options: Options) -> dict[str, Any]:
         "graded": {n for n, v in plain.named_parameters() if v.requires_grad},
         "same": {n for n, v in state.items() if torch.equal(whole(v), before[n])},
         "frozen": {n for n in state if "down" not in n and "up" not in n.split(".")},
-        "tied": head is parameters.get("model.embed_tokens.weight"),
+        "tied": head is not None
+        and head is parameters.get("model.embed_tokens.weight"),
         "parameters": worst_difference(parallel, plain),
     }
 

@@ -258,10 +258,14 @@ def frozen_run(options: Options) -> dict[str, Any]:
     parallel.train()
     ours = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
     theirs = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    found: list[float] = []
+    expected_losses: list[float] = []
     for _ in range(2):
         parts = (own_part(parallel, t) for t in (images, wanted))
-        parallel.step(*parts, scale=2.0)
-        mean_of_absolutes(plain(images, scale=2.0), wanted).backward()
+        found.append(parallel.step(*parts, scale=2.0).item())
+        loss = mean_of_absolutes(plain(images, scale=2.0), wanted)
+        loss.backward()
+        expected_losses.append(loss.item())
         for optimizer in (ours, theirs):
             optimizer.step()
             optimizer.zero_grad()
@@ -270,6 +274,8 @@ def frozen_run(options: Options) -> dict[str, Any]:
     plain.eval()
     output = parallel(own_part(parallel, images), scale=2.0)
     return {
+        "found": found,
+        "expected": expected_losses,
         "names": set(state),
         "all names": set(expected),
         "state": max(
