@@ -8,7 +8,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
-from distir.dialects.dist import Layout
 from distir.dialects.kernel import KernelCallOp
 from distir.errors import DistIRError
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
@@ -20,6 +19,7 @@ from distir.program import (
     walk_functions,
 )
 from distir.sharding.kernel_rule import parse_rule
+from distir.sharding.placement import SplitPlacement, placement_in
 
 
 def check_kernels(module: ModuleOp) -> None:
@@ -38,9 +38,10 @@ def check_kernels(module: ModuleOp) -> None:
         if layout is None:
             continue
         for axis in fixed_axes(entry):
-            dim = _split_dimension(layout, axis)
-            if dim is None:
+            placement = placement_in(layout, axis)
+            if not isinstance(placement, SplitPlacement):
                 continue
+            dim = placement.dim
             gathers = [
                 call
                 for call, index in _kernels_that_read(arg, known)
@@ -64,14 +65,6 @@ def _can_split(call: KernelCallOp, index: int, dim: int) -> bool:
     rule = parse_rule(call.rule.data)
     factors = rule.operands[index][dim]
     return any(isinstance(f, str) and f not in rule.kept for f in factors)
-
-
-def _split_dimension(layout: Layout, axis: str) -> int | None:
-    """Returns the dimension that an axis splits in a layout; None if it splits none."""
-    for dim, shards in enumerate(layout.dims):
-        if any(shard.axis == axis for shard in shards):
-            return dim
-    return None
 
 
 def _kernels_that_read(

@@ -62,6 +62,15 @@ def decompose_by_name(op: Operation) -> list[Operation] | None:
     return decompose(op) if function is None else function(op)
 
 
+def in_scope_of(op: Operation, parts: list[Operation]) -> list[Operation]:
+    """Returns the parts of an op, which are now in the op's scope."""
+    scope = op.attributes.get(SCOPE)
+    if scope is not None:
+        for part in parts:
+            part.attributes[SCOPE] = scope
+    return parts
+
+
 def discard(parts: Sequence[Operation]) -> None:
     """Erases the detached ops of a decomposition that was only inspected."""
     for part in reversed(parts):

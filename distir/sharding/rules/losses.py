@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import StringAttr, TensorType, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import SCOPE, entries_of
+from distir.dialects.dist import entries_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OMITTED, OnnxOp
 from distir.dialects.onnx_values import (
@@ -25,7 +25,7 @@ from distir.dialects.train_ops.loss_steps import (
     LabelLogitOp,
     LogitMaximumOp,
 )
-from distir.sharding.decompose import decomposition, named_parts
+from distir.sharding.decompose import decomposition, in_scope_of, named_parts
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, onnx_rule
@@ -99,7 +99,7 @@ def loss_in_steps(op: Operation) -> list[Operation] | None:
         ops.append(operator("Cast").build_op(total, [loss], {"to": to}))
     if is_mean and ignored is not None:
         ops += _divided(op, ops[-1].results[0], ignored)
-    return _scoped(op, ops)
+    return in_scope_of(op, ops)
 
 
 @named_parts("onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss")
@@ -118,15 +118,7 @@ def sum_and_number(op: Operation) -> list[Operation] | None:
     given["reduction"] = StringAttr("sum")
     loss = op.results[0].type
     total = operator(op.SCHEMA.name).build_op(list(op.operands[:2]), [loss], given)
-    return _scoped(op, [total, *_divided(op, total.results[0], ignored)])
-
-
-def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
-    scope = op.attributes.get(SCOPE)
-    if scope is not None:
-        for part in parts:
-            part.attributes[SCOPE] = scope
-    return parts
+    return in_scope_of(op, [total, *_divided(op, total.results[0], ignored)])
 
 
 def _divided(op: OnnxOp, total: SSAValue, ignored: int) -> list[Operation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
-from distir.dialects.dist import SCOPE, entries_of
+from distir.dialects.dist import entries_of
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
@@ -14,7 +14,7 @@ from distir.dialects.train_ops.loss_steps import (
     LogitMaximumOp,
 )
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
-from distir.sharding.decompose import decomposition
+from distir.sharding.decompose import decomposition, in_scope_of
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, train_rule
 
@@ -47,14 +47,6 @@ def cross_entropy_gradient(op: CrossEntropyGradOp) -> Rule:
     )
 
 
-def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
-    scope = op.attributes.get(SCOPE)
-    if scope is not None:
-        for part in parts:
-            part.attributes[SCOPE] = scope
-    return parts
-
-
 @decomposition("train.cross_entropy")
 def loss_in_steps(op: Operation) -> list[Operation]:
     """
@@ -70,7 +62,7 @@ def loss_in_steps(op: Operation) -> list[Operation]:
         classes=entries_of(op) or shape_of(op.logits)[-1],
         **op.properties,
     )
-    return _scoped(op, [maximum, total, chosen, loss])
+    return in_scope_of(op, [maximum, total, chosen, loss])
 
 
 @decomposition("train.cross_entropy_grad")
@@ -86,4 +78,4 @@ def gradient_in_steps(op: Operation) -> list[Operation]:
         *(op.dloss, op.logits, op.labels, maximum.maximum, total.total),
         **op.properties,
     )
-    return _scoped(op, [maximum, total, gradient])
+    return in_scope_of(op, [maximum, total, gradient])
