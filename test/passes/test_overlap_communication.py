@@ -273,8 +273,8 @@ def test_products_in_pieces(options: dict[str, int]) -> None:
     assert after.exposed_communication < before.exposed_communication
     assert after.communication_bytes == before.communication_bytes
     arguments = arguments_of(module)
-    results = [run_program(each, arguments) for each in (module, found)]
-    assert_equal_results(module, *results, 1e-5)
+    expected, actual = (run_program(each, arguments) for each in (module, found))
+    assert_equal_results(module, expected, actual, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -300,5 +300,5 @@ def test_gathered_rows_in_pieces(options: dict[str, int]) -> None:
     assert after.step_time_s < before.step_time_s
     assert after.communication_bytes == before.communication_bytes
     arguments = arguments_of(module)
-    results = [run_program(each, arguments) for each in (module, found)]
-    assert_equal_results(module, *results, 1e-5)
+    expected, actual = (run_program(each, arguments) for each in (module, found))
+    assert_equal_results(module, expected, actual, 1e-5)

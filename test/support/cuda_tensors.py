@@ -5,7 +5,7 @@ take their branches for CUDA, and PyTorch checks operators, arguments, types, de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 _META = torch.library.Library("aten", "IMPL", "Meta")
-_META.impl("_fused_sgd_", lambda *given, **settings: None)  # the only one without
+_META.impl("_fused_sgd_", lambda *_, **__: None)  # pyright: ignore[reportUnknownLambdaType]
 
 
 def takes_flash(params: Any) -> bool:
@@ -69,7 +69,7 @@ def _on(device: str | torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @contextmanager
-def cuda_tensors(module: torch.nn.Module) -> Iterator[None]:
+def cuda_tensors(module: torch.nn.Module) -> Generator[None]:
     """
     New tensors are on the device, which is an H100, and so are those of a module. Which kernel of
     attention it takes is said here, as the documentation of these kernels has it.
@@ -78,7 +78,7 @@ def cuda_tensors(module: torch.nn.Module) -> Iterator[None]:
     with (
         patch.object(kernels, "can_use_flash_attention", takes_flash),
         patch.object(kernels, "can_use_efficient_attention", takes_efficient),
-        patch.object(torch.cuda, "get_device_capability", lambda _: (9, 0)),
+        patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
         torch.no_grad(),
         FakeTensorMode(),
         torch.device("cuda"),

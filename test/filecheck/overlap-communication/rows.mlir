@@ -39,7 +39,7 @@ device.mesh @mesh on @pair <"t" = 2> [0 to 2]
 // ONE-NOT: onnx.Split
 
 // TORCH:         collectives.all_gather(
-// TORCH-COUNT-3: collectives.start_all_gather(
+// TORCH-COUNT-2: collectives.start_all_gather(
 func.func @main(%x: tensor<8x2xf32, #S> {dist.role = "input", dist.name = "x"}, %w: tensor<2x4xf32, #C> {dist.role = "parameter", dist.name = "w"}, %u: tensor<4x2xf32, #S> {dist.role = "parameter", dist.name = "u"}) -> (tensor<8x4xf32, #C>, tensor<8x4xf32, #C>, tensor<1x2xf32, #W>) {
   %0 = collective.all_gather %x over ["t"] : tensor<8x2xf32, #S> -> tensor<8x2xf32, #W>
   %1 = onnx.MatMul(%0, %w) : (tensor<8x2xf32, #W>, tensor<2x4xf32, #C>) -> tensor<8x4xf32, #C>
