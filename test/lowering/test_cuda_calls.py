@@ -8,11 +8,13 @@ PyTorch checks every call.
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from support.aten_calls import AtenCalls
 from support.cuda_tensors import cuda_tensors
 from support.lowering_cases import load_program, to_torch
@@ -20,10 +22,12 @@ from support.memory_programs import training_step
 from support.sharding_harness import Case, sequential
 from support.thoroughness import chosen, each_once
 from support.train_cases import CASES
+from support.training_programs import distributed
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
 )
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -33,8 +37,11 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.frontends.builders import build_gpt
+from distir.lowering.launch import read_manifest
 from distir.lowering.program_source import program_source
 from distir.lowering.template import experts
+from distir.lowering.timing_rank import load_package
+from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass
 from distir.passes.float8 import Float8Pass
@@ -124,6 +131,50 @@ def test_experts(transposed: bool) -> None:
             grad = experts.grouped_product_grad(x, rows, dy, 4, transposed)
     assert (product.shape, grad.shape) == (dy.shape, shape)
     assert calls.counts["_grouped_mm"] == 2
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "d2": {"d": 2},
+    "sequence": {"t": 2, "sequence_parallel": True, "overlap": True},
+    "zero3": {"d": 2, "zero": 3, "overlap": True},
+    "d2-t2-p2": {"d": 2, "t": 2, "p": 2, "k": 2},
+}
+
+
+@pytest.mark.parametrize("plan", chosen(PLANS, ["sequence", "d2-t2-p2"]))
+def test_ranks(plan: str, tmp_path: Path) -> None:
+    """Ranks with tensors on a device, among others that nobody hears, have the right results."""
+    folder = write_package(distributed(gpt("bf16"), **PLANS[plan]), tmp_path)
+    program, runtime, _ = load_package(str(folder), f"cuda_{tmp_path.name}")
+    for (
+        rank,
+        *_,
+    ) in read_manifest(folder)["classes"]:
+        own = program.RANKS[rank].program
+        size = len(program.RANKS)
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+        try:
+            body = runtime.body_of(program, rank, torch.device("cpu"))
+            with cuda_tensors(body):
+                given = [
+                    part(runtime, program, program.ARGUMENTS[i]) for i in own.arguments
+                ]
+                results = runtime.results_of(body, given)
+        finally:
+            dist.destroy_process_group()
+        for found, i in zip(results, own.results, strict=True):
+            spec = program.RESULTS[i]
+            shape = runtime.local_shape(spec, program.MESHES.get(spec.mesh))
+            assert (found.device.type, found.dtype) == ("cuda", spec.dtype)
+            assert tuple(found.shape) == tuple(shape)
+
+
+def part(runtime: Any, program: Any, spec: Any) -> Any:
+    """A process's part of an argument."""
+    if spec.default is not None:
+        return spec.default
+    shape = runtime.local_shape(spec, program.MESHES.get(spec.mesh))
+    return torch.empty(shape, dtype=spec.dtype)
 
 
 FAMILIES = ("gpt", "llama", "bert", "moe", "resnet", "mlp")
