@@ -57,7 +57,7 @@ def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _RowPieces:
     """
     How rows are divided into `pieces` along a dimension: each of its `parts`, which devices
     have, is.
@@ -124,7 +124,7 @@ def _reduce_in_pieces(op: CollectiveOp, pieces: int, mesh: Mesh) -> bool:
     product = op.source.owner
     if not _is_product(product) or len(list(op.source.uses)) > 1:
         return False
-    cut = _cut_between([product], op.source, op.result, pieces, mesh)
+    cut = _row_pieces([product], op.source, op.result, pieces, mesh)
     if cut is None:
         return False
     rows, matrix = product.operands
@@ -155,7 +155,7 @@ def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
             found = _ops_after(user.operands[1], place[users[0]], place)
             if found is not None:
                 moved[user] = found
-    cut = _cut_between(list(moved), op.result, op.source, pieces, mesh)
+    cut = _row_pieces(list(moved), op.result, op.source, pieces, mesh)
     if not moved or cut is None:
         return False
     early = {each for found in moved.values() for each in found}
@@ -209,13 +209,13 @@ def _is_product(op: object) -> TypeGuard[OnnxOp]:
     return is_product and rank_of(op.operands[1].type) == 2
 
 
-def _cut_between(
+def _row_pieces(
     products: Sequence[Operation],
     whole: SSAValue,
     parts: SSAValue,
     pieces: int,
     mesh: Mesh,
-) -> _Cut | None:
+) -> _RowPieces | None:
     """
     Returns how to divide the rows of products of one shape into pieces, along their largest
     dimension that allows it; None if there is none. A collective makes one of the two values of the
@@ -223,7 +223,7 @@ def _cut_between(
     """
     shape, layouts = shape_of(whole.type), [layout_of(v) for v in (whole, parts)]
     is_flat = any(product.name == "onnx.Gemm" for product in products)
-    found: list[tuple[int, int, _Cut]] = []
+    found: list[tuple[int, int, _RowPieces]] = []
     for dim, size in enumerate(shape[:-1]):
         before, after = (layout.dim(dim) if layout else () for layout in layouts)
         count = prod(mesh.size(shard.axis) for shard in after)
@@ -232,7 +232,7 @@ def _cut_between(
         if is_flat and count > 1:
             continue  # its rows have one dimension, and a cut would make more
         if size and size % (count * pieces) == 0:
-            found.append((size // count, -count, _Cut(dim, count, pieces)))
+            found.append((size // count, -count, _RowPieces(dim, count, pieces)))
     return max(found, key=lambda each: each[:2], default=(0, 0, None))[2]
 
 
