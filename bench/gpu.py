@@ -1,11 +1,12 @@
 """
 `make gpu`: everything that needs a GPU, on the 1 to 8 of this machine, written to docs/gpu.md.
 
-    python bench/gpu.py [--dry-run] [--only tests ...]
+    python bench/gpu.py [--dry-run] [--devices 1] [--only tests ...]
 
 - `tests`: those that are marked `gpu`: kernels and gradients in f32 and bf16, ranks over NCCL;
 - `calibrate`: what `distir calibrate` measures, with the part that its fits leave unexplained;
-- `programs`: time and memory of 30 programs, predicted from that profile and measured;
+- `programs`: time and memory of 30 programs for two devices, or for one where there is no
+  second, predicted from that profile and measured;
 - `pytorch`: generated programs beside PyTorch by hand, eager and compiled.
 
 What the machine has too few GPUs for is skipped and named. `--dry-run` takes the same way
@@ -277,7 +278,8 @@ def document(place: Place, names: Sequence[str]) -> str:
             "CPU with gloo, with fewer programs: it shows that the command works, and its "
             "numbers say nothing about GPUs. Not run on a GPU: kernels and gradients in f32 "
             "and bf16, NCCL, `distir calibrate --backend nccl`, predicted against measured "
-            "time and memory, Triton's kernels of compiled packages.\n"
+            "time and memory, Triton's kernels of compiled packages. What programs call on "
+            "CUDA is checked on tensors without values (test/lowering/test_cuda_calls.py).\n"
         )
     else:
         parts.append(f"Measured on {place.name}, PyTorch {torch.__version__}.\n")
