@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.dialects.onnx_values import FLOAT_TYPES
-from distir.errors import DistIRError, one_of
+from distir.errors import one_of
 from distir.pipelining.registry import SCHEDULES
 
 if TYPE_CHECKING:
@@ -97,10 +97,5 @@ def _recorded(schedule: str | Path | Script) -> str:
         schedule(recording)
         found = [recording.recorded()]
     else:
-        try:
-            found = read_script(Path(schedule))
-        except OSError as error:
-            raise DistIRError(
-                f"parallelize: cannot read the schedule {schedule}: {error.strerror}"
-            ) from error
+        found = read_script(Path(schedule))
     return str(ModuleOp(found))

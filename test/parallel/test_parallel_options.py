@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.parallel_options import (
     KERNELS,
-    adapters_run,
     narrow_run,
     normed_run,
     overflowing_run,
@@ -82,17 +81,6 @@ def test_dropout_goes_on_where_a_checkpoint_was(tmp_path: Path) -> None:
         assert rank["read"] == pytest.approx(rank["went on"], rel=1e-6)
         assert rank["without counter"] != pytest.approx(rank["went on"], rel=1e-3)
         assert rank["counters read"] == [4.0]
-
-
-def test_adapters_alone_are_trained() -> None:
-    for rank in run_ranks(4, adapters_run, dict(d=2, t=2, zero=3)):
-        for found, expected in zip(rank["found"], rank["expected"], strict=True):
-            assert found == pytest.approx(expected, rel=1e-4)
-        assert rank["trained"] == rank["graded"] and len(rank["trained"]) == 8
-        assert rank["frozen"] <= rank["same"] and len(rank["frozen"]) > 10
-        assert not rank["trained"] & rank["same"]
-        assert rank["tied"]
-        assert rank["parameters"] < 1e-5
 
 
 @pytest.mark.parametrize(
