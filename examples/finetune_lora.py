@@ -29,7 +29,9 @@ import distir
 try:
     from peft import LoraConfig, get_peft_model
 except ModuleNotFoundError:
-    raise SystemExit("the adapters are those of peft: pip install 'distir[examples]'") from None
+    raise SystemExit(
+        "the adapters are those of peft: pip install 'distir[examples]'"
+    ) from None
 
 
 def adapted(model: nn.Module, rank: int) -> Any:

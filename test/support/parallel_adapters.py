@@ -14,7 +14,6 @@ from support.parallel_scripts import (
     Options,
     batch,
     cross_entropy,
-    own_part,
     tiny_gpt,
     tiny_llama,
     train_parallel,
@@ -71,7 +70,7 @@ def adapters_run(
         "expected": expected,
         "trained": {n for n, p in own.items() if p.requires_grad},
         "graded": {n for n, p in theirs.items() if p.requires_grad},
-        "names": set(state),
+        "names": {n for n in state if not n.startswith("distir.")},  # counts dropouts
         "all names": set(before),
         "same": {n for n in before if n in state and _equal(state[n], before[n])},
         "tied": head is not None and head is embedding,
@@ -102,9 +101,13 @@ def adapters_read(kind: str, folder: Path) -> float:
         return cross_entropy(module.eval()(words), labels).item()
 
 
-def dropped_run(kind: str, options: Options) -> list[tuple[float, float]]:
-    """Trains adapters that drop half of what they are given, in parallel."""
+def dropped_run(kind: str, options: Options) -> dict[str, Any]:
+    """
+    Trains adapters that drop half of what they are given, in parallel, and takes a step
+    with plain PyTorch in which they drop nothing.
+    """
     words, _ = batch(0)
     module: nn.Module = adapted(kind, 0.5)
     parallel = parallelize(module, (words,), loss="cross_entropy", **options)
-    return train_parallel(parallel, range(3))
+    (undropped,) = train_plainly(adapted(kind), range(1))
+    return {"found": train_parallel(parallel, range(3)), "undropped": undropped}
