@@ -48,6 +48,29 @@ def narrow_run(options: Options) -> dict[str, Any]:
     }
 
 
+def float8_run(options: Options) -> dict[str, Any]:
+    """
+    Trains GPT-2 with products in 8-bit floats in parallel, and in f32 with plain PyTorch;
+    the distance of outputs is that to a plain module with the same parameters.
+    """
+    words, _ = batch(0)
+    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    found = train_parallel(parallel, range(3))
+    parallel.eval()
+    plain = tiny_gpt().eval()
+    values = {n: whole(p) for n, p in parallel.named_parameters()}
+    plain.load_state_dict(values, strict=False)
+    with torch.no_grad():
+        expected = own_part(parallel, plain(words).logits)
+        output = parallel(own_part(parallel, words)).logits
+    return {
+        "found": [loss for loss, _ in found],
+        "expected": [loss for loss, _ in train_plainly(tiny_gpt(), range(3))],
+        "dtypes": {str(value.dtype) for value in values.values()},
+        "output": ((output - expected).norm() / expected.norm()).item(),
+    }
+
+
 Losses = list[tuple[float, float]]
 
 
@@ -206,6 +229,7 @@ def schedule_refusals(folder: Path) -> list[str]:
         dict(schedule=of_no_module),
         dict(dtype="f8"),
         dict(dtype=torch.int64),
+        dict(float8="columns"),
         dict(schedule=in_groups),
     ]
     for options in given:
