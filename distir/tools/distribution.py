@@ -143,6 +143,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "of products and attention (products); or what it keeps in the host's memory meanwhile "
         "(offload). full:0.5 recomputes every second layer",
     ),
+    "--offload-states": dict(
+        action="store_true",
+        help="keep the optimizer's states (moments, copies in f32) in the memory of the host; "
+        "a device fetches them for the update of their parameters. For activations see "
+        "--checkpoint offload",
+    ),
     "--sequence-parallel": dict(
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",

@@ -103,6 +103,14 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "off, on or both (default off; with --auto both)",
     )
     grid.add_argument(
+        "--offload-states",
+        type=names,
+        default=(),
+        metavar="off,on",
+        help="whether the optimizer's states are in the host's memory: off, on or both (default "
+        "off; with --auto both, on where a step does not fit otherwise)",
+    )
+    grid.add_argument(
         "--overlap",
         type=names,
         default=(),

@@ -95,6 +95,8 @@ class Bounds:
             return (self.parameters + self.states) / self.devices
         split = plan.t * plan.p * plan.e
         parameters = self.parameters / (split * (plan.d if plan.zero == 3 else 1))
+        if plan.offload_states:
+            return parameters
         return parameters + self.states / (split * (plan.d if plan.zero else 1))
 
     def may_fit(self, plan: Plan) -> bool:
