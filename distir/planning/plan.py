@@ -14,7 +14,7 @@ from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution import CONTEXTS, DistributionOptions
-from distir.transforms.checkpointing import check_policy
+from distir.transforms.checkpoint_policies import check_policy
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""

@@ -105,9 +105,7 @@ def _local_bytes(value: SSAValue, mesh_of: dict[str, Mesh]) -> float:
     return prod(type_.get_shape()) * bytes_per_element(type_.element_type)
 
 
-def _move(
-    entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]
-) -> None:
+def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -> None:
     """Fetches the states of a group before the first is used, and stores them behind the last."""
     end = return_op(entry)
     owners = [end.operands[state.result].owner for state in group]

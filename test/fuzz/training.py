@@ -25,7 +25,7 @@ from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.pipelining.registry import SCHEDULES
 from distir.program import entry_function, functions, updated_arguments
-from distir.transforms.checkpointing import POLICIES
+from distir.transforms.checkpoint_policies import POLICIES
 
 EXAMPLES = 3
 """Of a round."""

@@ -310,7 +310,9 @@ def collect(specs, own, meshes, rank):
     """
     whole = {}
     device = torch.get_default_device()
-    own = {i: x.to(device) if specs[i].host else x for i, x in own.items() if i in specs}
+    own = {
+        i: x.to(device) if specs[i].host else x for i, x in own.items() if i in specs
+    }
     for index, spec in specs.items():
         mesh = None if spec.mesh is None else meshes[spec.mesh]
         if mesh is None:
