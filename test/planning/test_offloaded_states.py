@@ -21,11 +21,18 @@ from distir.planning.distribution import distribute
 from distir.planning.grid import Evaluator, GridPlan, Space
 from distir.planning.plan import SearchOptions
 from distir.planning.programs import replace_cluster
-from distir.planning.result import Impossible, Simulated
+from distir.planning.result import Impossible, Simulated, simulated
 
 
 def machine(devices: int, memory: int = 10**9) -> ClusterOp:
-    return cluster(devices, levels=((devices, 1e10, 1e-6),), memory=memory)
+    return cluster(
+        devices,
+        levels=((devices, 1e10, 1e-6),),
+        peak=1e12,
+        bandwidth=1e11,
+        launch=1e-6,
+        memory=memory,
+    )
 
 
 def on_machine(module: ModuleOp, devices: int, memory: int = 10**9) -> ModuleOp:
@@ -117,6 +124,14 @@ def test_auto_parallel_tries_it_where_memory_does_not_suffice() -> None:
     found = search(step, narrow, overlap=("off",))
     assert isinstance(found.best, Simulated) and found.best.fits
     assert isinstance(found.best.plan, GridPlan) and found.best.plan.offload_states
+    (bounds,) = found.bounds.values()
+    for result in simulated(found.results.values()):
+        assert result.step_time_s >= bounds.seconds_of(result.plan)
+        assert result.peak_memory_bytes >= bounds.least_bytes(result.plan)
+    copies = 4 * parameters / 1e9  # two states, there and back, at `host_bandwidth`
+    assert bounds.seconds_of(found.best.plan) == pytest.approx(
+        copies + bounds.seconds_of(replace(found.best.plan, offload_states=False))
+    )
     assert search(step, narrow, offload_states=("off",)).best is None
     assert offloads(search(step, machine(1), overlap=("off",))) == {False}
 

@@ -84,6 +84,13 @@ def test_flattened_states_are_offloaded_too() -> None:
     assert_same_results(step, found)
 
 
+def test_momentum_is_a_state_too() -> None:
+    step = training_mlp(optimizer="sgd", learning_rate=0.1, momentum=0.9, clip=1.0)
+    found = distributed(step, d=2, offload_states=True)
+    assert sum(is_on_host(arg.type) for arg in entry_function(found).args) == 4
+    assert_same_results(step, found)
+
+
 @pytest.mark.parametrize("d", [1, 2])
 def test_a_parameter_keeps_2_of_14_bytes_on_the_device(d: int) -> None:
     """

@@ -449,10 +449,11 @@ def _quick_first(plan: Plan) -> tuple[bool, Plan]:
 
 def _is_refined(plan: Plan) -> bool:
     """
-    Whether a plan has refinements (overlap, searched stages), with which it takes several
-    times as long to judge as without.
+    Whether a plan has refinements (overlap, searched stages, a pipeline with states in the
+    host's memory), with which it takes several times as long to judge as without.
     """
-    return plan.overlap or bool(plan.stages)
+    offloads = plan.is_pipelined and _offloads(plan)
+    return plan.overlap or bool(plan.stages) or offloads
 
 
 def _first(results: Sequence[Simulated], width: int) -> list[Simulated]:
