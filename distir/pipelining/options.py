@@ -17,6 +17,8 @@ class ScheduleOptions:
     The options of the order in which the ranks of a pipeline work.
 
     - `p`: ranks of the pipeline;
+    - `stage_meshes`: for each rank the sizes of the axes of its mesh, such as `d=2,t=2`,
+      where they are to differ between ranks; an axis that is left out has size 1;
     - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference;
     - `chunks`: stages per rank, by default the fewest that the schedule can have;
@@ -26,6 +28,7 @@ class ScheduleOptions:
     """
 
     p: int = 1
+    stage_meshes: tuple[str, ...] = ()
     schedule: str = ""
     chunks: int | None = None
     schedule_file: str = ""
@@ -57,6 +60,33 @@ class ScheduleOptions:
                 f"pipeline: cannot read the schedule {self.schedule_file}: "
                 f"{error.strerror}"
             ) from error
+
+
+    def stage_shapes(self) -> list[dict[str, int]]:
+        """
+        Returns the sizes of the axes of each rank's mesh; nothing if all ranks have the mesh
+        of the program. Raises DistIRError.
+        """
+        if self.stage_meshes and len(self.stage_meshes) != self.p:
+            raise DistIRError(
+                f"pipeline: stage_meshes has {len(self.stage_meshes)} meshes, but the "
+                f"pipeline has {self.p} ranks; give one for each rank (-p)"
+            )
+        return [_sizes_in(text) for text in self.stage_meshes]
+
+
+def _sizes_in(text: str) -> dict[str, int]:
+    """Returns the sizes in a text like `d=2,t=2`. Raises DistIRError."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, size = part.strip().partition("=")
+        if not axis or not size.isdecimal() or int(size) < 1 or axis in sizes:
+            raise DistIRError(
+                f"pipeline: {text!r} is not the mesh of a stage; write the size of each of "
+                f"its axes once, such as d=2,t=2"
+            )
+        sizes[axis] = int(size)
+    return sizes
 
 
 SEARCH = "search"

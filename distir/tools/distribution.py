@@ -97,6 +97,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "the first; or `uniform`, equal numbers of layers, or `search`, the fastest that is "
         "found (default: equal work)",
     ),
+    "--stage-meshes": dict(
+        action="extend",
+        type=lambda text: text.split(";"),
+        default=[],
+        metavar="d=N,t=N;...",
+        help="the degrees of each of the -p pipeline ranks, where they are to differ: "
+        "d=2,t=2;t=2 has 4 devices for the first and 2 for the second; instead of -d and -t",
+    ),
     "--blocking-sends": dict(
         action="store_true",
         help="devices wait for each other in a send instead of computing meanwhile",
