@@ -49,9 +49,6 @@ _NAME = "distribute"
 AXES = ("r", "d", "e", "c", "t")
 """The axes of a program's mesh besides that of micro-batches, in the mesh's order."""
 
-STAGE_AXES = ("d", "t")
-"""The axes whose size may differ between the stages of a pipeline."""
-
 CONTEXTS = ("gather", "ring")
 """The ways in which keys and values reach all queries of a sequence that is split."""
 
@@ -112,13 +109,13 @@ class DistributionOptions(PipelineOptions):
                 f"{' and '.join(f'{axis}={getattr(self, axis)}' for axis in given)}; leave "
                 f"out one of them"
             )
-        unknown = {axis for sizes in shapes for axis in sizes} - {*STAGE_AXES}
+        unknown = {axis for sizes in shapes for axis in sizes} - {*AXES}
         if unknown:
             raise DistIRError(
-                f"{_NAME}: stage_meshes gives stages an axis {min(unknown)!r}; the axes whose "
-                f"size may differ between stages are {' and '.join(STAGE_AXES)}"
+                f"{_NAME}: stage_meshes gives a stage an axis {min(unknown)!r}; the axes are "
+                f"{', '.join(AXES)}"
             )
-        sizes = {a: lcm(*(s.get(a, 1) for s in shapes)) for a in STAGE_AXES}
+        sizes = {a: lcm(*(s.get(a, 1) for s in shapes)) for a in AXES}
         return replace(self, **sizes)
 
     def speaks_of(self, name: str) -> bool:

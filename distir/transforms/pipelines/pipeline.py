@@ -75,7 +75,7 @@ def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
     """
     for rank, sizes in enumerate(shapes):
         for axis, size in sizes.items():
-            if axis == TIME_AXIS or mesh.size(axis) % size:
+            if axis == TIME_AXIS or mesh.sizes.get(axis, 1) % size:
                 raise DistIRError(
                     f"pipeline: stage_meshes gives rank {rank} {axis}={size}, but the "
                     f"program is split over {dict(mesh.axes[1:])}; choose a divisor of that"
