@@ -424,7 +424,9 @@ def test_divisions() -> None:
         crossing[0] = 0
         layers = np.concatenate(([0], np.cumsum(random.integers(0, 2, size))))
         for count in range(1, int(layers[-1]) + 1):
-            cuts = division(weights, crossing, layers, count)
+            cuts = division(
+                np.tile(weights, (count, 1)), np.tile(crossing, (count, 1)), layers
+            )
             found = _loads(weights, crossing, layers, cuts)
             every = combinations(range(1, size), count - 1)
             best = min(

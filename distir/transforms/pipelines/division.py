@@ -58,21 +58,22 @@ class DividedProgram:
     def of(
         module: ModuleOp,
         structure: Structure,
-        count: int,
+        schedule: PipelineSchedule,
         request: Sequence[str],
         shapes: Sequence[Mapping[str, int]] = (),
     ) -> DividedProgram:
         """
-        Returns the division into `count` stages (`forward_stages`). `shapes` has the sizes
-        of the axes of each rank's mesh, if they are not those of the program's. Raises
-        DistIRError.
+        Returns the division into the stages of a schedule (`forward_stages`). `shapes` has
+        the sizes of the axes of each rank's mesh, if they are not those of the program's.
+        Raises DistIRError.
         """
         mesh = structure.mesh
         axes = {
-            stage_mesh(mesh, rank, len(shapes)): _axes_of(mesh, sizes)
+            stage_mesh(mesh, rank, len(shapes)): _several(mesh.with_sizes(sizes))
             for rank, sizes in enumerate(shapes)
         }
-        forward = forward_stages(structure, count, request)
+        meshes = stage_meshes(structure, schedule, shapes)
+        forward = forward_stages(structure, meshes, request)
         placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
         return DividedProgram(
@@ -98,7 +99,7 @@ class DividedProgram:
         mesh = self.structure.mesh
         (old,) = (op for op in self.module.body.block.ops if isinstance(op, MeshOp))
         cluster = old.cluster.string_value()
-        own, found, first = _axes_of(mesh, mesh.sizes), list[MeshOp](), 0
+        own, found, first = _several(mesh), list[MeshOp](), 0
         for rank in range(ranks):
             name = stage_mesh(mesh, rank, ranks)
             axes = self.types.shapes.get(name, own)
@@ -166,10 +167,23 @@ def stage_mesh(mesh: Mesh, rank: int, ranks: int) -> str:
     return mesh.name if ranks == 1 else f"stage{rank}"
 
 
-def _axes_of(mesh: Mesh, sizes: Mapping[str, int]) -> Axes:
+def stage_meshes(
+    structure: Structure,
+    schedule: PipelineSchedule,
+    shapes: Sequence[Mapping[str, int]],
+) -> list[Mesh]:
+    """
+    Returns the program's mesh in the size that it has for each stage of a schedule. `shapes`
+    are as in `DividedProgram.of`.
+    """
+    mesh = structure.mesh
+    sized = [mesh.with_sizes(sizes) for sizes in shapes] or [mesh] * schedule.ranks
+    return [sized[schedule.stage_rank(s)] for s in range(schedule.stages)]
+
+
+def _several(mesh: Mesh) -> Axes:
     """Returns the axes of a program's mesh, except for time, that have several devices."""
-    axes = ((axis, sizes.get(axis, 1)) for axis, _ in mesh.axes[1:])
-    return tuple((axis, size) for axis, size in axes if size > 1)
+    return tuple((axis, size) for axis, size in mesh.axes[1:] if size > 1)
 
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:

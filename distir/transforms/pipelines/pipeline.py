@@ -50,7 +50,7 @@ def divided(
         structure = Structure(module)
     shapes = options.stage_shapes()
     check_shapes(shapes, structure.mesh)
-    return DividedProgram.of(module, structure, schedule.stages, stages, shapes)
+    return DividedProgram.of(module, structure, schedule, stages, shapes)
 
 
 def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
