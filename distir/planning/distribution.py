@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
-from distir.pipelining import PipelineOptions
+from distir.pipelining import SEARCH, PipelineOptions
 from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
@@ -281,6 +281,7 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
     ]
     devices.append(("t", options.t))
     if options.stage_meshes:
+        check_size([("p", options.p)], cluster, _NAME)
         _check_stages(options, cluster)
         declare_mesh(module, [(TIME_AXIS, options.k), *devices], cluster, _NAME)
         return
@@ -292,7 +293,9 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
 
 def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:
     """Refuses stages for which a cluster has too few devices. Raises DistIRError."""
-    if cluster is not None and options.devices > cluster.size:
+    if options.stage_meshes == (SEARCH,) or cluster is None:
+        return
+    if options.devices > cluster.size:
         raise DistIRError(
             f"{_NAME}: stages on {' and '.join(options.stage_meshes)} need {options.devices} "
             f"devices, but cluster @{cluster.sym_name.data} has {cluster.size}; choose "

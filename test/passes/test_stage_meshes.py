@@ -8,18 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.pipelines import assert_same, distributed
+from support.pipelines import assert_same
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import SendOp, layout_of
-from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.frontends.models.t5 import build_t5
-from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
-from distir.program import entry_function
-from distir.sharding.mesh import meshes
 
 
 def step(module: ModuleOp, loss: str, **options: Any) -> ModuleOp:

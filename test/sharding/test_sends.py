@@ -42,7 +42,9 @@ def drawn(draw: Draw, on: Mesh, partial: bool) -> Layout:
     found = Layout(on.name, tuple(map(tuple, dims)), tuple(terms))
     try:
         local = local_shape(SHAPE, found, on)
-        whole = all(n * k == s for n, k, s in zip(local, _parts(found, on), SHAPE, strict=True))
+        whole = all(
+            n * k == s for n, k, s in zip(local, _parts(found, on), SHAPE, strict=True)
+        )
     except DistIRError:
         whole = False
     return canonical(SHAPE, found, on) if whole else Layout(on.name)
@@ -82,7 +84,9 @@ def test_values_stay_the_same(data: st.DataObject) -> None:
     np.testing.assert_array_equal(sent.assemble(), value.assemble())
     rounds = plan_send(SHAPE, before, source, after, target)
     for pieces in rounds:
-        busy = [d for p in pieces if p.sender != p.receiver for d in (p.sender, p.receiver)]
+        busy = [
+            d for p in pieces if p.sender != p.receiver for d in (p.sender, p.receiver)
+        ]
         assert len(busy) == len(set(busy))
     # Without terms, each device receives its part and no more.
     if not before.partial and not after.partial:

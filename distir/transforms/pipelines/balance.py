@@ -76,6 +76,13 @@ def layer_positions(ops: Sequence[Operation]) -> list[int]:
     ]
 
 
+def layers_before(ops: Sequence[Operation]) -> npt.NDArray[np.int64]:
+    """Returns the number of layers before each op, and that of all."""
+    layers = np.zeros(len(ops) + 1, np.int64)
+    layers[1:][layer_positions(ops)] = 1
+    return np.cumsum(layers)
+
+
 def balanced_starts(structure: Structure, meshes: Sequence[Mesh]) -> list[int]:
     """
     Returns the positions among the forward ops where stages 1, 2, ... begin, such that the
@@ -85,14 +92,12 @@ def balanced_starts(structure: Structure, meshes: Sequence[Mesh]) -> list[int]:
     """
     ops = structure.forward
     known = {mesh: StageWork(structure, mesh) for mesh in meshes}
-    layers = np.zeros(len(ops) + 1, np.int64)
-    layers[1:][layer_positions(ops)] = 1
     weights = {m: np.array([work.of(op) for op in ops]) for m, work in known.items()}
     crossing = {m: _crossing(ops, work) for m, work in known.items()}
     return division(
         np.array([weights[mesh] for mesh in meshes]),
         PRICE_PER_BYTE_SENT * np.array([crossing[mesh] for mesh in meshes]),
-        np.cumsum(layers),
+        layers_before(ops),
     )
 
 

@@ -26,7 +26,6 @@ from distir.sharding.placement import (
     placement_in,
 )
 
-
 Axes = tuple[tuple[str, int], ...]
 """The axes of a mesh, with their sizes."""
 

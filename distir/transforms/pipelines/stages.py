@@ -129,6 +129,11 @@ def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
     return starts
 
 
+def is_divided(ops: Iterable[Operation]) -> bool:
+    """Whether ops say where stages begin, or are marked with their stages."""
+    return any(name in op.attributes for op in ops for name in (STAGE, STAGE_START))
+
+
 def _start_text(op: Operation) -> str:
     by = op.attributes[STAGE_START]
     who = f" ({by.data})" if isinstance(by, StringAttr) else ""

@@ -3,6 +3,7 @@
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=3 k=2 stage-meshes=\"d=2\",\"t=4\"})" 2>&1 | filecheck %s --check-prefix=COUNT
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 d=2 stage-meshes=\"d=2\",\"t=4\"})" 2>&1 | filecheck %s --check-prefix=TWICE
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2\",\"t\"})" 2>&1 | filecheck %s --check-prefix=TEXT
+// RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2\",\"t=2,t=2\"})" 2>&1 | filecheck %s --check-prefix=AGAIN
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2\",\"q=2\"})" 2>&1 | filecheck %s --check-prefix=AXIS
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(add-mesh{axes=\"k=2\",\"d=2\"},data-parallel{axis=k},data-parallel{axis=d},propagate-sharding,partition{lower=false},pipeline{p=2 stage-meshes=\"d=2\",\"d=3\"})" 2>&1 | filecheck %s --check-prefix=DIVISOR
 
@@ -15,7 +16,8 @@
 // LARGE: error: distribute: stages on d=2,t=2 and t=4 need 8 devices, but cluster @box has 6; choose smaller meshes or a larger cluster
 // COUNT: error: pipeline: stage_meshes has 2 meshes, but the pipeline has 3 ranks; give one for each rank (-p)
 // TWICE: error: distribute: stage_meshes says how large the axes of each stage are, and so does d=2; leave out one of them
-// TEXT: error: pipeline: 't' is not the mesh of a stage; write the size of each of its axes once, such as d=2,t=2
+// TEXT: error: pipeline: stage_meshes: cannot read the axis 't'; write NAME=SIZE, for example d=2
+// AGAIN: error: pipeline: stage_meshes has a mesh 't=2,t=2'; give each of its axes one size, of 1 or more
 // DIVISOR: error: pipeline: stage_meshes gives rank 1 d=3, but the program is split over {'d': 2}; choose a divisor of that
 // AXIS: error: distribute: stage_meshes gives a stage an axis 'q'; the axes are r, d, e, c, t
 
