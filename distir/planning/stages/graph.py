@@ -145,6 +145,8 @@ class _StageGraphBuilder:
         Returns the devices of two neighbouring ranks between which a send takes longest.
         """
         size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
+        # Where ranks have meshes of different shapes, not all are as large as this one.
+        size = min(size, max(len(hardware.kinds) // self.schedule.ranks, 1))
         firsts = [rank * size for rank in range(self.schedule.ranks)]
         pairs = list(pairwise(firsts)) or [(0, 0)]
         return max(pairs, key=lambda pair: send_seconds(2**20, *pair, hardware))

@@ -164,19 +164,24 @@ class _Search:
             return [self._divided(asked)]
         mesh = self.structure.mesh
         axes = [axis for axis, _ in mesh.axes if axis != TIME_AXIS]
+        ranks = self.options.p
+        most = len(self._shape(dict.fromkeys(axes, 1)).hardware.kinds)
+        if ranks > most:
+            raise DistIRError(
+                f"pipeline: {ranks} ranks need a device each, but the cluster has {most}; "
+                f"choose fewer ranks (-p) or a larger cluster"
+            )
         every = product(*(_divisors(mesh.size(axis)) for axis in axes))
-        shapes = [self._shape(dict(zip(axes, sizes, strict=True))) for sizes in every]
-        most = len(shapes[0].hardware.kinds)
+        shapes = [
+            self._shape(dict(zip(axes, sizes, strict=True)))
+            for sizes in every
+            if prod(sizes) <= most - ranks + 1
+        ]
         fitting = [
             combination
-            for combination in _combinations(shapes, self.options.p)
+            for combination in _combinations(shapes, ranks)
             if sum(shape.devices for shape in combination) <= most
         ]
-        if not fitting:
-            raise DistIRError(
-                f"pipeline: {self.options.p} ranks need a device each, but the cluster has "
-                f"{most}; choose fewer ranks (-p) or a larger cluster"
-            )
         # If work could be divided at will, a step would take this long.
         fitting.sort(key=lambda c: 1 / sum(1 / max(s.loads.sum(), 1e-12) for s in c))
         alike = [c for c in fitting if len(set(c)) == 1]
