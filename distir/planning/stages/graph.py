@@ -82,7 +82,9 @@ class StageGraph:
         enough to tell which divisions are worth a simulation.
         """
         work = {
-            phase: np.bincount(of_nodes, seconds, self.problem.stages)
+            phase: np.bincount(of_nodes, seconds, self.problem.stages).astype(
+                np.float64
+            )
             for phase, seconds in self.work.items()
         }
         sent = self.problem.communication(of_nodes)

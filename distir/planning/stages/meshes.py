@@ -26,6 +26,7 @@ from distir.planning.stages.graph import PHASES, StageGraph, estimated_step
 from distir.planning.stages.judge import WORTH_SIMULATING, Judge
 from distir.sharding.mesh import TIME_AXIS
 from distir.transforms.pipelines.balance import Floats, division, layers_before
+from distir.transforms.pipelines.division import stage_meshes
 from distir.transforms.pipelines.pipeline import schedule_for
 from distir.transforms.pipelines.stages import forward_stages, is_divided, mark
 from distir.transforms.pipelines.structure import Structure
@@ -113,9 +114,10 @@ def search_stage_meshes(
             break
         if candidate.estimate > slowest and not known and not simulated[0][0]:
             continue
-        own = _with_meshes(options, candidate)
-        simulation = Judge(module, own).simulate(search.stages_of(candidate))
-        simulated.append((not simulation.fits, simulation.step_time_s, candidate))
+        judge = Judge(module, _with_meshes(options, candidate))
+        for each in (candidate, *search.usual(candidate)):
+            simulation = judge.simulate(search.stages_of(each))
+            simulated.append((not simulation.fits, simulation.step_time_s, each))
         simulated.sort(key=lambda each: each[:2])
     too_large, seconds, best = simulated[0]
     mark(search.stages_of(best))
@@ -161,7 +163,7 @@ class _Search:
         """Returns combinations of meshes, each with the division that suits it best."""
         if self.options.stage_meshes != (SEARCH,):
             asked = [self._shape(sizes) for sizes in self.options.stage_shapes()]
-            return [self._divided(asked)]
+            return [self._estimated(asked, self._fixed)]
         mesh = self.structure.mesh
         axes = [axis for axis, _ in mesh.axes if axis != TIME_AXIS]
         ranks = self.options.p
@@ -186,7 +188,7 @@ class _Search:
         fitting.sort(key=lambda c: 1 / sum(1 / max(s.loads.sum(), 1e-12) for s in c))
         alike = [c for c in fitting if len(set(c)) == 1]
         chosen = dict.fromkeys((*fitting[:MOST_DIVIDED], *alike))
-        return [self._divided(combination) for combination in chosen]
+        return [self._estimated(each, self._fixed) for each in chosen]
 
     def _shape(self, sizes: Mapping[str, int]) -> _Shape:
         key = tuple(sizes.items())
@@ -198,8 +200,27 @@ class _Search:
             self._known[key] = _Shape(sizes, text, graph, costs.hardware)
         return self._known[key]
 
-    def _divided(self, shapes: Sequence[_Shape]) -> _Candidate:
-        """Returns the division of least load of the busiest stage for these meshes."""
+    def usual(self, candidate: _Candidate) -> list[_Candidate]:
+        """
+        Returns the division that `pipeline` makes by itself for the same meshes, if it is
+        another one and stages are free.
+        """
+        if self._fixed is not None:
+            return []
+        sizes = [shape.sizes for shape in candidate.shapes]
+        meshes = stage_meshes(self.structure, self.schedule, sizes)
+        found = forward_stages(self.structure, meshes, ())
+        stages = [found[op] for op in self.structure.forward]
+        own = self._estimated(candidate.shapes, stages)
+        return [] if stages == list(candidate.stages) else [own]
+
+    def _estimated(
+        self, shapes: Sequence[_Shape], stages: Sequence[int] | None
+    ) -> _Candidate:
+        """
+        Returns a division for these meshes; None: that of least load of the busiest stage,
+        what it receives included.
+        """
         schedule = self.schedule
         own = [shapes[schedule.stage_rank(s)] for s in range(schedule.stages)]
         arriving = np.array(
@@ -208,7 +229,6 @@ class _Search:
                 for before, after in zip([own[0], *own], own, strict=False)
             ]
         )
-        stages = self._fixed
         if stages is None:
             loads = np.array([shape.loads for shape in own])
             starts = division(loads, arriving, self._layers)
