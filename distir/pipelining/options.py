@@ -21,24 +21,24 @@ class ScheduleOptions:
     The options of the order in which the ranks of a pipeline work.
 
     - `p`: ranks of the pipeline;
-    - `stage_meshes`: for each rank the sizes of the axes of its mesh, such as `d=2,t=2`,
-      where they are to differ between ranks; an axis that is left out has size 1. Or
-      `search`, for the fastest meshes that are found, the axes of which have divisors of
-      the sizes that they have in the program;
     - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference;
     - `chunks`: stages per rank, by default the fewest that the schedule can have;
     - `schedule_file`: a schedule in PyTorch's CSV form, instead of these;
     - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
-      devices compute meanwhile and wait where a value is used.
+      devices compute meanwhile and wait where a value is used;
+    - `stage_meshes`: for each rank the sizes of the axes of its mesh, such as `d=2,t=2`,
+      where they are to differ between ranks; an axis that is left out has size 1. Or
+      `search`, for the fastest meshes that are found, the axes of which have divisors of
+      the sizes that they have in the program.
     """
 
     p: int = 1
-    stage_meshes: tuple[str, ...] = ()
     schedule: str = ""
     chunks: int | None = None
     schedule_file: str = ""
     blocking_sends: bool = False
+    stage_meshes: tuple[str, ...] = ()
 
     def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """

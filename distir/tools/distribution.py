@@ -34,6 +34,11 @@ def _kinds(text: str) -> list[str]:
     return found
 
 
+def _meshes(text: str) -> list[str]:
+    """Parses the meshes of stages, separated by semicolons."""
+    return text.split(";")
+
+
 _OPTIONS: dict[str, dict[str, Any]] = {
     "-r": dict(
         type=positive_integer,
@@ -99,7 +104,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     ),
     "--stage-meshes": dict(
         action="extend",
-        type=lambda text: text.split(";"),
+        type=_meshes,
         default=[],
         metavar="d=N,t=N;...",
         help="the degrees of each of the -p pipeline ranks, where they are to differ: "

@@ -28,7 +28,7 @@ from distir.program import entry_function
 from distir.sharding.mesh import meshes
 
 WIDE = "d=2,t=2"
-SMALL = {"heads": 4, "vocab": 16, "batch": 8}
+SMALL: dict[str, Any] = {"heads": 4, "vocab": 16, "batch": 8}
 
 
 def step(module: ModuleOp, loss: str, **options: Any) -> ModuleOp:
@@ -42,8 +42,8 @@ def mlp(width: int = 8, layers: int = 4, batch: int = 8) -> ModuleOp:
 
 
 def gpt(width: int = 8, vocab: int = 16, **options: Any) -> ModuleOp:
-    sizes = SMALL | {"vocab": vocab}
-    return step(build_gpt(4, width, seq=4, **sizes), "cross_entropy", **options)
+    module = build_gpt(4, width, heads=4, vocab=vocab, batch=8, seq=4)
+    return step(module, "cross_entropy", **options)
 
 
 def moe() -> ModuleOp:
@@ -86,8 +86,7 @@ def test_same_results(
     module: Callable[[], ModuleOp], shapes: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     """Distributed, verified and interpreted: the step is that of one device."""
-    given = {"p": len(shapes), "k": 2, "stage_meshes": shapes} | options
-    assert_same(module(), **given)
+    assert_same(module(), p=len(shapes), k=2, stage_meshes=shapes, **options)
 
 
 def test_inference() -> None:
