@@ -47,6 +47,10 @@ class DistributePass(DistributionOptions, DistIRPass):
       kinds (`dp`, `tp`, `pp`, `params`); see `overlap-communication`.
     - `buckets`: let neighbouring tensors travel in one message (default); see
       `bucket-collectives`.
+    - `stage_meshes`: for each of the `p` ranks the sizes of the axes of its mesh, such as
+      `d=2,t=2`, instead of `r`, `d`, `e`, `c` and `t`; layouts are chosen on a mesh whose
+      sizes all of them divide. `search` finds them, of sizes that divide `r`, `d`, ...; see
+      `pipeline`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """

@@ -34,6 +34,11 @@ def _kinds(text: str) -> list[str]:
     return found
 
 
+def _meshes(text: str) -> list[str]:
+    """Parses the meshes of stages, separated by semicolons."""
+    return text.split(";")
+
+
 _OPTIONS: dict[str, dict[str, Any]] = {
     "-r": dict(
         type=positive_integer,
@@ -96,6 +101,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         help="the scope that the next pipeline stage begins with, once for each stage but "
         "the first; or `uniform`, equal numbers of layers, or `search`, the fastest that is "
         "found (default: equal work)",
+    ),
+    "--stage-meshes": dict(
+        action="extend",
+        type=_meshes,
+        default=[],
+        metavar="d=N,t=N;...",
+        help="the degrees of each of the -p pipeline ranks, where they are to differ: "
+        "d=2,t=2;t=2 has 4 devices for the first and 2 for the second; instead of -d and -t",
     ),
     "--blocking-sends": dict(
         action="store_true",

@@ -75,6 +75,11 @@ def eager_plan(module: ModuleOp, what: str) -> EagerPlan:
             f"`distir distribute` first"
         )
     mesh = next(iter(known.values()))
+    if any(other.axes != mesh.axes for other in known.values()):
+        raise DistIRError(
+            f"{what} has stages on meshes of different shapes, which the schedules of PyTorch's "
+            f"pipelining do not connect; choose a plan without stage_meshes"
+        )
     _check_names(entry)
     layouts = list(map(layout_of, entry.body.block.args))
     data, tensor = _axes(mesh, entry, layouts)
