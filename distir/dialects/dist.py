@@ -16,6 +16,7 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
   `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
   tensors of the source model in one, along `dim`, with these `names` and `sizes`;
+  of a state in the host's memory the type says so (`tensor<4x!dist.host<f32>>`);
   `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
   `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
   too: it is a tensor of the source model that had that shape, with zeros behind it in some

@@ -20,7 +20,7 @@ class DistributePass(DistributionOptions, DistIRPass):
     on `k` micro-batches (DistIR's D/T/P transform, and c and e). It does what `request-sharding`, `activation-checkpoint`,
     `data-parallel`, `expert-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
     `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
-    `bucket-collectives`, `overlap-communication` and `verify-distribution` do, in this order, on the first
+    `bucket-collectives`, `offload-states`, `overlap-communication` and `verify-distribution` do, in this order, on the first
     r x d x e x c x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
@@ -37,6 +37,7 @@ class DistributePass(DistributionOptions, DistIRPass):
       scatter them once, instead of those of each (as within PyTorch's `no_sync`): less
       communication, and more memory.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
+    - `offload_states`: keep the optimizer's states in the host's memory; see `offload-states`.
     - `context`: how keys and values come to the queries of other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: which tokens each device of axis "c" has; see `context-parallel`.

@@ -37,12 +37,14 @@ from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.checkpointing import check_policy, checkpoint
+from distir.transforms.checkpoint_policies import check_policy
+from distir.transforms.checkpointing import checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
 from distir.transforms.ring_attention import ring_attention
 from distir.transforms.sequence_parallel import split_sequences
+from distir.transforms.state_offloading import offload_states
 
 _NAME = "distribute"
 
@@ -72,6 +74,7 @@ class DistributionOptions(PipelineOptions):
     zero: int = 0
     no_sync: bool = False
     checkpoint: str = "none"
+    offload_states: bool = False
     sequence_parallel: bool = False
     context: str = "gather"
     context_order: str = "contiguous"
@@ -176,6 +179,8 @@ class DistributionOptions(PipelineOptions):
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
             asked.append(f"{self.checkpoint} activation checkpointing")
+        if self.offload_states:
+            asked.append("offloading of the optimizer's states")
         if asked and not is_training_step(entry_function(module)):
             raise DistIRError(
                 f"distribute: {' and '.join(asked)} needs a training step, but the "
@@ -240,6 +245,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
         bucket_collectives_of(module)
+    offload_states_as_asked(module, options)
     if options.overlap:
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
@@ -263,6 +269,16 @@ def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> Non
         add_notes(
             module,
             [f"distribute: keys are gathered for {what}" for what in rings.left],
+        )
+
+
+def offload_states_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
+    """Keeps the optimizer's states in the host's memory, if `offload_states` says so."""
+    if options.offload_states and not offload_states(module):
+        raise DistIRError(
+            "distribute: the program keeps no states of an optimizer that could be in the "
+            "host's memory; leave out offload_states, or train with adam, adamw, or sgd with "
+            "momentum"
         )
 
 

@@ -154,7 +154,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "its layers' gradients need (full), all of the layers as PyTorch does (whole), what "
         "attention computes between its matrix products (selective), or all but the results "
         "of products and attention (products); or what it keeps in the host's memory meanwhile "
-        "(offload). full:0.5 recomputes every second layer",
+        "(offload). full:0.5 recomputes every second layer; save:onnx.MatMul+train.attention "
+        "keeps the results of these ops alone, recompute:onnx.Gelu those of all others",
+    ),
+    "--offload-states": dict(
+        action="store_true",
+        help="keep the optimizer's states (moments, copies in f32) in the memory of the host; "
+        "a device fetches them for the update of their parameters. For activations see "
+        "--checkpoint offload",
     ),
     "--sequence-parallel": dict(
         action="store_true",

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from distir.dialects.dist import FLATTENED, PADDED, REPACKED, Layout, layout_of
+from distir.dialects.train_ops.offload import OffloadOp
 from distir.errors import DistIRError
 from distir.lowering.eager.pipelines import PipelineStages, pipeline_stages
 from distir.lowering.eager.tensor_parallel import (
@@ -261,9 +262,9 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
             f"The backward of parameters is computed apart in the plan; "
             f"{plan.stages.schedule} is the nearest of PyTorch's schedules."
         )
-    if any(step.op.name.startswith("host.") for step in run.steps):
+    if any(isinstance(step.op, OffloadOp) for step in run.steps):
         found.append(
-            "Offloading to the host's memory is left out; see "
+            "Offloading to the host's memory is left out; for activations see "
             "torch.autograd.graph.save_on_cpu."
         )
     return found
