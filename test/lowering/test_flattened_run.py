@@ -145,10 +145,13 @@ def test_three_processes_train_as_one(
 
 
 def test_three_by_two_processes_train_as_one(tmp_path: Path, spawner: Spawner) -> None:
-    """Parts that tensor parallelism leaves are flattened; states of sums without Adam."""
+    """
+    Parts that tensor parallelism leaves are flattened, and gathered ahead of their use;
+    states of sums without Adam.
+    """
     module = training_gpt(optimizer="sgd", momentum=0.9)
     expected = train(tmp_path, module, spawner, Training(3), d=1)
-    how = {"d": 3, "t": 2, "zero": 3}
+    how = {"d": 3, "t": 2, "zero": 3, "overlap": True}
     assert_close(train(tmp_path, module, spawner, Training(3), **how), expected)
 
 
