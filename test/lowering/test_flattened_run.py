@@ -144,6 +144,7 @@ def test_three_processes_train_as_one(
     assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_three_by_two_processes_train_as_one(tmp_path: Path, spawner: Spawner) -> None:
     """Parts that tensor parallelism leaves are flattened; states of sums without Adam."""
     module = training_gpt(optimizer="sgd", momentum=0.9)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.cost_programs import cluster, parse
 from support.moe_programs import moe_step
-from support.thoroughness import chosen
+from support.thoroughness import IS_THOROUGH, chosen
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -114,7 +114,7 @@ def test_memory_is_kept_to(level) -> None:
 
 
 def test_sharing_is_released_where_a_gap_is_asked_for() -> None:
-    program = training_gpt(layers=6)
+    program = training_gpt(layers=6 if IS_THOROUGH else 3)
     shared, _ = found_for(program, tie_layers=True)
     assert shared.tied and not shared.released
     found, module = found_for(program, Limits(release=True), tie_layers=True)
