@@ -260,7 +260,7 @@ def test_the_whole_program_is_never_worse_than_segments(
     """
     module, on = training_mlp(), load_cluster("dgx2")
     replace_cluster(module, on)
-    mesh = add_mesh(module, (("d", 2), ("t", 2)), on)
+    mesh = add_mesh(module, (("d", 2), ("t", 2)) if IS_THOROUGH else (("d", 4),), on)
     free = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
     limits = Limits(memory=0.7 * free.needed, level="O2")
     by_segments = fitted.FittedSearch(mesh, on, None, limits).run(module)
