@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.cases import named, of_each_op
+from support.cases import named
 from support.lowering_cases import run_here
-from support.sharding_harness import Case, sequential
+from support.sharding_harness import Case, of_each_op, sequential
 from support.train_cases import CASES
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp

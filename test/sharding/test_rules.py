@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.cases import named, of_each_op
+from support.cases import named
 from support.sharding_cases import CASES
 from support.sharding_harness import (
     Sequential,
     assert_partial_operands,
     assert_splits,
+    of_each_op,
     sequential,
 )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.cases import named, of_each_op
+from support.cases import named
 from support.sharding_harness import (
     assert_partial_operands,
     assert_splits,
+    of_each_op,
     sequential,
 )
 from support.train_cases import CASES

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-
-from support.sharding_harness import Case
-
-
-def of_each_op(cases: Iterable[Case]) -> dict[str, list[Case]]:
-    """Returns the cases of each op, by its name."""
-    found: dict[str, list[Case]] = {}
-    for case in cases:
-        found.setdefault(case.name, []).append(case)
-    return found
 
 
 @contextmanager
