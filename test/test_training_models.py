@@ -116,10 +116,8 @@ REFERENCE_SAMPLE: set[Case] = {
     ("llama", "dynamo", "zero1-d4"),
 }
 GLOO_SAMPLE: set[Case] = {
-    ("mlp", "dynamo", "d4"),
     ("resnet", "dynamo", "zero3-d4"),
     ("gpt2", "dynamo", "sp-zero1-full"),
-    ("llama", "dynamo", "sp-t2"),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.thoroughness import IS_THOROUGH, each_once
+from support.thoroughness import IS_THOROUGH, each_once, sampled
 from torch import nn
 
 from distir.errors import DistIRError
@@ -120,7 +120,7 @@ def test_weights_are_copies_unless_told_otherwise():
     assert not shared.weights["weight"].any()
 
 
-@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("is_inside", sampled([True, False], 2))
 def test_modules_under_fake_tensors(is_inside):
     """As on the meta device, whether the mode that made the module is on or not."""
     from torch._subclasses.fake_tensor import FakeTensorMode
