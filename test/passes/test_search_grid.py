@@ -169,7 +169,7 @@ def test_sharing_work_changes_nothing(training: bool) -> None:
     """Each outcome is exactly that of the program that `distribute` makes on its own."""
     source = small_training if training else small_gpt
     devices = 4 if IS_THOROUGH else 2
-    counts = [2, 3, 4] if IS_THOROUGH else [2, 3]
+    counts = [2, 3, 4] if IS_THOROUGH or training else [2, 3]
     space = Space([16, 24], training, devices=devices, micro_batches=counts)
     if training:
         space = Space(
