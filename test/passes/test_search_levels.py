@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.cost_programs import cluster, parse
 from support.moe_programs import moe_step
-from support.thoroughness import chosen
+from support.thoroughness import IS_THOROUGH, chosen
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -260,7 +260,7 @@ def test_the_whole_program_is_never_worse_than_segments(
     """
     module, on = training_mlp(), load_cluster("dgx2")
     replace_cluster(module, on)
-    mesh = add_mesh(module, (("d", 2), ("t", 2)), on)
+    mesh = add_mesh(module, (("d", 2), ("t", 2)) if IS_THOROUGH else (("d", 4),), on)
     free = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
     limits = Limits(memory=0.7 * free.needed, level="O2")
     by_segments = fitted.FittedSearch(mesh, on, None, limits).run(module)
