@@ -330,7 +330,7 @@ class _AxisGroups:
         self.steps: list[tuple[int, tuple[int, ...]]] = []
         self.limited = False
         self.segments: Segments | None = None
-        self.first: tuple[float, tuple[int, ...]] | None = None
+        self.by_segments: tuple[float, tuple[int, ...]] | None = None
         """What segments found first for the last group: the cost, and the choice."""
 
     def may_release(self, seconds: float) -> bool:
@@ -417,9 +417,9 @@ class _AxisGroups:
             peak = peak_of(builder, body, chosen)
         # Assigned together, in case the time is over before.
         self.problem, self.solution, self.peak = problem, solution, peak
-        self.first = None
+        self.by_segments = None
         if (first := solution.by_segments) is not None:
-            self.first = problem.cost(first), self._of_nodes(first)
+            self.by_segments = problem.cost(first), self._of_nodes(first)
         self.before = Before(chosen_plan(body, chosen), axes)
         self.steps.append((axes, choice))
         return None
@@ -504,9 +504,9 @@ class _AxisGroups:
             self.costs.unit,
         )
         # O2 would search one group of axes after the other, and without sharing too.
-        if self.first is None or len(self.steps) > 1 or self.is_released:
+        if self.by_segments is None or len(self.steps) > 1 or self.is_released:
             return found
-        objective, choice = self.first
+        objective, choice = self.by_segments
         steps = ((self.steps[0][0], choice),)
         layouts = ChosenLayouts(self.tied, self.limited, steps)
         first = replace(found, objective=objective, level="O2", layouts=layouts)
