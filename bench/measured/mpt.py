@@ -2,8 +2,9 @@
 MPT training with FSDP on A100s and H100s: MosaicML's llm-foundry
 (github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md).
 
-FSDP is ZeRO stage 3 (or 2) whose communication overlaps computation; attention is one
-kernel. Checkpoints are PyTorch's non-reentrant ones: recomputation stops when all that
+FSDP is ZeRO stage 3 (or 2) whose communication overlaps computation. Every micro-batch
+scatters its gradients, as Composer enters `no_sync` for DistributedDataParallel alone
+(github.com/mosaicml/composer, composer/trainer/dist_strategy.py). Attention is one kernel. Checkpoints are PyTorch's non-reentrant ones: recomputation stops when all that
 gradients need has been computed. Rows in FP8 compute on H100 what our programs cannot
 express, and are left out.
 """

@@ -3,7 +3,8 @@ GPT-10B on 16, 32 and 64 V100 of 32 GB by Megatron-LM (t = 8, p = 2) and by Deep
 Figure 8 of Slapo (Chen et al., ASPLOS 2024; github.com/awslabs/slapo, benchmark/plot/multi_node.py).
 
 Nodes of 8 with NVLink and 100 Gb/s between them; the global batch is 256, sequences have 1,024
-tokens, all layers are run again. The number of micro-batches is not given: it is the one with
+tokens, all layers are run again, and every micro-batch of ZeRO 3 scatters its gradients
+(DeepSpeed, deepspeed/runtime/zero/stage3.py). The number of micro-batches is not given: it is the one with
 which a step is predicted to be the fastest.
 """
 

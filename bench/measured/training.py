@@ -19,7 +19,10 @@ from measured.clusters import cluster
 
 @dataclass(frozen=True)
 class Model:
-    """A GPT; `fused` has its attention as one kernel."""
+    """
+    A GPT; `fused` has its attention as one kernel, `gradient_dtype` is an option of
+    `differentiate`.
+    """
 
     layers: int
     d_model: int
@@ -29,6 +32,7 @@ class Model:
     dtype: str = "f16"
     dropout: float = 0.0
     fused: bool = False
+    gradient_dtype: str = "parameter"
 
     def flops(self, batch: int, recompute: bool) -> float:
         """
@@ -56,6 +60,7 @@ class Parallelism:
     overlap: bool = False
     schedule: str = ""
     chunks: int | None = None
+    blocking_sends: bool = False
 
     @property
     def devices(self) -> int:
@@ -77,8 +82,9 @@ def training_step(model: Model, batch: int) -> ModuleOp:
         dropout=model.dropout,
         fused_attention=model.fused,
     )
-    step = DifferentiatePass(optimizer="adam", dropout_masks="stored")
-    step.apply(Context(), module)
+    DifferentiatePass(
+        optimizer="adam", dropout_masks="stored", gradient_dtype=model.gradient_dtype
+    ).apply(Context(), module)
     return module
 
 
@@ -100,8 +106,9 @@ def distributed(
         checkpoint=p.checkpoint,
         schedule=p.schedule,
         chunks=p.chunks,
-        stages=("uniform",) if p.p > 1 else (),
+        stages=("uniform",) if p.p > 1 and not model.layers % p.p else (),
         overlap=p.overlap,
+        blocking_sends=p.blocking_sends,
     ).apply(Context(), module)
     return module
 

@@ -105,9 +105,9 @@ def test_a_range_of_a_matrix_is_few_boxes() -> None:
     assert [len(boxes.boxes(own, MESH, rank)) for rank in (4, 0, 2)] == [2, 3, 2]
 
 
-def training_gpt(vocabulary: int = 16, **options: Any) -> ModuleOp:
+def training_gpt(vocabulary: int = 16, layers: int = 1, **options: Any) -> ModuleOp:
     """The training step of a small GPT, whose sizes are multiples of 2 and not of 3."""
-    module = build_gpt(1, 8, 2, vocabulary, 6, 4)
+    module = build_gpt(layers, 8, 2, vocabulary, 6, 4)
     DifferentiatePass(**options).apply(Context(), module)
     return module
 
@@ -131,10 +131,13 @@ def test_three_processes_train_as_one(
 
 
 def test_three_by_two_processes_train_as_one(tmp_path: Path, spawner: Spawner) -> None:
-    """Parts that tensor parallelism leaves are flattened; states of sums without Adam."""
-    module = training_gpt(optimizer="sgd", momentum=0.9)
+    """
+    Parts that tensor parallelism leaves are flattened, and gathered ahead of their use;
+    states of sums without Adam.
+    """
+    module = training_gpt(layers=2, optimizer="sgd", momentum=0.9)
     expected = train(tmp_path, module, spawner, Training(3), d=1)
-    how = {"d": 3, "t": 2, "zero": 3}
+    how = {"d": 3, "t": 2, "zero": 3, "overlap": True}
     assert_close(train(tmp_path, module, spawner, Training(3), **how), expected)
 
 

@@ -27,8 +27,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"d": 3, "t": 2},
     {"d": 3, "t": 2, "k": 2, "sequence_parallel": True},
     {"d": 3, "p": 2, "k": 2},
-    {"d": 3, "checkpoint": "full", "overlap": True},
     {"d": 5},
+    {"d": 3, "checkpoint": "full", "overlap": True},
 ]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"clip": 0.1},

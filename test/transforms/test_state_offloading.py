@@ -28,7 +28,9 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
 from distir.interpreters.simulator import simulate
+from distir.lowering.eager.plan import eager_plan
 from distir.lowering.launch import Spawner, Training, run_package
+from distir.lowering.memory import count_memory
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_roles, entry_function
@@ -152,6 +154,26 @@ def test_without_states_it_is_refused() -> None:
         distributed(step, offload_states=True)
     with pytest.raises(DistIRError, match=r"offloading .* needs a training step"):
         distributed(build_mlp(layers=1, d_model=8, batch=2), offload_states=True)
+
+
+def test_the_package_holds_as_much_less(tmp_path: Path, spawner: Spawner) -> None:
+    """On a CPU fetched states are those of the host, so that they never count."""
+    step = half_precision_mlp()
+    peaks: list[int] = []
+    for name, offloads in (("kept", False), ("moved", True)):
+        found = distributed(step, offload_states=offloads)
+        (memory,) = count_memory(write_package(found, tmp_path / name), spawner=spawner)
+        peaks.append(memory.peak)
+    assert peaks[0] - peaks[1] >= 0.99 * 12 * 6 * (64 * 64 + 64)
+
+
+def test_plans_for_eager_pytorch_say_that_it_is_left_out() -> None:
+    step = training_gpt()
+    told = "Offloading to the host's memory is left out"
+    for offloads in (False, True):
+        found = distributed(step, d=2, zero=1, offload_states=offloads)
+        remarks = eager_plan(found, "the plan").remarks
+        assert any(told in remark for remark in remarks) == offloads
 
 
 @pytest.mark.parametrize("options", [{"d": 2, "zero": 1}, {"p": 2, "k": 2}])

@@ -14,7 +14,7 @@ The order of collectives is the same on all devices, as there is one program for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import UnitAttr
@@ -23,6 +23,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import AllGatherOp, CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.transforms.overlap.beside import FREE, gathered_beside_contractions
 from distir.transforms.overlap.kinds import REDUCTIONS, chain_from_argument, kind_of
 
@@ -135,7 +136,7 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
     for op in ops:
         if isinstance(op, AllGatherOp) and kind_of(op) == "params":
             chain = chain_from_argument(op)
-            users = [place[u.operation] for u in op.result.uses if u.operation in place]
+            users = [place[user] for user in _users(op.result) if user in place]
             if chain and users:
                 chains.setdefault(ops[min(users)], []).extend(chain)
     consumers = [op for op in ops if op in chains]
@@ -150,6 +151,15 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
         if op not in moved:
             placed.append(op)
     return placed
+
+
+def _users(gathered: SSAValue) -> Iterator[Operation]:
+    """Yields the ops that use a gathered value, flat or in its shape."""
+    for use in gathered.uses:
+        if isinstance(use.operation, UnflattenOp):
+            yield from _users(use.operation.tensor)
+        else:
+            yield use.operation
 
 
 def _mark(ops: Sequence[Operation], kinds: Collection[str]) -> None:

@@ -1,4 +1,5 @@
 // RUN: distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2,t=2\",\"t=2\"})" | filecheck %s
+// RUN: distir distribute %s --cluster cpu --devices 6 -p 2 -k 2 --stage-meshes "d=2,t=2;t=2" -o %t && filecheck --input-file %t %s --check-prefix=COMMAND
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2,t=2\",\"t=4\"})" 2>&1 | filecheck %s --check-prefix=LARGE
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=3 k=2 stage-meshes=\"d=2\",\"t=4\"})" 2>&1 | filecheck %s --check-prefix=COUNT
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 d=2 stage-meshes=\"d=2\",\"t=4\"})" 2>&1 | filecheck %s --check-prefix=TWICE
@@ -6,12 +7,26 @@
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2\",\"t=2,t=2\"})" 2>&1 | filecheck %s --check-prefix=AGAIN
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(distribute{p=2 k=2 stage-meshes=\"d=2\",\"q=2\"})" 2>&1 | filecheck %s --check-prefix=AXIS
 // RUN: not distir-opt %s --pass-pipeline="builtin.module(add-mesh{axes=\"k=2\",\"d=2\"},data-parallel{axis=k},data-parallel{axis=d},propagate-sharding,partition{lower=false},pipeline{p=2 stage-meshes=\"d=2\",\"d=3\"})" 2>&1 | filecheck %s --check-prefix=DIVISOR
+// RUN: distir-opt %s -p "distribute{p=2 k=2 d=2 stage-meshes=search}" | filecheck %s --check-prefix=SEARCH
+// RUN: not distir-opt %s -p "distribute{d=2 stage-meshes=search}" 2>&1 | filecheck %s --check-prefix=ALONE
+// RUN: not distir-opt %s -p "search-stages{p=2 stage-meshes=search}" 2>&1 | filecheck %s --check-prefix=MARKS
+// RUN: not distir-opt %s --pass-pipeline="builtin.module(search-sharding{axes=\"d=2\" p=2 k=2 stage-meshes=search})" 2>&1 | filecheck %s --check-prefix=LAYOUTS
 
 // The first stage on a mesh of 2 x 2, the second on 2 other devices.
 
 // CHECK: device.mesh @stage0 on @box <"d" = 2, "t" = 2> [0 to 4]
 // CHECK: device.mesh @stage1 on @box <"t" = 2> [4 to 6]
 // CHECK: dist.send %a {dist.asynchronous} : tensor<4x64xf32, #dist.layout<@stage0, [{d}, {t}]>> -> tensor<4x64xf32, #dist.layout<@stage1, [{}, {t}]>>
+
+// COMMAND: device.mesh @stage0 on @cpu <"d" = 2, "t" = 2> [0 to 4]
+// COMMAND: device.mesh @stage1 on @cpu <"t" = 2> [4 to 6]
+
+// SEARCH: stage meshes: d={{[12]}}; d={{[12]}}; simulated, a step takes
+// SEARCH: device.mesh @stage0 on @box
+
+// ALONE: error: distribute: stage_meshes is of a pipeline, but p and k are 1; choose a larger p
+// MARKS: error: search-stages: where stages have meshes of their own, `pipeline` searches them itself; run pipeline{stages=search} or pipeline{stage-meshes=search}
+// LAYOUTS: error: search-sharding: the layouts of all stages are found on meshes of one shape; leave out stage_meshes, or use `distribute`, which takes it
 
 // LARGE: error: distribute: stages on d=2,t=2 and t=4 need 8 devices, but cluster @box has 6; choose smaller meshes or a larger cluster
 // COUNT: error: pipeline: stage_meshes has 2 meshes, but the pipeline has 3 ranks; give one for each rank (-p)
