@@ -36,12 +36,14 @@ def export_dynamo(
     from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
     from distir.frontends.torch_repetitions import without_repetitions
+    from distir.frontends.torch_scans import scans_as_ops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # If this fails, the exporter tries other ways and reports what is wrong.
     with (
         without_repetitions(),
         experts_as_ops(capacity_factor, _batch(args, kwargs)),
+        scans_as_ops(),
         contextlib.suppress(Exception),
         torch.enable_grad(),
     ):
