@@ -76,7 +76,9 @@ def scans(program: ImportedModel) -> int:
     return sum(isinstance(op, SelectiveScanOp) for op in program.module.walk())
 
 
-@pytest.mark.parametrize("make", [mamba, falcon_mamba])
+@pytest.mark.parametrize(
+    "make", [mamba, pytest.param(falcon_mamba, marks=pytest.mark.slow)]
+)
 def test_forward_and_gradients(make: Callable[[], nn.Module]) -> None:
     module = made(make)
     words = torch.randint(0, WORDS, (2, LENGTH))

@@ -67,11 +67,15 @@ def is_split(op: Operation) -> bool:
 @pytest.mark.parametrize(
     ("make", "op"),
     [
-        (lambda: Bidirectional(nn.LSTM), "onnx.LSTM"),
-        (lambda: Bidirectional(nn.GRU), "onnx.GRU"),
-        (Mamba, "train.selective_scan"),
+        pytest.param(lambda: Bidirectional(nn.LSTM), "onnx.LSTM", id="lstm"),
+        pytest.param(
+            lambda: Bidirectional(nn.GRU),
+            "onnx.GRU",
+            id="gru",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(Mamba, "train.selective_scan", id="mamba"),
     ],
-    ids=("lstm", "gru", "mamba"),
 )
 def test_a_step_on_two_processes(
     make: Callable[[], nn.Module], op: str, tmp_path: Path, spawner: Spawner
