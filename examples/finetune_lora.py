@@ -1,57 +1,46 @@
 """
-Finetunes the adapters (LoRA) of a small GPT-2 whose own weights stay as they are.
+Finetunes adapters (LoRA, with peft) of a small GPT-2 whose own weights stay as they are.
 
+    pip install 'distir[examples]'
     torchrun --nproc-per-node 4 examples/train_gpt2.py --save checkpoint
     torchrun --nproc-per-node 4 examples/finetune_lora.py --base checkpoint --save adapters
     python examples/finetune_lora.py --base checkpoint --plain   # PyTorch alone, one process
 
 Both print the same losses. Weights that require no gradient have none, and no states of the
-optimizer: `distir.parallelize` trains what the module says. Modules of `peft.get_peft_model`
-are distributed in the same way.
+optimizer: `distir.parallelize` trains what the module says. The adapters are saved as peft
+saves them: `peft.PeftModel.from_pretrained(model, "adapters")` reads them.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import state_dict_loader
 from torch.utils.data import DataLoader
 from train_gpt2 import BATCH, LENGTH, corpus, forever, small_gpt2
 
 import distir
 
-
-class Adapted(nn.Module):
-    """A layer that is not trained, and a product of two narrow matrices that is, added to it."""
-
-    def __init__(self, layer: nn.Module, width: int, out: int, rank: int):
-        super().__init__()
-        self.layer = layer.requires_grad_(False)
-        self.down = nn.Parameter(torch.empty(rank, width))
-        self.up = nn.Parameter(torch.zeros(out, rank))
-        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What the layer gives, and the adapter's share."""
-        return self.layer(x) + 2 * F.linear(F.linear(x, self.down), self.up)
+try:
+    from peft import LoraConfig, get_peft_model
+except ModuleNotFoundError:
+    raise SystemExit(
+        "the adapters are those of peft: pip install 'distir[examples]'"
+    ) from None
 
 
-def adapted(model: nn.Module, rank: int) -> nn.Module:
+def adapted(model: nn.Module, rank: int) -> Any:
     """The model with adapters on its projections of queries, keys and values, all else frozen."""
-    model.requires_grad_(False)
     torch.manual_seed(1)
-    for name, layer in list(model.named_modules()):
-        if name.endswith("c_attn"):
-            width, out = layer.get_parameter("weight").shape
-            parent, _, last = name.rpartition(".")
-            made = Adapted(layer, width, out, rank)
-            setattr(model.get_submodule(parent), last, made)
-    return model
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules=["c_attn"], fan_in_fan_out=True
+    )
+    return get_peft_model(model, config)
 
 
 def main() -> None:
@@ -105,7 +94,11 @@ def main() -> None:
         if speaks and (step % 10 == 0 or step == options.steps - 1):
             print(f"step {step:4}  loss {loss.item():.4f}", flush=True)
     if options.save is not None:
-        state_dict_saver.save({"adapters": adapters}, checkpoint_id=options.save)
+        if parallel is not None:
+            whole = {name: part.full_tensor() for name, part in adapters.items()}
+            model.load_state_dict(whole, strict=False)
+        if speaks:
+            model.save_pretrained(options.save)
     if parallel is not None:
         torch.distributed.destroy_process_group()
 

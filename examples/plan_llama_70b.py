@@ -3,7 +3,7 @@ Plans the training of LLaMA-3 70B on 64 H100s from its configuration alone, and 
 it would be: no weights, no GPU, nothing to download.
 
     python examples/plan_llama_70b.py                   # searches: layouts, stages, ZeRO, ...
-    python examples/plan_llama_70b.py --model 405b --devices 16384 -d 128 -t 8 -p 16 -k 16
+    python examples/plan_llama_70b.py --model 405b --devices 16384 --batch 2048 -d 128 -t 8 -p 16 -k 16
 
 With degrees it distributes and simulates that one plan instead of searching.
 """

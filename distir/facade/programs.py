@@ -138,13 +138,7 @@ def schedule(
 
     source = ModelProgram.of(program)
     module = source.module.clone()
-    try:
-        schedules = read_script(Path(script))
-    except OSError as error:
-        raise DistIRError(
-            f"distir.schedule: cannot read {script}: {error.strerror}"
-        ) from error
-    add_schedules(module, schedules)
+    add_schedules(module, read_script(Path(script)))
     verify(module)
     values = tuple(f"{name}={value}" for name, value in (set or {}).items())
     apply_passes(module, ApplySchedulePass(set=values))

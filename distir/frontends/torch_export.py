@@ -100,6 +100,7 @@ def _attempt(
     """
     from distir.frontends.torch_dynamo import export_dynamo
     from distir.frontends.torch_gradients import own_backwards
+    from distir.frontends.torch_repetitions import warn_of_repetitions
     from distir.frontends.torch_script import export_torchscript, tell_of_stops
 
     modes = {m: m.training for m in module.modules()}
@@ -132,6 +133,8 @@ def _attempt(
         for part, mode in modes.items():
             part.training = mode
     warn_of_backwards(module, backwards)
+    if exporter == "dynamo":
+        warn_of_repetitions()
     tell_of_stops(module, stops, training)
     return exported
 

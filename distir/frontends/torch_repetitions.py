@@ -6,13 +6,63 @@ although the result is the same or nobody reads it.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Generator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+
+from distir.errors import listed
 
 if TYPE_CHECKING:
     import onnx
     from torch.fx import Graph, GraphModule
+
+
+_PARTS = (
+    ("onnx_ir.schemas", "OpSignature.from_op_schema"),
+    ("torch.fx.proxy", "CapturedTraceback.extract"),
+    ("torch.fx", "GraphModule.recompile"),
+)
+"""Private parts of libraries, by module, that `without_repetitions` replaces."""
+
+
+def warn_of_repetitions() -> None:
+    """Warns if these versions of the libraries lack what is spared repetitions by."""
+    missing = _missing_parts()
+    if missing:
+        import torch
+
+        warnings.warn(
+            f"{listed(missing)}, which DistIR speeds PyTorch's exporter up by, cannot be "
+            f"found beside PyTorch {torch.__version__}: modules are imported without that, "
+            f"as the same programs, but those of many layers take several times as long",
+            stacklevel=5,
+        )
+
+
+def _missing_parts() -> list[str]:
+    """Returns the names of the parts that `without_repetitions` needs and does not find."""
+    missing = [f"{module}.{path}" for module, path in _PARTS if not _has(module, path)]
+    if not missing:
+        from torch.fx import Graph, GraphModule
+
+        empty = GraphModule({}, Graph())
+        if "_code" not in vars(empty):
+            missing.append("torch.fx.GraphModule._code")
+        if not hasattr(empty.graph, "_codegen"):
+            missing.append("torch.fx.Graph._codegen")
+    return missing
+
+
+def _has(module: str, path: str) -> bool:
+    try:
+        found: Any = import_module(module)
+    except ImportError:
+        return False
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found is not None
 
 
 @contextlib.contextmanager
@@ -24,7 +74,12 @@ def without_repetitions() -> Generator[None]:
     - does not note for each operation in which lines of code it was called;
     - compiles the Python code of a graph when it is first needed, not after each change:
       most graphs are read and never called.
+
+    Where a version of the libraries lacks what this needs, the exporter runs as it is.
     """
+    if _missing_parts():
+        yield
+        return
     import torch.fx
     import torch.fx.proxy
     from onnx_ir.schemas import OpSignature

@@ -206,6 +206,7 @@ def training_program(
         fused_attention=forward.attention,
     )
     apply_passes(imported.module, differentiate)
+    forward.complete(imported.module)
     return imported, last + _arguments(imported.module, "label")
 
 
@@ -219,7 +220,9 @@ def forward_program(
     from distir.frontends.torch_importer import import_torch
 
     imported = import_torch(module, args, kwargs, copy=False)
-    (forward or ForwardOptions()).apply(imported.module)
+    forward = forward or ForwardOptions()
+    forward.apply(imported.module)
+    forward.complete(imported.module)
     return imported
 
 

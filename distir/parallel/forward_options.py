@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.dialects.onnx_values import FLOAT_TYPES
-from distir.errors import DistIRError, one_of
+from distir.dialects.train_ops.float8 import SCALINGS
+from distir.errors import one_of
 from distir.pipelining.registry import SCHEDULES
 
 if TYPE_CHECKING:
@@ -24,29 +25,38 @@ class ForwardOptions:
     The options that change a forward program.
 
     - `dtype`: the floating-point type to compute in; None for the module's own;
+    - `float8`: how 8-bit floats of products are scaled; None for products in the type of
+      the model;
     - `attention`: whether attention becomes one op where a module writes it out;
     - `script`: a schedule in its IR form, as text; "" for none.
     """
 
     dtype: str | None = None
+    float8: str | None = None
     attention: bool = True
     script: str = ""
 
     @staticmethod
     def of(
-        dtype: Any, attention: bool, schedule: str | Path | Script | None
+        dtype: Any,
+        float8: str | None,
+        attention: bool,
+        schedule: str | Path | Script | None,
     ) -> tuple[ForwardOptions, str]:
         """
         Returns the options, and the name of the pipeline's schedule ("" if `schedule` is a
-        script). `dtype` is a name or a type of PyTorch; `schedule` is the name of a
-        pipeline's schedule or a script, as a function or a file. Raises DistIRError.
+        script). `dtype` is a name or a type of PyTorch, `float8` a name; `schedule` is the
+        name of a pipeline's schedule or a script, as a function or a file. Raises
+        DistIRError.
         """
         name = None if dtype is None else _name_of(dtype)
+        if float8 is not None:
+            one_of("float8", float8, SCALINGS, "parallelize")
         if isinstance(schedule, str) and Path(schedule).suffix not in (".py", ".mlir"):
             one_of("schedule", schedule, SCHEDULES, "parallelize")
-            return ForwardOptions(name, attention), schedule
+            return ForwardOptions(name, float8, attention), schedule
         script = "" if schedule is None else _recorded(schedule)
-        return ForwardOptions(name, attention, script), ""
+        return ForwardOptions(name, float8, attention, script), ""
 
     def apply(self, program: ModuleOp, apart: Collection[str] = ()) -> None:
         """
@@ -55,6 +65,7 @@ class ForwardOptions:
         floating-point type. Raises DistIRError.
         """
         from distir.passes.apply_schedule import ApplySchedulePass
+        from distir.passes.float8 import Float8Pass
         from distir.passes.raise_patterns import RaisePatternsPass
         from distir.scheduling.script import add_schedules, parse_script
         from distir.tools.files import apply_passes, named_pass, verify
@@ -65,10 +76,22 @@ class ForwardOptions:
         if self.dtype is not None:
             convert(program, FLOAT_TYPES[self.dtype], stored=False, apart=apart)
             verify(program)
+        if self.float8 is not None:
+            apply_passes(program, Float8Pass(self.float8))
         apply_passes(program, outline)
         if self.script:
             add_schedules(program, parse_script(self.script, "schedule"))
             apply_passes(program, ApplySchedulePass())
+
+    def complete(self, program: ModuleOp) -> None:
+        """
+        Makes ops that can be distributed of those that `apply` left whole for gradients to be
+        taken, in place: products in 8-bit floats.
+        """
+        from distir.tools.files import apply_passes, named_pass
+
+        if self.float8 is not None:
+            apply_passes(program, named_pass("expand-float8"))
 
 
 def _name_of(dtype: Any) -> str:
@@ -97,10 +120,5 @@ def _recorded(schedule: str | Path | Script) -> str:
         schedule(recording)
         found = [recording.recorded()]
     else:
-        try:
-            found = read_script(Path(schedule))
-        except OSError as error:
-            raise DistIRError(
-                f"parallelize: cannot read the schedule {schedule}: {error.strerror}"
-            ) from error
+        found = read_script(Path(schedule))
     return str(ModuleOp(found))

@@ -61,6 +61,7 @@ def parallelize(
     buckets: bool = True,
     fused_attention: bool = True,
     dtype: str | torch.dtype | None = None,
+    float8: str | None = None,
     kernels: Sequence[str | Path] = (),
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
@@ -88,6 +89,8 @@ def parallelize(
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
       gradients have the type of their parameters. In f16 the loss is scaled: a step whose
       gradients overflow is computed again with a smaller scale.
+    - `float8`: `tensor`, `row` or `row-gw-hp`, as in `distir import`: products of activations
+      with parameters, but for the head, are in 8-bit floats that are scaled like that.
     - `kernels`: files MODULE.py of the kernels that a schedule names; DistIR's own need none.
     - `batch_norm`: what batch normalisation in training takes the statistics of: the whole
       `batch`, so that the result is that of one process (as with PyTorch's SyncBatchNorm),
@@ -101,7 +104,7 @@ def parallelize(
     _join()
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
-    forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
+    forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     options = DistributionOptions(
         r=r,
         d=d,

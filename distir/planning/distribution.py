@@ -23,7 +23,7 @@ from distir.planning.experts import split_experts
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
 from distir.planning.padding import PADDABLE, pad_dimensions, pad_heads
-from distir.planning.requests import keep_whole, request_shards
+from distir.planning.requests import keep_whole, named_argument, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
@@ -81,10 +81,8 @@ class DistributionOptions(PipelineOptions):
 
     def speaks_of(self, name: str) -> bool:
         """Whether `shard` or `whole` say how an argument of that name is split."""
-        return any(fnmatchcase(name, pattern) for pattern in self.whole) or any(
-            name == request.rsplit("=", 1)[0].rsplit(":", 1)[0]
-            for request in self.shard
-        )
+        patterns = (*self.whole, *map(named_argument, self.shard))
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
 
     def check(self, module: ModuleOp) -> None:
         """
@@ -159,7 +157,7 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     if options.t > 1:
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
-        shard += tuple(r for r in heads if not options.speaks_of(r.rsplit(":", 2)[0]))
+        shard += tuple(r for r in heads if not options.speaks_of(named_argument(r)))
     request_shards(module, mesh, shard, ("r", "d", "e", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)

@@ -19,11 +19,16 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
     Returns the schedules in a file: those of an `.mlir` file, or the one that the function
     `schedule` of a Python file records. Raises DistIRError, ParseError or VerifyException.
     """
-    if path.suffix == ".mlir":
-        return parse_script(path.read_bytes().decode(), str(path))
-    if path.suffix != ".py":
+    if path.suffix not in (".mlir", ".py"):
         raise DistIRError(f"{path}: a schedule is a .py or an .mlir file")
-    path.read_bytes()  # says what is wrong if it cannot be read
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DistIRError(
+            f"cannot read the schedule {path}: {error.strerror}"
+        ) from error
+    if path.suffix == ".mlir":
+        return parse_script(content.decode(), str(path))
     schedule = Schedule()
     try:
         function = runpy.run_path(str(path)).get("schedule")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any
 
 import pytest
 import torch
+import torch.fx.proxy
+from onnx_ir.schemas import OpSignature
 from torch import nn
 
 from distir.frontends import torch_repetitions
 from distir.frontends.torch_importer import import_torch
-from distir.frontends.torch_repetitions import without_repetitions
+from distir.frontends.torch_repetitions import (
+    warn_of_repetitions,
+    without_repetitions,
+)
 
 
 class _Layer(nn.Module):
@@ -40,6 +46,54 @@ def test_the_program_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             plain = import_torch(module, (x,), training=training)
         assert str(spared.module) == str(plain.module)
         assert "0.norm" in str(spared.module)  # the scopes
+
+
+class _WithoutCode(torch.fx.GraphModule):
+    """A graph's module that keeps its code under another name."""
+
+    def recompile(self) -> Any:
+        made = super().recompile()
+        self._source = vars(self).pop("_code")
+        return made
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "other", "missing"),
+    [
+        (OpSignature, "from_op_schema", None, "OpSignature.from_op_schema"),
+        (torch.fx.proxy, "CapturedTraceback", None, "proxy.CapturedTraceback.extract"),
+        (torch.fx, "GraphModule", _WithoutCode, "torch.fx.GraphModule._code"),
+    ],
+    ids=["schemas", "tracebacks", "code"],
+)
+def test_what_a_version_lacks_is_left_alone(
+    owner: Any, name: str, other: Any, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        if other is None:
+            patch.delattr(owner, name)
+        else:
+            patch.setattr(owner, name, other)
+        recompile = torch.fx.GraphModule.recompile
+        with without_repetitions():
+            assert torch.fx.GraphModule.recompile is recompile
+        with pytest.warns(UserWarning, match=missing):
+            warn_of_repetitions()
+
+
+def test_modules_are_imported_without_it_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(2, 4)
+    expected = str(import_torch(module, (x,)).module)
+    parts = (*torch_repetitions._PARTS, ("torch.fx", "GraphModule.compile_again"))
+    monkeypatch.setattr(torch_repetitions, "_PARTS", parts)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = import_torch(module, (x,))
+    assert str(found.module) == expected
+    own = [w for w in told if "torch.fx.GraphModule.compile_again" in str(w.message)]
+    assert len(own) == 1 and own[0].filename == __file__
 
 
 def test_graphs_are_compiled_when_they_are_needed() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.training_programs import batches, package
+from support.training_programs import assert_close, train
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
 from distir.frontends.models.llama import build_llama
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.lowering.launch import Spawner, Training
 from distir.lowering.template import boxes, initial, runtime
 from distir.passes.differentiate import DifferentiatePass
 
@@ -110,20 +110,6 @@ def training_gpt(vocabulary: int = 16, **options: Any) -> ModuleOp:
     module = build_gpt(1, 8, 2, vocabulary, 6, 4)
     DifferentiatePass(**options).apply(Context(), module)
     return module
-
-
-def train(
-    folder: Path, module: ModuleOp, spawner: Spawner, training: Training, **how: Any
-) -> dict[str, Any]:
-    """The losses and final parameters of a training of a module distributed so."""
-    made = package(module, folder / "-".join(f"{k}{v}" for k, v in how.items()), **how)
-    return run_package(made, inputs=batches(module), spawner=spawner, training=training)
-
-
-def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(

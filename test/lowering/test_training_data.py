@@ -386,6 +386,25 @@ def test_more_steps_than_there_are_data_are_said(
     assert told == ([f"note: {note}; --data gives more"] if note else [])
 
 
+@pytest.mark.parametrize("source", ["arrays", "whole", "dataset"])
+def test_workers_that_load_nothing_are_said(
+    data: Path, several: Path, spawner: Spawner, source: str
+):
+    arrays = [f"{n}={data / n}.npy" for n in ("input", "labels")]
+    named = arrays if source == "arrays" else [f"{data / 'data.py'}:{source}"]
+    lines: list[str] = []
+    training = Training(2, data=named, data_workers=1)
+    losses(several, spawner, training, progress=lines.append)
+    told = [line for line in lines if "--data-workers" in line]
+    if source == "dataset":
+        assert not told
+    else:
+        (line,) = told
+        assert line.startswith(
+            f"note: --data-workers has no effect on {' '.join(named)}, which"
+        )
+
+
 def test_data_that_ends_early_loses_nothing(
     data: Path, several: Path, spawner: Spawner, tmp_path: Path
 ):

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_gpt2.py"
 
@@ -55,10 +57,14 @@ def test_the_curve_of_a_training() -> None:
 def test_adapters(tmp_path: Path) -> None:
     script = str(SCRIPT.with_name("finetune_lora.py"))
     run = ["-m", "torch.distributed.run", "--nproc-per-node", "4", script]
-    plain = losses(script, "--plain")
+    saved = [tmp_path / name for name in ("alone", "parallel")]
+    plain = losses(script, "--plain", "--save", str(saved[0]))
     assert len(plain) == 2
-    assert losses(*run, "--save", str(tmp_path)) == pytest.approx(plain, abs=2e-4)
-    assert (tmp_path / ".metadata").exists()
+    assert losses(*run, "--save", str(saved[1])) == pytest.approx(plain, abs=2e-4)
+    alone, parallel = (load_file(p / "adapter_model.safetensors") for p in saved)
+    assert len(alone) == 8 and alone.keys() == parallel.keys()
+    for name, adapter in alone.items():
+        torch.testing.assert_close(parallel[name], adapter, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -131,8 +131,8 @@ def vit() -> Family:
         patch_size=4,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=4,
     )
+    config.num_labels = 4
     return _of_images(ViTForImageClassification(config), "pixel_values", 8, 4)
 
 
@@ -144,8 +144,8 @@ def resnet() -> Family:
         hidden_sizes=[8, 16],
         depths=[1, 1],
         layer_type="basic",
-        num_labels=4,
     )
+    config.num_labels = 4
     return _of_images(ResNetForImageClassification(config), "pixel_values", 16, 4)
 
 

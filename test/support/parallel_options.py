@@ -1,6 +1,4 @@
-"""
-Training scripts for several ranks: floating-point types, schedules, restarts, adapters.
-"""
+"""Training scripts for several ranks: floating-point types, schedules, restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ from support.parallel_scripts import (
     batch,
     own_part,
     tiny_gpt,
-    tiny_llama,
     train,
     train_parallel,
     train_plainly,
@@ -48,6 +45,29 @@ def narrow_run(options: Options) -> dict[str, Any]:
         "expected": [loss for loss, _ in train_plainly(tiny_gpt(), range(3))],
         "dtypes": {str(dtype) for dtype in dtypes},
         "output": str(output.dtype),
+    }
+
+
+def float8_run(options: Options) -> dict[str, Any]:
+    """
+    Trains GPT-2 with products in 8-bit floats in parallel, and in f32 with plain PyTorch;
+    the distance of outputs is that to a plain module with the same parameters.
+    """
+    words, _ = batch(0)
+    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    found = train_parallel(parallel, range(3))
+    parallel.eval()
+    plain = tiny_gpt().eval()
+    values = {n: whole(p) for n, p in parallel.named_parameters()}
+    plain.load_state_dict(values, strict=False)
+    with torch.no_grad():
+        expected = own_part(parallel, plain(words).logits)
+        output = parallel(own_part(parallel, words)).logits
+    return {
+        "found": [loss for loss, _ in found],
+        "expected": [loss for loss, _ in train_plainly(tiny_gpt(), range(3))],
+        "dtypes": {str(value.dtype) for value in values.values()},
+        "output": ((output - expected).norm() / expected.norm()).item(),
     }
 
 
@@ -209,6 +229,7 @@ def schedule_refusals(folder: Path) -> list[str]:
         dict(schedule=of_no_module),
         dict(dtype="f8"),
         dict(dtype=torch.int64),
+        dict(float8="columns"),
         dict(schedule=in_groups),
     ]
     for options in given:
@@ -266,62 +287,6 @@ def restarted(options: Options, folder: Path) -> dict[str, list[float]]:
             float(whole(again.get_buffer(c))) for c in counters
         ]
     return found
-
-
-class Adapted(nn.Module):
-    """
-    A frozen layer, with the product of two narrow trained matrices added to it (LoRA).
-    """
-
-    def __init__(self, layer: nn.Linear):
-        super().__init__()
-        self.layer = layer.requires_grad_(False)
-        self.down = nn.Parameter(torch.randn(2, layer.in_features) / 4)
-        self.up = nn.Parameter(torch.randn(layer.out_features, 2) / 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the sum of both."""
-        return self.layer(x) + F.linear(F.linear(x, self.down), self.up)
-
-
-def adapted_llama() -> nn.Module:
-    """
-    Returns a LLaMA with a tied head and adapters on its queries and values; only these are
-    trained.
-    """
-    torch.manual_seed(0)
-    model: Any = tiny_llama()
-    model.lm_head.weight = model.model.embed_tokens.weight
-    model.requires_grad_(False)
-    for layer in model.model.layers:
-        for name in ("q_proj", "v_proj"):
-            own = getattr(layer.self_attn, name)
-            setattr(layer.self_attn, name, Adapted(own))
-    return model
-
-
-def adapters_run(options: Options) -> dict[str, Any]:
-    """Trains the adapters, in parallel and with plain PyTorch."""
-    words, _ = batch(0)
-    plain = adapted_llama()
-    before = {n: v.clone() for n, v in plain.state_dict().items()}
-    parallel = parallelize(adapted_llama(), (words,), loss="cross_entropy", **options)
-    parameters = dict(parallel.named_parameters(remove_duplicate=False))
-    head = parameters.get("lm_head.weight")
-    found = train_parallel(parallel, range(3))
-    expected = train_plainly(plain, range(3))
-    state = parallel.state_dict()
-    return {
-        "found": found,
-        "expected": expected,
-        "trained": {n for n, p in parallel.named_parameters() if p.requires_grad},
-        "graded": {n for n, v in plain.named_parameters() if v.requires_grad},
-        "same": {n for n, v in state.items() if torch.equal(whole(v), before[n])},
-        "frozen": {n for n in state if "down" not in n and "up" not in n.split(".")},
-        "tied": head is not None
-        and head is parameters.get("model.embed_tokens.weight"),
-        "parameters": worst_difference(parallel, plain),
-    }
 
 
 class Normed(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -12,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
+from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
@@ -89,3 +91,23 @@ def batches(module: ModuleOp) -> dict[str, npt.NDArray[Any]]:
         strict=True,
     )
     return {name: v for name, role, v in values if role in ("input", "label")}
+
+
+def train(
+    folder: Path, module: ModuleOp, spawner: Spawner, training: Training, **how: Any
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    Returns the losses and final parameters of a training of a step that is distributed as
+    the options `how` say; its package is written to a folder in `folder`.
+    """
+    made = package(module, folder / "-".join(f"{k}{v}" for k, v in how.items()), **how)
+    return run_package(made, inputs=batches(module), spawner=spawner, training=training)
+
+
+def assert_close(
+    found: dict[str, npt.NDArray[Any]], expected: dict[str, npt.NDArray[Any]]
+) -> None:
+    """Raises AssertionError, which names the array, if two trainings' results differ."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)

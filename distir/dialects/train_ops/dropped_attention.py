@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.ir import SSAValue
@@ -10,12 +10,15 @@ from xdsl.irdl import (
     AttrSizedOperandSegments,
     ParsePropInAttrDict,
     irdl_op_definition,
-    operand_def,
     result_def,
 )
 
-from distir.dialects.train_ops.attention import AttentionOp, FusedAttentionOp
-from distir.dialects.train_ops.base import TrainOp, Types, like
+from distir.dialects.train_ops.attention import (
+    AttentionOp,
+    FusedAttentionGradOp,
+    FusedAttentionOp,
+)
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.dropout import DrawingOp
 
 
@@ -111,7 +114,7 @@ class DroppedAttentionOp(DroppedAttentionBase):
 
 
 @irdl_op_definition
-class DroppedAttentionGradOp(DroppedAttentionBase):
+class DroppedAttentionGradOp(FusedAttentionGradOp, DroppedAttentionBase):
     """
     The gradient of `train.dropped_attention`, from its results `y` and `logsumexp`. Without
     `cap`, and with kept = 1 / (1 - ratio) where an element is kept, else 0,
@@ -125,22 +128,7 @@ class DroppedAttentionGradOp(DroppedAttentionBase):
 
     name = "train.dropped_attention_grad"
 
-    dy = operand_def(TensorType)
-    y = operand_def(TensorType)
-    logsumexp = operand_def(TensorType)
-    dq = result_def(TensorType)
-    dk = result_def(TensorType)
-    dv = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dq": like("q"), "dk": like("k"), "dv": like("v")}
-
     assembly_format = _assembly("dy y logsumexp q k v", "dq dk dv")
-
-    def verify_(self) -> None:
-        super().verify_()
-        self.check_result("dy", self.dy)
-        self.check_result("y", self.y)
-        self.check_logsumexp(self.logsumexp)
 
 
 OPS = [DroppedAttentionOp, DroppedAttentionGradOp]

@@ -311,6 +311,9 @@ class Stream:
         if isinstance(made, IterableDataset):
             size = self.part.samples // (1 if self.is_whole else self.part.place[1])
             made = DataLoader(made, size, num_workers=self.workers, drop_last=True)
+        elif self.workers:
+            _tell_of_idle_workers(self.source)
+            self.workers = 0  # it is said once
         given = islice(_guarded(made, self.source), first - 1, None)
         # Not a loop: its variable would hold a whole batch while its part is worked on.
         yield from map(self._own, given)
@@ -381,6 +384,8 @@ def read(part, texts, arrays=(), seed=0, workers=0):
                 f"{', '.join(known)}"
             )
         mapped[name] = _memory_mapped(path)
+    if workers and texts:
+        _tell_of_idle_workers(" ".join(texts))
     given = {
         spec.name: runtime.found(spec, [mapped, *arrays])
         for spec in part.specs
@@ -388,6 +393,14 @@ def read(part, texts, arrays=(), seed=0, workers=0):
     }
     return Arrays(
         replace(part, specs=tuple(s for s in part.specs if s.name in given)), given
+    )
+
+
+def _tell_of_idle_workers(source):
+    """Says that what is read from a source has no use for worker processes."""
+    runtime.report(
+        f"note: --data-workers has no effect on {source}, which each rank reads by itself: "
+        f"workers load the samples of a torch Dataset; leave it out, or give a Dataset"
     )
 
 

@@ -105,7 +105,13 @@ def main(arguments=None):
         metavar="FILE.py:FUNCTION|NAME=FILE.npy",
         help="inputs and labels",
     )
-    data.add_argument("--data-workers", type=int, default=0, metavar="N")
+    data.add_argument(
+        "--data-workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes of each rank that load samples of a torch Dataset",
+    )
     data.add_argument("--eval-every", type=int, default=0, metavar="N")
     data.add_argument("--eval-data", action="append", default=[])
     data.add_argument("--log-file", default="", help="a file of JSON lines")
@@ -132,6 +138,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if (options.resume or options.save_every) and not options.checkpoint_dir:
         parser.error("--resume and --save-every need --checkpoint-dir")
+    if options.data_workers and not options.data:
+        parser.error("--data-workers is of use with --data only")
     if bool(options.eval_every) != bool(options.eval_data):
         parser.error("--eval-every and --eval-data need each other")
     if options.eval_every and not Path(__file__).with_name(EVALUATION).exists():

@@ -1,5 +1,6 @@
 // RUN: distir-opt %s -p "distribute{t=4 pad=heads}" | filecheck %s
 // RUN: distir-opt %s -p "distribute{t=4}" | filecheck %s --check-prefix=WHOLE
+// RUN: distir-opt %s -p 'distribute{t=4 pad=heads shard="wq*:1=t:2"}' | filecheck %s --check-prefix=ASKED
 // RUN: not distir-opt %s -p "distribute{t=4 pad=head}" 2>&1 | filecheck %s --check-prefix=UNKNOWN
 
 // Six query heads of four features share two key heads: three each, over four devices. With a
@@ -17,6 +18,10 @@
 
 // WHOLE:      attention of 6 query heads and 2 key heads cannot be shared by the 4 devices of axis 't'; with heads of zeros, 8 query heads and 2 key heads, it can be: --pad heads
 // WHOLE:      %wq: tensor<24x24xf32
+
+// A user's request goes before that for the zeros, also where it names several arguments.
+// ASKED:      %wq: tensor<24x32xf32, #dist.layout<@mesh, [{}, {t:2}]>>
+// ASKED-SAME: %wo: tensor<32x24xf32, #dist.layout<@mesh, [{t:4}, {}]>>
 
 // UNKNOWN: error: distribute: pad: there is no thing to pad 'head'
 
