@@ -74,6 +74,13 @@ DISTRIBUTIONS = {
 }
 """The distributions. A batch of 4 has no 8 micro-batches, so 8 are for larger ones only."""
 
+ALONE = {
+    "d=1": DistributePass(),
+    "d=1 checkpoint": DistributePass(checkpoint="full"),
+    "d=1 k=4": DistributePass(k=4),
+}
+"""What one device can do."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -89,7 +96,8 @@ class Case:
         """
         module = step.clone()
         replace_cluster(module, cluster.clone())
-        distribute = replace(DISTRIBUTIONS[self.distribution], buckets=False)
+        known = {**DISTRIBUTIONS, **ALONE}[self.distribution]
+        distribute = replace(known, buckets=False)
         distribute.apply(Context(), module)
         return module
 

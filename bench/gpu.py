@@ -1,11 +1,12 @@
 """
 `make gpu`: everything that needs a GPU, on the 1 to 8 of this machine, written to docs/gpu.md.
 
-    python bench/gpu.py [--dry-run] [--only tests ...]
+    python bench/gpu.py [--dry-run] [--devices 1] [--only tests ...]
 
 - `tests`: those that are marked `gpu`: kernels and gradients in f32 and bf16, ranks over NCCL;
 - `calibrate`: what `distir calibrate` measures, with the part that its fits leave unexplained;
-- `programs`: time and memory of 30 programs, predicted from that profile and measured;
+- `programs`: time and memory of 30 programs for two devices, or for one where there is no
+  second, predicted from that profile and measured;
 - `pytorch`: generated programs beside PyTorch by hand, eager and compiled.
 
 What the machine has too few GPUs for is skipped and named. `--dry-run` takes the same way
@@ -30,7 +31,7 @@ from statistics import median
 
 import torch
 from against_torch import ROWS, Outcome, as_table, compare, imported
-from cpu_programs import MODELS, Case, Model
+from cpu_programs import ALONE, MODELS, Case, Model
 from report import table
 from torch_models import MODELS as BENCHED
 
@@ -57,8 +58,16 @@ LARGER = (
     Model(4, 1024, 8, heads=16, vocab=16384, seq=512),
     Model(8, 1024, 16, heads=16, vocab=32768, seq=256),
     Model(4, 2048, 8, heads=16, vocab=32768, seq=512),
+    Model(16, 1024, 256),
+    Model(4, 8192, 2048),
+    Model(12, 768, 8, heads=12, vocab=50304, seq=512),
+    Model(2, 4096, 4, heads=32, vocab=32768, seq=512),
+    Model(8, 2048, 4, heads=16, vocab=32768, seq=1024),
 )
-"""Models that a GPU has something to do with."""
+"""
+Models that a GPU has something to do with: `PROGRAMS` with the first five on two devices, with
+all of them on one.
+"""
 WAYS = ("d=2", "d=2 zero=1", "d=2 zero=3", "d=2 checkpoint", "t=2", "p=2 k=4")
 
 
@@ -82,8 +91,10 @@ class Place:
     @cached_property
     def machine(self) -> MeasuredMachine:
         """This machine as `distir calibrate` measures it."""
-        rounds = 1 if self.dry else 3
-        settings = Settings(self.backend, min(2, self.devices), "f32", rounds)
+        devices = min(2, self.devices)
+        settings = Settings(self.backend, devices, "f32")
+        if self.dry:
+            settings = Settings(self.backend, devices, "f32", rounds=1, repeats=0)
         return calibrate(settings, log)
 
 
@@ -126,64 +137,98 @@ def calibration(place: Place) -> str:
     )
 
 
-def chosen(place: Place) -> list[Case]:
-    """The programs to predict and to run."""
-    if place.dry:
-        return [Case(MODELS[0], "d=2"), Case(MODELS[4], "t=2"), Case(MODELS[4], "d=2")]
-    ways = WAYS if place.devices > 1 else ()
-    found = [Case(model, way) for model in LARGER for way in ways]
-    return found[:PROGRAMS]
+def chosen(place: Place) -> list[tuple[Model, list[Case]]]:
+    """The programs to predict and to run, by model."""
+    ways = WAYS if place.devices > 1 else tuple(ALONE)
+    models = MODELS[4:5] if place.dry else LARGER[: PROGRAMS // len(ways)]
+    return [(model, [Case(model, way) for way in ways]) for model in models]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's seconds of a step and bytes, as they were predicted and measured."""
+
+    case: Case
+    predicted: float
+    measured: float
+    predicted_bytes: int
+    measured_bytes: int
+
+    @property
+    def row(self) -> list[str]:
+        numbers = (self.predicted * 1e3, self.measured * 1e3)
+        memory = (self.predicted_bytes / 1e6, self.measured_bytes / 1e6)
+        return [
+            self.case.model.name,
+            self.case.distribution,
+            *(f"{number:.2f}" for number in numbers),
+            *(f"{number:.1f}" for number in memory),
+            f"{memory[0] / memory[1]:.3f}",
+        ]
+
+
+def measured(place: Place, cases: Sequence[Case], folder: Path) -> list[Program]:
+    """Predicts and runs the programs of one model. Raises DistIRError."""
+    cluster, profile = place.machine.cluster(), place.machine.profile()
+    step = cases[0].model.training_step()
+    simulations: list[Simulation] = []
+    packages: list[TimedPackage] = []
+    for i, case in enumerate(cases):
+        module = case.distributed(step, cluster)
+        simulations.append(simulate(module, profiles=[profile]))
+        package = write_package(module, folder / str(i))
+        packages.append(TimedPackage(package, below=case.model.vocab or 2))
+    with timing_spawner() as own:
+        timings = time_packages(
+            packages,
+            min(2, place.devices),
+            TIMING,
+            spawner=own,
+            backend=place.backend,
+            progress=log,
+        )
+        peaks = timings.peaks
+        if place.dry:  # nobody counts on the CPU
+            counts = [count_memory(p.folder, spawner=own) for p in packages]
+            peaks = [max(memory.peak for memory in counted) for counted in counts]
+    return [
+        Program(
+            case,
+            simulation.step_time_s,
+            typical(times),
+            max(simulation.peak_memory_bytes),
+            peak,
+        )
+        for case, simulation, times, peak in zip(
+            cases, simulations, timings.times, peaks, strict=True
+        )
+    ]
 
 
 def programs(place: Place) -> str:
     """Predicted and measured time and memory."""
-    if place.devices < 2:
-        return (
-            "Skipped: the programs are for two devices, and this machine has one GPU."
-        )
-    cases, machine = chosen(place), place.machine
-    cluster, profile = machine.cluster(), machine.profile()
-    rows: list[list[str]] = []
-    ratios: list[tuple[float, float]] = []
-    with tempfile.TemporaryDirectory(prefix="distir-") as name, timing_spawner() as own:
-        simulations: list[Simulation] = []
-        for i, case in enumerate(cases):
-            module = case.distributed(case.model.training_step(), cluster)
-            simulations.append(simulate(module, profiles=[profile]))
-            write_package(module, Path(name) / str(i))
-        packages = [
-            TimedPackage(Path(name) / str(i), below=case.model.vocab or 2)
-            for i, case in enumerate(cases)
-        ]
-        timings = time_packages(
-            packages, 2, TIMING, spawner=own, backend=place.backend, progress=log
-        )
-        for i, (case, simulation) in enumerate(zip(cases, simulations, strict=True)):
-            peak = timings.peaks[i]
-            if place.dry:  # nobody counts on the CPU
-                counted = count_memory(packages[i].folder, spawner=own)
-                peak = max(memory.peak for memory in counted)
-            spent, predicted = typical(timings.times[i]), simulation.step_time_s
-            memory = max(simulation.peak_memory_bytes)
-            ratios.append((predicted / spent, memory / peak))
-            rows.append(
-                [
-                    case.model.name,
-                    case.distribution,
-                    f"{predicted * 1e3:.2f}",
-                    f"{spent * 1e3:.2f}",
-                    f"{memory / 1e6:.1f}",
-                    f"{peak / 1e6:.1f}",
-                    f"{memory / peak:.3f}",
-                ]
-            )
+    found: list[Program] = []
+    failed: list[str] = []
+    for model, cases in chosen(place):
+        log(model.name)
+        try:
+            with tempfile.TemporaryDirectory(prefix="distir-") as name:
+                found += measured(place, cases, Path(name))
+        except DistIRError as error:
+            failed.append(f"{model.name}: {error}")
+    notes = "".join(f"\n- not measured: {each}" for each in failed)
+    if not found:
+        return f"No program was measured.\n{notes}"
     how = "`count_memory`" if place.dry else "`torch.cuda.max_memory_allocated`"
     head = ["model", "distribution", "predicted ms", "measured ms"]
     head += ["predicted MB", "measured MB", "predicted / measured"]
+    time_ratio = median(each.predicted / each.measured for each in found)
+    memory_ratio = median(each.predicted_bytes / each.measured_bytes for each in found)
+    where = "two devices" if place.devices > 1 else "one device"
     return (
-        f"{len(rows)} programs on two devices; memory by {how}. Medians of predicted over "
-        f"measured: time {median(r[0] for r in ratios):.2f}, memory "
-        f"{median(r[1] for r in ratios):.3f}.\n\n{table(head, rows)}"
+        f"{len(found)} programs on {where}; memory by {how}. Medians of predicted over "
+        f"measured: time {time_ratio:.2f}, memory {memory_ratio:.3f}.\n\n"
+        f"{table(head, [each.row for each in found])}\n{notes}"
     )
 
 
@@ -233,7 +278,8 @@ def document(place: Place, names: Sequence[str]) -> str:
             "CPU with gloo, with fewer programs: it shows that the command works, and its "
             "numbers say nothing about GPUs. Not run on a GPU: kernels and gradients in f32 "
             "and bf16, NCCL, `distir calibrate --backend nccl`, predicted against measured "
-            "time and memory, Triton's kernels of compiled packages.\n"
+            "time and memory, Triton's kernels of compiled packages. What programs call on "
+            "CUDA is checked on tensors without values (test/lowering/test_cuda_calls.py).\n"
         )
     else:
         parts.append(f"Measured on {place.name}, PyTorch {torch.__version__}.\n")
@@ -251,15 +297,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with gloo")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--devices", type=int, default=8, help="use at most so many")
     parser.add_argument("--print", action="store_true", help="do not write docs/gpu.md")
     arguments = parser.parse_args()
     count = torch.cuda.device_count()
+    if arguments.devices < 1:
+        raise SystemExit("error: --devices: at least one is needed")
     if not count and not arguments.dry_run:
         raise SystemExit(
             "error: this machine has no GPU that PyTorch can use, so that nothing was run; "
             "`make gpu DRY=1` tries the same on the CPU"
         )
-    place = Place(arguments.dry_run, 2 if arguments.dry_run else min(count, 8))
+    most = 2 if arguments.dry_run else min(count, 8)
+    place = Place(arguments.dry_run, min(arguments.devices, most))
     try:
         text = document(place, arguments.only or list(SECTIONS))
     except DistIRError as error:

@@ -91,18 +91,24 @@ class Benched:
     def module(self) -> Logits:
         """
         Returns the model with its weights, in evaluation mode, so that nothing is dropped.
+        Random numbers are the CPU's, the same wherever it is put.
         """
-        torch.manual_seed(0)
-        return Logits(self.build()).eval()
+        with torch.device("cpu"):
+            torch.manual_seed(0)
+            module = Logits(self.build()).eval()
+        return module.to(torch.get_default_device())
 
     def inputs_and_labels(self, processes: int) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Returns the global batch of so many processes: inputs and the classes to learn.
         """
-        torch.manual_seed(1)
-        given = self.input(self.batch * processes)
-        shape = given.shape if given.dim() == 2 else given.shape[:1]
-        return given, torch.randint(0, self.classes, shape)
+        with torch.device("cpu"):
+            torch.manual_seed(1)
+            given = self.input(self.batch * processes)
+            shape = given.shape if given.dim() == 2 else given.shape[:1]
+            labels = torch.randint(0, self.classes, shape)
+        device = torch.get_default_device()
+        return given.to(device), labels.to(device)
 
 
 def _words(vocab: int, length: int) -> Callable[[int], torch.Tensor]:

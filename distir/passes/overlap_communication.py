@@ -28,7 +28,8 @@ class OverlapCommunicationPass(DistIRPass):
       before the contraction in front of their use.
     - Products of activations and a matrix whose terms are added up over devices (tensor
       parallelism) are computed in 2, 4 or 8 pieces of their tokens, each added up while the
-      next one is computed. Only for rows that no devices split.
+      next one is computed. Products whose rows are gathered (sequence parallelism) are, too:
+      the next piece is gathered while this one's product is computed.
     - Sends leave both sides free.
 
     `kinds` says which communication does so, by default all: `dp`, reductions of gradients;

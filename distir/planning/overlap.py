@@ -56,10 +56,14 @@ def overlap_communication(
     best, chosen, after = _rank(before, limit), None, before
     hoisted = False
 
-    def gains(some: frozenset[str], hoist: bool, pieces: int) -> bool:
+    def gains(
+        some: frozenset[str], hoist: bool, pieces: int = 1, gathered: bool = False
+    ) -> bool:
         """Tries a combination, and takes it if it is the best; returns whether it is."""
         nonlocal best, chosen, after, hoisted
-        copy = _overlapped(apart, ahead, some, hoist=hoist, pieces=pieces)
+        copy = _overlapped(
+            apart, ahead, some, hoist=hoist, pieces=pieces, gathered=gathered
+        )
         if copy is None:
             return False
         if has_buckets:
@@ -72,12 +76,14 @@ def overlap_communication(
         return True
 
     for some, hoist in _attempts(kinds):
-        gains(some, hoist, 1)
+        gains(some, hoist)
     if "tp" in kinds:
         # Twice as many pieces are tried as long as that is faster.
-        pieces = 2
-        while pieces <= _MOST_PIECES and gains(frozenset(kinds), hoisted, pieces):
-            pieces *= 2
+        asked, pieces = frozenset(kinds), 2
+        for gathered in (False, True):
+            while pieces <= _MOST_PIECES and gains(asked, hoisted, pieces, gathered):
+                pieces *= 2
+            pieces = max(2, pieces // 2)
     if chosen is None:
         add_notes(module, [f"{_WHAT}: nothing gained; left as it is"])
         return before
@@ -118,15 +124,22 @@ def _take_apart(module: ModuleOp) -> bool:
 
 
 def _overlapped(
-    module: ModuleOp, ahead: int, kinds: Collection[str], *, hoist: bool, pieces: int
+    module: ModuleOp,
+    ahead: int,
+    kinds: Collection[str],
+    *,
+    hoist: bool,
+    pieces: int,
+    gathered: bool,
 ) -> ModuleOp | None:
     """
     Returns a copy of a program in which communication overlaps computation; None if gathers
-    are to be hoisted out of functions, or products computed in pieces, and there are none.
+    are to be hoisted out of functions, or products (of `gathered` rows, too) computed in
+    pieces, and there are none.
     """
     copy = module.clone()
     write_kinds(copy)
-    if pieces > 1 and not products_in_pieces(copy, pieces):
+    if pieces > 1 and not products_in_pieces(copy, pieces, gathered=gathered):
         return None
     sink_reductions(copy, kinds)
     if hoist and not hoist_gathers(copy):

@@ -58,18 +58,26 @@ FAST_LINKS = cluster(
 """Devices that take as long for a product as for the sum of its terms."""
 
 
-def test_products_in_pieces(tmp_path: Path, spawner: Spawner) -> None:
+@pytest.mark.parametrize(
+    ("options", "started"),
+    [({}, "all_reduce"), ({"sequence_parallel": True}, "all_gather")],
+    ids=["tensor", "sequence"],
+)
+def test_products_in_pieces(
+    options: dict[str, Any], started: str, tmp_path: Path, spawner: Spawner
+) -> None:
     """
-    Pieces of a product are added up while the next ones are computed: other kinds of
-    communication alone give the same losses and parameters.
+    Pieces of a product are added up, or pieces of its rows gathered, while other pieces are
+    computed: other kinds of communication alone give the same losses and parameters.
     """
     module = training_gpt(optimizer="sgd", learning_rate=0.5)
-    options: dict[str, Any] = {"t": 2, "buckets": False, "overlap": True}
     runs: list[tuple[dict[str, Any], str]] = []
     for kinds in ("dp", "tp"):
         program = module.clone()
         Rewriter.insert_op(FAST_LINKS.clone(), InsertPoint.at_start(program.body.block))
-        DistributePass(**options, overlapped=(kinds,)).apply(Context(), program)
+        DistributePass(
+            t=2, buckets=False, overlap=True, overlapped=(kinds,), **options
+        ).apply(Context(), program)
         package = write_package(program, tmp_path / kinds)
         given = batches(program)
         results = run_package(
@@ -78,7 +86,7 @@ def test_products_in_pieces(tmp_path: Path, spawner: Spawner) -> None:
         runs.append((results, (package / "program.py").read_text()))
     (expected, plain), (found, text) = runs
     assert text.count("torch.cat(") > plain.count("torch.cat(")
-    assert text.count("start_all_reduce") > plain.count("start_all_reduce")
+    assert text.count(f"start_{started}") > plain.count(f"start_{started}")
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
 

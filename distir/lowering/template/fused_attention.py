@@ -7,6 +7,7 @@ own attention uses, if there is one for these tensors.
 import math
 
 import torch
+import torch.nn.functional as F
 
 aten = torch.ops.aten
 
@@ -169,10 +170,12 @@ class Attention:
             return ""
         if not self.query.is_cuda:
             return "cpu"
-        # 1 is the flash kernel, 2 the memory-efficient one (SDPBackend).
-        given = {"attn_mask": self.mask, "is_causal": self.is_causal}
-        choice = torch._fused_sdp_choice(*self._operands(), scale=self.scale, **given)
-        return {1: "flash", 2: "efficient"}.get(choice, "")
+        # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
+        known, options = torch.backends.cuda, (self.mask, 0.0, self.is_causal, False)
+        given = known.SDPAParams(*self._operands(), *options)
+        if known.can_use_flash_attention(given):
+            return "flash"
+        return "efficient" if known.can_use_efficient_attention(given) else ""
 
     def forward(self):
         """Returns the result and the logarithms of the sums of exponentials."""
@@ -182,9 +185,10 @@ class Attention:
                 *operands, 0.0, self.is_causal, attn_mask=self.mask, scale=self.scale
             )
         if kernel == "flash":
-            return aten._scaled_dot_product_flash_attention(
-                *operands, 0.0, self.is_causal, False, scale=self.scale
-            )[:2]
+            out, sums, *_ = aten._scaled_dot_product_flash_attention(
+                *self._padded(operands), 0.0, self.is_causal, False, scale=self.scale
+            )
+            return out[..., : self.query.shape[3]], sums
         if kernel == "efficient":
             out, sums, _, _ = aten._scaled_dot_product_efficient_attention(
                 *operands, self._bias(), True, 0.0, self.is_causal, scale=self.scale
@@ -217,14 +221,14 @@ class Attention:
         none = torch.empty(2, dtype=torch.uint64, device=dy.device)
         if kernel == "flash":
             found = aten._scaled_dot_product_flash_attention_backward(
-                *(*operands, out, sums, None, None, *lengths, 0.0, self.is_causal),
-                *(none, none[:1]),
+                *(*self._padded((*operands, out)), sums, None, None, *lengths),
+                *(0.0, self.is_causal, none, none[:1]),
                 scale=self.scale,
             )
+            found = [x[..., : self.query.shape[3]] for x in found]
         if kernel == "efficient":
-            # Its rows come in groups of 32.
-            padded = sums.new_zeros((*sums.shape[:2], -(-lengths[0] // 32) * 32))
-            padded[:, :, : lengths[0]] = sums
+            # Its rows come in groups of 32; those that are no queries have infinite sums.
+            padded = F.pad(sums, [0, -lengths[0] % 32], value=torch.inf)
             none = torch.zeros((), dtype=torch.int64, device=dy.device)
             bias = self._bias()
             found = aten._scaled_dot_product_efficient_attention_backward(
@@ -245,6 +249,11 @@ class Attention:
         if not self.query.is_cuda:
             return self.query, self.key, self.value
         return self.query, self.repeated(self.key), self.repeated(self.value)
+
+    def _padded(self, tensors):
+        """Returns tensors with heads of a multiple of 8, as the flash kernel takes them."""
+        room = -self.query.shape[3] % 8
+        return [F.pad(x, [0, room]) for x in tensors] if room else tensors
 
     def written_out(self, dy, out, sums, factors=None):
         """
@@ -275,9 +284,7 @@ class Attention:
         room = -scores[3] % 16
         if not room:
             return self.mask.expand(scores)
-        return torch.nn.functional.pad(self.mask, [0, room])[..., : scores[3]].expand(
-            scores
-        )
+        return F.pad(self.mask, [0, room])[..., : scores[3]].expand(scores)
 
     def repeated(self, x):
         """Returns keys or values repeated for each query head."""

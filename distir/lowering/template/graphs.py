@@ -4,6 +4,7 @@ from functools import cache, wraps
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from .runtime import report
 
@@ -31,9 +32,9 @@ def captured(function):
         if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in values):
             _tell(function.__name__)
             return function(self, *values)
-        found = _compiled(function)(self, *values)
-        if isinstance(found, torch.Tensor):
-            return found.clone()
-        return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in found)
+        # What a layer saves for its backward is a list among its results.
+        return tree_map_only(
+            torch.Tensor, torch.clone, _compiled(function)(self, *values)
+        )
 
     return method

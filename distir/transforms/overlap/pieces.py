@@ -1,114 +1,255 @@
 """
-Computes products whose terms devices add up (tensor parallelism) in pieces, so that one piece
-is added up while the next one is computed: asynchronous tensor parallelism.
+Computes products of tensor parallelism in pieces, so that devices exchange one piece while they
+compute another: asynchronous tensor parallelism.
+
+Where devices add up the terms of a product, a piece of it is added up while the next one is
+computed. Where its rows are gathered first (sequence parallelism), the next piece of the rows is
+gathered while the product of this one is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeGuard
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.ir import Operation, SSAValue
-from xdsl.pattern_rewriter import (
-    PatternRewriter,
-    PatternRewriteWalker,
-    RewritePattern,
-)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE, Layout, layout_of
+from distir.dialects.collective import AllGatherOp, CollectiveOp
+from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import rank_of, shape_of
+from distir.interpreters.simulator.costs.op_costs import VIEWS
 from distir.program import made_with
+from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of
+from distir.transforms.placed_ops import PlacedOps
+
+_BEFORE_MATRICES = VIEWS | {"onnx.Constant", "onnx.Transpose", "onnx.Cast"}
+"""The names of ops that may lie between a parameter and the product that takes it."""
 
 
-def products_in_pieces(module: ModuleOp, pieces: int) -> bool:
+def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool:
     """
     Divides the rows of each product of activations and a matrix whose result is reduced over
-    devices (kind `tp`, see `write_kinds`) into so many pieces, with a collective for each.
-    Rows are tokens or sequences, of a dimension that is split over no devices. Products that
-    have no such dimension, and transposed ones, stay. Returns whether there were any.
+    devices (kind `tp`, see `write_kinds`) into so many pieces, with a collective for each; if
+    `gathered`, also those of products whose rows are gathered. Rows are tokens or sequences; of
+    a dimension that devices split, each device divides its part. Transposed products stay, and
+    so do those whose rows cannot be divided like this. Returns whether there were any: with
+    `gathered`, any whose rows are gathered.
     """
-    walker = PatternRewriteWalker(_InPieces(pieces), apply_recursively=False)
-    return walker.rewrite_module(module)
+    known = meshes(module)
+    found = False
+    for op in [op for op in module.walk() if kind_of(op) == "tp"]:
+        layout = layout_of(op.results[0])
+        if layout is None:
+            continue
+        mesh = known[layout.mesh]
+        if isinstance(op, REDUCTIONS):
+            found |= _reduce_in_pieces(op, pieces, mesh) and not gathered
+        elif gathered and isinstance(op, AllGatherOp):
+            found |= _gather_in_pieces(op, pieces, mesh)
+    return found
 
 
-class _InPieces(RewritePattern):
-    """Replaces a reduction of a product by the parts of its reduced pieces."""
+@dataclass(frozen=True)
+class _RowPieces:
+    """
+    How rows are divided into `pieces` along a dimension: each of its `parts`, which devices
+    have, is.
+    """
 
-    def __init__(self, pieces: int):
-        self._pieces = pieces
+    dim: int
+    parts: int
+    pieces: int
 
-    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        if not isinstance(op, REDUCTIONS) or kind_of(op) != "tp":
-            return
-        product = op.source.owner
-        if not isinstance(product, OnnxOp) or len(list(op.source.uses)) > 1:
-            return
-        dim = _divided_dim(product, op.result, self._pieces)
-        if dim is None:
-            return
-        rows, matrix = product.operands
-        labels = {n: a for n, a in product.attributes.items() if n == SCOPE}
-        split = operator("Split").build_op(
-            [rows],
-            [_part(rows, dim, self._pieces)] * self._pieces,
-            {"axis": dim, "num_outputs": self._pieces},
-            labels,
+    @property
+    def axis(self) -> int:
+        """The dimension of which a piece is a part, in the shape of `together`."""
+        return self.dim if self.parts == 1 else self.dim + 1
+
+    def together(self, shape: Sequence[int], count: int) -> list[int]:
+        """
+        The shape of `count` pieces of a tensor of some shape. If devices split the dimension,
+        it is three: parts, pieces, and elements of a piece of a part.
+        """
+        own = shape[self.dim] // (self.parts * self.pieces)
+        middle = [own * count] if self.parts == 1 else [self.parts, count, own]
+        return [*shape[: self.dim], *middle, *shape[self.dim + 1 :]]
+
+    def piece_type(self, value: SSAValue) -> TensorType[Any]:
+        """Returns the type of one piece of a tensor."""
+        type_, layout = value.type, layout_of(value)
+        assert isinstance(type_, TensorType) and layout is not None
+        shape = shape_of(type_)
+        if self.parts > 1:
+            dims = list(layout.full_dims(len(shape)))
+            dims[self.dim : self.dim + 1] = [dims[self.dim], (), ()]
+            layout = Layout(layout.mesh, tuple(dims), layout.partial)
+        plain = TensorType(type_.element_type, self.together(shape, 1))
+        return with_layout(plain, layout)
+
+    def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
+        """Builds the pieces of a tensor."""
+        type_ = self.piece_type(value)
+        if self.parts > 1:
+            shape = self.together(shape_of(value.type), self.pieces)
+            value = build.shaped("Reshape", value, shape)
+        given = {"axis": self.axis, "num_outputs": self.pieces}
+        types = [type_] * self.pieces
+        return build.put(
+            operator("Split").build_op([value], types, given, build.labels)
         )
-        made: list[Operation] = [split]
-        reduced: list[SSAValue] = []
-        for piece in split.results:
-            type_ = _part(product.results[0], dim, self._pieces)
-            own = made_with(product, [piece, matrix], [type_])
-            end = made_with(op, own.results, [_part(op.result, dim, self._pieces)])
-            made += [own, end]
-            reduced += end.results
-        whole = operator("Concat").build_op(
-            reduced, [op.result.type], {"axis": dim}, labels
-        )
-        whole.results[0].name_hint = op.result.name_hint
-        rewriter.replace(op, [*made, whole], whole.results)
-        rewriter.erase(product)
+
+    def joined(
+        self, build: PlacedOps, pieces: Sequence[SSAValue], like: SSAValue
+    ) -> SSAValue:
+        """Builds a tensor like a given one from its pieces."""
+        shape = shape_of(like.type)
+        together = self.together(shape, self.pieces)
+        whole = build.add("Concat", pieces, together, axis=self.axis)
+        if self.parts > 1:
+            whole = build.shaped("Reshape", whole, shape)
+        assert whole.type == like.type, f"{whole.type} instead of {like.type}"
+        whole.name_hint = like.name_hint
+        return whole
 
 
-def _divided_dim(product: OnnxOp, result: SSAValue, pieces: int) -> int | None:
+def _reduce_in_pieces(op: CollectiveOp, pieces: int, mesh: Mesh) -> bool:
+    """Replaces a reduction of a product by the reduced pieces of it."""
+    product = op.source.owner
+    if not _is_product(product) or len(list(op.source.uses)) > 1:
+        return False
+    cut = _row_pieces([product], op.source, op.result, pieces, mesh)
+    if cut is None:
+        return False
+    rows, matrix = product.operands
+    build = PlacedOps(mesh, _labels(product))
+    reduced: list[SSAValue] = []
+    for piece in cut.pieces_of(build, rows):
+        own = _product(build, product, piece, matrix)
+        end = made_with(op, [own], [cut.piece_type(op.result)])
+        reduced += build.put(end)
+    whole = cut.joined(build, reduced, op.result)
+    Rewriter.replace_op(op, build.ops, [whole])
+    Rewriter.erase_op(product)
+    return True
+
+
+def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
     """
-    Returns the largest dimension of the rows of a product that no devices split and whose
-    size is a multiple of `pieces`; None if there is none, or for another op.
+    Replaces products of gathered rows by those of their pieces, each gathered before the
+    product of the piece in front of it.
     """
-    if product.name not in ("onnx.MatMul", "onnx.Gemm") or len(product.operands) != 2:
-        return None
-    if product.name == "onnx.Gemm" and product.attribute("transA"):
-        return None
-    rows, matrix = (_tensor(operand) for operand in product.operands)
-    if len(matrix.get_shape()) != 2:
-        return None
-    layouts = [layout_of(v) for v in (product.operands[0], result)]
-    known = [layout for layout in layouts if layout is not None]
-    shape = rows.get_shape()
-    fitting = [
-        dim
-        for dim, size in enumerate(shape[:-1])
-        if size % pieces == 0 and _is_whole(known, dim) and size > 0
+    block = op.parent
+    assert block is not None
+    place = {each: i for i, each in enumerate(block.ops)}
+    users = sorted({use.operation for use in op.result.uses}, key=lambda u: place[u])
+    moved: dict[Operation, list[Operation]] = {}
+    for user in users:
+        if _is_product(user) and user.operands.index(op.result) == 0:
+            found = _ops_after(user.operands[1], place[users[0]], place)
+            if found is not None:
+                moved[user] = found
+    cut = _row_pieces(list(moved), op.result, op.source, pieces, mesh)
+    if not moved or cut is None:
+        return False
+    early = {each for found in moved.values() for each in found}
+    for each in sorted(early, key=lambda each: place[each]):
+        each.detach()
+        Rewriter.insert_op(each, InsertPoint.before(users[0]))
+    build = PlacedOps(mesh, _labels(op))
+    gathers = [
+        made_with(op, [piece], [cut.piece_type(op.result)])
+        for piece in cut.pieces_of(build, op.source)
     ]
-    return max(fitting, key=lambda dim: shape[dim], default=None)
+    rows = [gather.results[0] for gather in gathers]
+    parts: dict[Operation, list[SSAValue]] = {product: [] for product in moved}
+    build.put(gathers[0])
+    for i, piece in enumerate(rows):
+        for following in gathers[i + 1 : i + 2]:
+            build.put(following)
+        for product, own in parts.items():
+            own.append(_product(build, product, piece, product.operands[1]))
+    for product, own in parts.items():
+        whole = cut.joined(build, own, product.results[0])
+        product.results[0].replace_all_uses_with(whole)
+    if len(parts) < len(users):
+        op.result.replace_all_uses_with(cut.joined(build, rows, op.result))
+    Rewriter.insert_op(build.ops, InsertPoint.before(users[0]))
+    for product in parts:
+        Rewriter.erase_op(product)
+    Rewriter.erase_op(op)
+    return True
 
 
-def _is_whole(layouts: Sequence[Layout], dim: int) -> bool:
-    """Whether none of these layouts splits a dimension."""
-    return not any(layout.dim(dim) for layout in layouts)
+def _product(
+    build: PlacedOps, product: Operation, rows: SSAValue, matrix: SSAValue
+) -> SSAValue:
+    """Builds the product of some rows and a matrix."""
+    columns = shape_of(product.results[0].type)[-1]
+    return build.like(product, [rows, matrix], [*shape_of(rows.type)[:-1], columns])
 
 
-def _tensor(value: SSAValue) -> TensorType[Any]:
-    assert isinstance(value.type, TensorType)
-    return value.type
+def _labels(op: Operation) -> dict[str, Attribute]:
+    return {name: a for name, a in op.attributes.items() if name == SCOPE}
 
 
-def _part(value: SSAValue, dim: int, pieces: int) -> TensorType[Any]:
-    """Returns the type of one of equal parts of a tensor along a dimension."""
-    type_ = _tensor(value)
-    shape = list(type_.get_shape())
-    shape[dim] //= pieces
-    return TensorType(type_.element_type, shape, type_.encoding)
+def _is_product(op: object) -> TypeGuard[OnnxOp]:
+    """Whether an op is a product of rows, its first operand, and a matrix."""
+    if not isinstance(op, OnnxOp) or len(op.operands) != 2:
+        return False
+    if op.name == "onnx.Gemm" and op.attribute("transA"):
+        return False
+    is_product = op.name in ("onnx.MatMul", "onnx.Gemm")
+    return is_product and rank_of(op.operands[1].type) == 2
+
+
+def _row_pieces(
+    products: Sequence[Operation],
+    whole: SSAValue,
+    parts: SSAValue,
+    pieces: int,
+    mesh: Mesh,
+) -> _RowPieces | None:
+    """
+    Returns how to divide the rows of products of one shape into pieces, along their largest
+    dimension that allows it; None if there is none. A collective makes one of the two values of the
+    other: `whole` has rows where `parts` may have a part of them on each device.
+    """
+    shape, layouts = shape_of(whole.type), [layout_of(v) for v in (whole, parts)]
+    is_flat = any(product.name == "onnx.Gemm" for product in products)
+    found: list[tuple[int, int, _RowPieces]] = []
+    for dim, size in enumerate(shape[:-1]):
+        before, after = (layout.dim(dim) if layout else () for layout in layouts)
+        count = prod(mesh.size(shard.axis) for shard in after)
+        if any(s.run for s in after) or before != after[: len(before)]:
+            continue
+        if is_flat and count > 1:
+            continue  # its rows have one dimension, and a cut would make more
+        if size and size % (count * pieces) == 0:
+            found.append((size // count, -count, _RowPieces(dim, count, pieces)))
+    return max(found, key=lambda each: each[:2], default=(0, 0, None))[2]
+
+
+def _ops_after(
+    value: SSAValue, place: int, places: Mapping[Operation, int]
+) -> list[Operation] | None:
+    """
+    Returns the ops at or behind a place that a parameter goes through on its way to a value;
+    None if something else is computed there.
+    """
+    found: list[Operation] = []
+    pending = [value]
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and places[owner] >= place:
+            if owner.name not in _BEFORE_MATRICES:
+                return None
+            found.append(owner)
+            pending += owner.operands
+    return found

@@ -2,70 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import (
-    Layout,
-    LayoutAttr,
-    ReshardOp,
-    layout_of,
-    with_layout,
-)
-from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.dist import ReshardOp, layout_of, with_layout
 from distir.dialects.tensors import shape_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import SplitPlacement
-from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import split_over_time
+from distir.transforms.placed_ops import PlacedOps
 
 
-class PartBuilder:
-    """
-    Builds ops on a mesh, with the layouts that their rules give; `ops` has them in order.
-    """
-
-    def __init__(self, mesh: Mesh):
-        self.mesh = mesh
-        self.ops: list[Operation] = []
-
-    def add(
-        self,
-        name: str,
-        operands: Sequence[SSAValue],
-        shape: Sequence[int],
-        **attributes: object,
-    ) -> SSAValue:
-        """
-        Adds an operator, whose result has the element type of the first operand, and
-        returns its result.
-        """
-        first = operands[0].type
-        assert isinstance(first, TensorType)
-        plain = TensorType(first.element_type, shape)
-        op = operator(name).build_op(operands, [plain], attributes)
-        layouts = [layout_of(v) or Layout(self.mesh.name) for v in operands]
-        (layout,) = infer(rule_for(op), layouts, self.mesh).results
-        placed = with_layout(plain, layout)
-        self.ops.append(operator(name).build_op(operands, [placed], attributes))
-        return self.ops[-1].results[0]
-
-    def shaped(self, name: str, value: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """
-        Adds an operator that takes a shape (Reshape or Expand) and returns its result.
-        """
-        sizes = np.array(shape, dtype=np.int64)
-        whole = LayoutAttr(Layout(self.mesh.name))
-        type_ = TensorType(element_type_of_dtype(sizes.dtype), sizes.shape, whole)
-        constant = operator("Constant").build_op(
-            [], [type_], {"value": constant_attr(sizes)}
-        )
-        self.ops.append(constant)
-        return self.add(name, [value, constant.results[0]], shape)
+class PartBuilder(PlacedOps):
+    """Builds ops on a mesh, and changes layouts."""
 
     def resharded(self, value: SSAValue, type_: Attribute) -> SSAValue:
         """
