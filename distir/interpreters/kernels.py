@@ -56,6 +56,13 @@ def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [np.asarray(total / len(inputs)).astype(inputs[0].dtype)]
 
 
+@kernel("onnx.HardSwish")
+def hard_swish(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` multiplies 64-bit numbers, too, by a sixth that has 32 bits."""
+    (x,) = inputs
+    return [x * np.clip(x / 6 + 0.5, 0, 1)]
+
+
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
