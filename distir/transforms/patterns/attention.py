@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -33,12 +31,10 @@ from distir.transforms.patterns.attention_scores import (
     Scores,
     readings,
 )
-from distir.transforms.patterns.known_arrays import KnownArrays, once
+from distir.transforms.patterns.known_masks import HIDDEN, KnownMasks, value_of
 from distir.transforms.patterns.masks import (
     is_finite,
     is_learned,
-    is_triangle,
-    only_source,
 )
 from distir.transforms.patterns.match import (
     array_of,
@@ -50,9 +46,6 @@ from distir.transforms.patterns.match import (
     uncast,
     used_once,
 )
-
-_HIDDEN = -1e4
-"""The highest number that hides a key in the place of its score."""
 
 
 class AttentionRaiser:
@@ -67,8 +60,7 @@ class AttentionRaiser:
 
     def __init__(self, *, dropped: bool = False) -> None:
         self._dropped = dropped
-        self._triangles: dict[SSAValue, bool] = {}
-        self._known = KnownArrays()
+        self._known = KnownMasks()
 
     def replace(self, op: OnnxOp) -> bool:
         """
@@ -135,7 +127,8 @@ class AttentionRaiser:
         found = _Masks()
         for mask in scores.masks:
             # With a mask that is added, queries can be split, and no kernel skips keys.
-            if not self._dropped and self._is_causal(mask, shape):
+            is_square = not self._dropped and shape[2] == shape[3]
+            if is_square and self._known.is_causal(mask, shape[2]):
                 found.is_causal = True
             elif self._takes(mask, is_guarded) and self._fits_mask(
                 mask, scores.query, shape
@@ -156,17 +149,12 @@ class AttentionRaiser:
             if isinstance(kind, Float64Type) and is_finite_:
                 is_finite_ = lowest <= np.finfo(np.float64).min / 2
             # Next to a key that is seen, weights of scores this low vanish either way.
-            hides = lowest <= _HIDDEN and self._shows_a_key(mask)
+            hides = lowest <= HIDDEN and self._known.shows_a_key(mask)
             can = is_finite_ or (lowest == -np.inf and is_guarded) or hides
             return can and not is_learned(mask.condition)
         value = mask.value if isinstance(mask, Scaled) else mask
-        can = is_guarded or is_finite(value) or self._shows_a_key(mask)
+        can = is_guarded or is_finite(value) or self._known.shows_a_key(mask)
         return can and not is_learned(value)
-
-    def _shows_a_key(self, mask: Mask) -> bool:
-        """Whether a mask is known to leave each query at least one key."""
-        array = self._array(mask)
-        return array is not None and bool((once(array) > _HIDDEN).any(-1).all())
 
     def _fits_mask(self, mask: Mask, query: SSAValue, scores: Sequence[int]) -> bool:
         """
@@ -174,52 +162,18 @@ class AttentionRaiser:
         element type. A wider type will do where each query is known to see a key: the
         lowest number of the wider type may be minus infinity in the narrower one.
         """
-        value = _value_of(mask)
+        value = value_of(mask)
         shape, kind = known_shape(value), element(value)
         if isinstance(mask, Fill):
             kind = element(mask.lowest)
         if shape is None or not 2 <= len(shape) <= 4:
             return False
-        if kind != element(query) and not self._shows_a_key(mask):
+        if kind != element(query) and not self._known.shows_a_key(mask):
             return False
         aligned = scores[4 - len(shape) :]
         return shape[-1] == scores[-1] and all(
             n in (1, full) for n, full in zip(shape, aligned, strict=True)
         )
-
-    def _array(self, mask: Mask) -> npt.NDArray[Any] | None:
-        """Returns what a mask adds to the scores if it depends on constants alone."""
-        source = only_source(_value_of(mask))
-        array = None if source is None else self._known.of(source)
-        if array is not None and isinstance(mask, Scaled):
-            scaled = once(array) * array.dtype.type(mask.factor)
-            return np.broadcast_to(scaled, array.shape)
-        if array is None or not isinstance(mask, Fill):
-            return array
-        lowest = array_of(mask.lowest)
-        assert lowest is not None
-        hidden = once(array) == mask.hidden
-        return np.broadcast_to(
-            np.where(hidden, lowest.reshape(()), lowest.dtype.type(0)), array.shape
-        )
-
-    def _is_causal(self, mask: Mask, scores: Sequence[int]) -> bool:
-        """
-        Whether a mask is known to hide the keys after each query's position and nothing
-        else.
-        """
-        if scores[2] != scores[3] or isinstance(mask, Scaled):
-            return False
-        source = mask.condition if isinstance(mask, Fill) else only_source(mask)
-        if source is None:
-            return False
-        if isinstance(mask, Fill) or source not in self._triangles:
-            array = self._array(mask)
-            found = array is not None and is_triangle(array, scores[2])
-            if isinstance(mask, Fill):
-                return found
-            self._triangles[source] = found
-        return self._triangles[source]
 
 
 @dataclass
@@ -249,20 +203,9 @@ class _Masks:
         return [total]
 
 
-def _value_of(mask: Mask) -> SSAValue:
-    """Returns the value of a mask: its condition, or what it adds before it is scaled."""
-    match mask:
-        case Fill():
-            return mask.condition
-        case Scaled():
-            return mask.value
-        case _:
-            return mask
-
-
 def _as_added(mask: Mask, op: OnnxOp, kind: Attribute | None) -> SSAValue:
     """Returns the mask to be added, in an element type, that has the effect of a mask."""
-    value = _value_of(mask)
+    value = value_of(mask)
     shape = known_shape(value)
     assert shape is not None
     if isinstance(mask, Scaled):

@@ -2,12 +2,13 @@
 Computes arrays that depend on constants alone, such as masks.
 
 What is repeated along a dimension is stored and computed once, as NumPy does with a stride
-of 0: a mask for a large batch is no larger than one for a sequence.
+of 0: a mask for a large batch is no larger than one for a sequence. Arrays that are too
+large to be held, such as a mask for 32,768 tokens, are computed in blocks of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -24,6 +25,12 @@ Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 24
 """The most elements of an array that is computed, repetitions not counted."""
+
+_BLOCK_ELEMENTS = 1 << 20
+"""About how many elements a block of rows has."""
+
+_MOST_ELEMENTS_IN_BLOCKS = 1 << 31
+"""The most elements of an array that is computed in blocks, repetitions not counted."""
 
 _ELEMENTWISE = frozenset(
     (
@@ -45,7 +52,7 @@ class KnownArrays:
         Returns the array that operators of ONNX compute from constants alone, in the shape
         of the value; None for a value that depends on anything else, or is too large.
         """
-        for op in self._unknown_before(value):
+        for op in self._before(value, self._found.__contains__):
             inputs = [
                 None if v is None else self._found.get(v) for v in op.input_values
             ]
@@ -53,16 +60,113 @@ class KnownArrays:
                 v is not None and i is None
                 for v, i in zip(op.input_values, inputs, strict=True)
             )
-            found = [] if lacks or draws_random_numbers(op) else _results(op, inputs)
+            shapes = [known_shape(result) for result in op.results]
+            is_known = not lacks and not draws_random_numbers(op)
+            found = _results(op, inputs, shapes) if is_known else []
             self._found.update(dict.fromkeys(op.results))
             for result, array in zip(op.results, found, strict=False):
                 self._found[result] = array
         return self._found.get(value)
 
-    def _unknown_before(self, value: SSAValue) -> list[OnnxOp]:
+    def every_block(self, value: SSAValue, holds: Callable[[int, Array], bool]) -> bool:
         """
-        Returns the ONNX operators of the value's block that it depends on and whose results
-        have not been looked at, operands first.
+        Whether a value depends on constants alone, and a property holds for each block of
+        its rows, along its second last dimension: `holds` takes the number of the first row
+        and the block. Ends with the first block for which it does not hold.
+
+        The array may be too large for `of` if the ops that make it from smaller ones
+        compute each row from the same row of their operands.
+        """
+        whole = self.of(value)
+        ops = [] if whole is not None else self._ops_on_rows(value)
+        shape = known_shape(value)
+        if shape is None or (whole is None and not ops):
+            return False
+        count = shape[-2] if len(shape) > 1 else 1
+
+        def rows(first: int, last: int) -> Array | None:
+            if whole is not None:
+                return _rows_of(whole, first, last)
+            return self._computed_rows(ops, first, last)
+
+        # One row tells which of the other dimensions are repeated.
+        row = rows(0, min(count, 1))
+        if row is None:
+            return False
+        width = max(1, prod((*once(row).shape[:-1], *shape[-1:])))
+        if width * count > _MOST_ELEMENTS_IN_BLOCKS:
+            return False
+        step = max(1, _BLOCK_ELEMENTS // width)
+        for first in range(0, count, step):
+            block = rows(first, min(first + step, count))
+            if block is None or not holds(first, block):
+                return False
+        return True
+
+    def _ops_on_rows(self, value: SSAValue) -> list[OnnxOp]:
+        """
+        Returns the ops that compute a value's rows from known arrays, operands first; an
+        empty list if they do not compute row by row.
+        """
+        ops = self._before(value, lambda v: self._found.get(v) is not None)
+        count = (known_shape(value) or (1,))[-2:][0]
+        made: set[SSAValue] = set()
+        for op in ops:
+            shape = known_shape(op.results[0])
+            if shape is None or len(shape) < 2 or shape[-2] not in (1, count):
+                return []
+            if draws_random_numbers(op) or not self._is_on_rows(op, len(shape)):
+                return []
+            if any(v not in made and self._found.get(v) is None for v in op.operands):
+                return []
+            made.update(op.results)
+        return ops
+
+    def _is_on_rows(self, op: OnnxOp, rank: int) -> bool:
+        """
+        Whether an op with a result of this rank computes each row of it from the same row
+        of its operands, or from an operand without rows.
+        """
+        name = op.name.removeprefix("onnx.")
+        if name != "Unsqueeze":
+            return name in _ELEMENTWISE or name in ("Expand", "Trilu")
+        axes = self._found.get(op.operands[1])
+        return axes is not None and all(a % rank < rank - 2 for a in axes.tolist())
+
+    def _computed_rows(
+        self, ops: Sequence[OnnxOp], first: int, last: int
+    ) -> Array | None:
+        """Returns the rows from `first` up to `last` of the result of the last op."""
+        rows: dict[SSAValue, Array] = {}
+        for op in ops:
+            inputs: list[Array | None] = []
+            for v in op.input_values:
+                known = None if v is None else self._found.get(v)
+                if v is not None and known is None:
+                    inputs.append(rows[v])
+                elif known is not None and _has_rows(op, len(inputs)):
+                    inputs.append(_rows_of(known, first, last))
+                else:
+                    inputs.append(known)
+            shape = known_shape(op.results[0])
+            assert shape is not None
+            height = last - first if shape[-2] > 1 else shape[-2]
+            shape = (*shape[:-2], height, shape[-1])
+            if op.name == "onnx.Trilu":
+                found = _rows_of_triangle(op, inputs, first, shape)
+            else:
+                found = _results(op, inputs, [shape])
+            if not found:
+                return None
+            rows[op.results[0]] = found[0]
+        return rows[ops[-1].results[0]]
+
+    def _before(
+        self, value: SSAValue, is_done: Callable[[SSAValue], bool]
+    ) -> list[OnnxOp]:
+        """
+        Returns the ONNX operators of the value's block that it depends on, operands first,
+        without those whose results are done and what only these depend on.
         """
         block = (
             value.owner.parent_block() if isinstance(value.owner, Operation) else None
@@ -75,8 +179,7 @@ class KnownArrays:
         def enter(op: Operation | Block) -> None:
             if not isinstance(op, OnnxOp) or op in entered:
                 return
-            is_known = all(result in self._found for result in op.results)
-            if op.parent_block() is block and not is_known:
+            if op.parent_block() is block and not all(map(is_done, op.results)):
                 entered.add(op)
                 pending.append((op, iter(op.operands)))
 
@@ -97,12 +200,38 @@ def once(array: Array) -> Array:
     return array[tuple(slice(1) if s == 0 else slice(None) for s in array.strides)]
 
 
-def _results(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
+def _has_rows(op: OnnxOp, position: int) -> bool:
+    """Whether an operand of an op on rows has rows, not a shape, axes or a diagonal."""
+    return position == 0 or op.name.removeprefix("onnx.") in _ELEMENTWISE
+
+
+def _rows_of(array: Array, first: int, last: int) -> Array:
+    """Returns rows of an array; the array itself if it has one row, or none."""
+    has_rows = array.ndim > 1 and array.shape[-2] > 1
+    return array[..., first:last, :] if has_rows else array
+
+
+def _rows_of_triangle(
+    op: OnnxOp, inputs: Sequence[Array | None], first: int, shape: tuple[int, ...]
+) -> list[Array]:
+    """Returns what `_results` would of a Trilu whose operand's rows begin with `first`."""
+    matrix, diagonal = [*inputs, None][:2]
+    if matrix is None or matrix.size > _MOST_ELEMENTS:
+        return []
+    above = 0 if diagonal is None else int(diagonal.reshape(()))
+    triangle = np.triu if op.attribute("upper") else np.tril
+    return [np.broadcast_to(triangle(matrix, above + first), shape)]
+
+
+def _results(
+    op: OnnxOp,
+    inputs: Sequence[Array | None],
+    shapes: Sequence[tuple[int, ...] | None],
+) -> list[Array]:
     """
-    Returns what an operator computes from these arrays; nothing if that is unknown or too
-    large.
+    Returns what an operator computes from these arrays, in these shapes; nothing if that is
+    unknown or too large.
     """
-    shapes = [known_shape(result) for result in op.results]
     name, given = op.name.removeprefix("onnx."), inputs
     if name == "Expand" and shapes[0] is not None and inputs[0] is not None:
         return [np.broadcast_to(inputs[0], shapes[0])]
@@ -119,10 +248,29 @@ def _results(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
     found = computed(op, given)
     if isinstance(found, Exception):
         return []
+    arrays = [np.asarray(array) for array in found]
+    if name not in _ELEMENTWISE:
+        arrays = [_repeated(array) for array in arrays]
     return [
-        np.broadcast_to(np.asarray(array), () if shape is None else shape)
-        for array, shape in zip(found, shapes, strict=False)
+        np.broadcast_to(array, () if shape is None else shape)
+        for array, shape in zip(arrays, shapes, strict=False)
     ]
+
+
+def _repeated(array: Array) -> Array:
+    """
+    Returns an array of integers or booleans with a stride of 0 along the dimensions along
+    which all its elements are equal.
+    """
+    if array.dtype.kind not in "biu" or array.size == 0:
+        return array
+    found = array
+    for dim in range(array.ndim):
+        first, last = ((*[slice(None)] * dim, at) for at in (slice(1), slice(-1, None)))
+        # Mostly the last element tells, and sooner than all of them.
+        if (found[last] == found[first]).all() and (found == found[first]).all():
+            found = found[first]
+    return np.broadcast_to(found, array.shape)
 
 
 def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:

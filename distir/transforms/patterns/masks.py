@@ -1,37 +1,14 @@
-"""Facts about masks: whether they are finite, learned, or causal."""
+"""Facts about masks that may depend on inputs: whether they are finite or learned."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx_op import OnnxOp
 from distir.program import argument_roles, calls_of
-from distir.transforms.patterns.known_arrays import once
 from distir.transforms.patterns.match import element, is_finite_constant
-
-
-def is_triangle(mask: npt.NDArray[Any], size: int) -> bool:
-    """
-    Whether every square of a mask adds 0 to the scores up to the diagonal, and after it a
-    number so low that the weights there vanish next to that of the diagonal.
-    """
-    if mask.shape[-2:] != (size, size):
-        return False
-    squares = once(mask)
-    if squares.shape[-2:] != (size, size) and size > 1:
-        return False
-    squares = squares.reshape(-1, size, size).astype(np.float64)
-    seen = np.tri(size, dtype=bool)
-    lowest = float(ml_dtypes.finfo(mask.dtype).min) / 2
-    return bool((squares[:, seen] == 0).all() and (squares[:, ~seen] <= lowest).all())
-
 
 _FINITE_IF_OPERANDS_ARE = frozenset(
     (
