@@ -19,8 +19,11 @@ class TensorParallelPass(DistIRPass):
     Nothing here knows names or architectures: strategies come from the sharding rules, the
     choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns of the
     first and rows of the second matrix of each block, a fused QKV by heads through run
-    lengths, and one all-reduce per block. What cannot be split evenly stays whole; a note
-    in the module attribute `dist.notes` says so.
+    lengths, and one all-reduce per block. The rows of a table, such as those of an
+    embedding that is not tied to a head, are split where a device would keep more of them
+    than it looks up, in a training step for a micro-batch: that saves memory, of states
+    too. What cannot be split evenly stays whole; a note in the module attribute
+    `dist.notes` says so.
     """
 
     name = "tensor-parallel"

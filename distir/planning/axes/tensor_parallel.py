@@ -123,13 +123,22 @@ def _split_states_like_parameters(
 
 
 def _split_tables(
-    function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
+    function: FuncOp,
+    attributes: list[dict[str, Attribute]],
+    mesh: Mesh,
+    axis: str,
+    *,
+    is_forward: bool,
 ) -> None:
     """
     Requests that an axis splits the entries of tables that are larger than the rows looked
     up in them: the memory saved is then worth the sum over devices, each of which finds
     only entries of its own part. A head that is tied to such a table has its columns split
     as well.
+
+    With `is_forward`, `function` is the forward of a training step. A table then comes with
+    its gradient and states, which are there through the step, while rows are those of one
+    micro-batch. There the product with a tied head decides about its table.
     """
     parts = mesh.size(axis)
     for op in function.body.block.ops:
@@ -137,6 +146,8 @@ def _split_tables(
             continue
         table, indices = op.operands
         if not isinstance(table, BlockArgument):
+            continue
+        if is_forward and any(use.operation.name != op.name for use in table.uses):
             continue
         entry, sizes = attributes[table.index], shape_of(table.type)
         before = requested_layout(entry) or Layout(mesh.name)
@@ -148,7 +159,7 @@ def _split_tables(
         if isinstance(indices, BlockArgument):
             layout = requested_layout(attributes[indices.index])
             axes = layout.split_axes if layout is not None else ()
-            found //= prod(mesh.size(a) for a in axes if a != TIME_AXIS)
+            found //= prod(mesh.size(a) for a in axes if is_forward or a != TIME_AXIS)
         rows = op.attribute("axis") % len(sizes)
         split = add_placement(before, axis, SplitPlacement(rows), len(sizes))
         if found < prod(sizes) * (parts - 1) // parts and fits(sizes, split, mesh):
@@ -163,19 +174,20 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
     mesh = axis_mesh(module, axis)
     function = entry_function(module)
     attributes = argument_attributes(function)
-    if not is_training_step(function):
-        _split_tables(function, attributes, mesh, axis)
-        set_argument_attributes(function, attributes)
+    is_training = is_training_step(function)
     # The choice rests on what the axes before this one do. Working that out may
     # clone functions and decompose ops, so it happens on a copy.
-    plan = ShardingPlan(forward_part(module), mesh)
+    copy = forward_part(module)
+    forward = entry_function(copy)
+    _split_tables(forward, attributes, mesh, axis, is_forward=is_training)
+    for each in (function, forward):
+        set_argument_attributes(each, attributes)
+    plan = ShardingPlan(copy, mesh)
     for before, _ in mesh.axes:
         if before == axis:
             break
         plan.add_axis(before)
-    _, found = plan.solve(
-        axis, free_parameters=True, is_forward=is_training_step(function)
-    )
+    _, found = plan.solve(axis, free_parameters=True, is_forward=is_training)
     for entry, placement, arg in zip(
         attributes, found.arguments, function.body.block.args, strict=True
     ):
