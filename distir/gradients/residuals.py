@@ -46,16 +46,31 @@ def _prepared(forward: FuncOp) -> set[Operation]:
 def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
     Replaces the backward's uses of forward values. Constants and prepared parameters are
-    computed again; everything else becomes a block argument of the backward, in front of
-    the gradients. Returns these values.
+    computed again, each right before its first use; everything else becomes a block
+    argument of the backward, in front of the gradients. Returns these values.
     """
     block = forward.body.block
     saved = Saved()
-    needed = {v for op in body.ops for v in op.operands if _block_of(v) is block}
+    order = {op: place for place, op in enumerate(body.ops)}
+    needed: set[SSAValue] = set()
+    # By an op of the forward, the backward's first op that uses a result of it.
+    user: dict[Operation, Operation] = {}
+    for op in body.ops:
+        for v in op.operands:
+            if _block_of(v) is block:
+                needed.add(v)
+                if isinstance(v.owner, Operation):
+                    user.setdefault(v.owner, op)
     prepared = _prepared(forward)
     for op in reversed(list(block.ops)):
-        if op in prepared and any(r in needed for r in op.results):
+        if op in prepared and op in user:
             needed.update(op.operands)
+            for before in {
+                v.owner for v in op.operands if isinstance(v.owner, Operation)
+            }:
+                user[before] = min(
+                    user[op], user.get(before, user[op]), key=order.__getitem__
+                )
     replaced: dict[SSAValue, SSAValue] = {}
     count = 0
 
@@ -65,8 +80,6 @@ def split_residuals(forward: FuncOp, body: Block) -> Saved:
         replaced[value].name_hint = value.name_hint
         count += 1
 
-    first = body.first_op
-    assert first is not None
     for arg in block.args:
         if arg in needed:
             saved.arguments[arg] = arg.index
@@ -75,7 +88,7 @@ def split_residuals(forward: FuncOp, body: Block) -> Saved:
         used = [r for r in op.results if r in needed]
         if used and op in prepared:
             copy = op.clone({v: replaced[v] for v in op.operands})
-            body.insert_op_before(copy, first)
+            body.insert_op_before(copy, user[op])
             replaced |= zip(op.results, copy.results, strict=True)
             continue
         for result in used:
