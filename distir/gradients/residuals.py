@@ -43,6 +43,31 @@ def _prepared(forward: FuncOp) -> set[Operation]:
     return found
 
 
+def _first_uses(
+    block: Block, body: Block, prepared: set[Operation]
+) -> dict[SSAValue, Operation]:
+    """
+    Returns the values of a forward `block` that its backward needs, directly or to compute
+    the results of `prepared` ops again, each with the op of the backward's `body` before
+    which it has to be there.
+    """
+    place = {op: i for i, op in enumerate(body.ops)}
+    found: dict[SSAValue, Operation] = {}
+    for op in body.ops:
+        for value in op.operands:
+            if _block_of(value) is block:
+                found.setdefault(value, op)
+    for op in reversed(list(block.ops)):
+        used = [r for r in op.results if r in found]
+        if op in prepared and used:
+            first = min((found[r] for r in used), key=place.__getitem__)
+            found |= dict.fromkeys(used, first)
+            for value in op.operands:
+                before = found.get(value, first)
+                found[value] = min(first, before, key=place.__getitem__)
+    return found
+
+
 def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
     Replaces the backward's uses of forward values. Constants and prepared parameters are
@@ -51,26 +76,8 @@ def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
     block = forward.body.block
     saved = Saved()
-    order = {op: place for place, op in enumerate(body.ops)}
-    needed: set[SSAValue] = set()
-    # By an op of the forward, the backward's first op that uses a result of it.
-    user: dict[Operation, Operation] = {}
-    for op in body.ops:
-        for v in op.operands:
-            if _block_of(v) is block:
-                needed.add(v)
-                if isinstance(v.owner, Operation):
-                    user.setdefault(v.owner, op)
     prepared = _prepared(forward)
-    for op in reversed(list(block.ops)):
-        if op in prepared and op in user:
-            needed.update(op.operands)
-            for before in {
-                v.owner for v in op.operands if isinstance(v.owner, Operation)
-            }:
-                user[before] = min(
-                    user[op], user.get(before, user[op]), key=order.__getitem__
-                )
+    needed = _first_uses(block, body, prepared)
     replaced: dict[SSAValue, SSAValue] = {}
     count = 0
 
@@ -88,7 +95,7 @@ def split_residuals(forward: FuncOp, body: Block) -> Saved:
         used = [r for r in op.results if r in needed]
         if used and op in prepared:
             copy = op.clone({v: replaced[v] for v in op.operands})
-            body.insert_op_before(copy, user[op])
+            body.insert_op_before(copy, needed[used[0]])
             replaced |= zip(op.results, copy.results, strict=True)
             continue
         for result in used:
