@@ -245,7 +245,7 @@ MODELS: dict[str, Benched] = {
         _gpt2,
         _words(50257, 64),
         classes=50257,
-        batch=2,
+        batch=4,
         blocks=lambda logits: list(logits.model.transformer.h),
         cut=_gpt2_stage,
         tied=lambda logits: [logits.model.transformer.wte.weight],

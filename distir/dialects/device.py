@@ -155,7 +155,8 @@ class KindOp(IRDLOperation):
       workspaces of matrix products); `communicator_memory`: bytes for each group of devices
       that it communicates with (the buffers of NCCL). 0 if absent.
     - `host_bandwidth`: bytes/s, in either direction, between the device and the memory of its
-      host, for what is offloaded to that.
+      host, for what is offloaded to that; `host_memory`: the bytes of that memory which are
+      this device's.
     """
 
     name = "device.kind"
@@ -171,6 +172,7 @@ class KindOp(IRDLOperation):
     library_memory = opt_prop_def(IntegerAttr)
     communicator_memory = opt_prop_def(IntegerAttr)
     host_bandwidth = opt_prop_def(FloatAttr)
+    host_memory = opt_prop_def(IntegerAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
     assembly_format = "$sym_name `on` $devices attr-dict"
@@ -190,11 +192,13 @@ class KindOp(IRDLOperation):
         library_memory: int | None = None,
         communicator_memory: int | None = None,
         host_bandwidth: float | None = None,
+        host_memory: int | None = None,
     ):
         optional = {
             "allocation_block": allocation_block,
             "library_memory": library_memory,
             "communicator_memory": communicator_memory,
+            "host_memory": host_memory,
         }
         super().__init__(
             properties={
@@ -228,6 +232,8 @@ class KindOp(IRDLOperation):
             raise VerifyException(f"{owner}: launch_latency must not be negative")
         if self.host_bandwidth is not None:
             _positive(self.host_bandwidth, "host_bandwidth", owner)
+        if self.host_memory is not None:
+            _positive(self.host_memory, "host_memory", owner)
         if self.allocation_block is not None:
             _positive(self.allocation_block, "allocation_block", owner)
         for what in ("library_memory", "communicator_memory"):

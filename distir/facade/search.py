@@ -53,6 +53,7 @@ def search(
     e: _Several[int] = (),
     r: _Several[int] = (),
     no_sync: _Several[str] = (),
+    offload_states: _Several[str] = "off",
     overlap: _Several[str] = (),
     buckets: bool = True,
     profile: _Several[str] = (),
@@ -86,6 +87,7 @@ def search(
       chosen.
     - `profile`: what the devices reach in practice; by default the profiles that the cluster
       names, and `none` for data sheets.
+    - `offload_states`: `off` also with `auto`, as the optimizer of `parallelize` is yours.
     - The other options are those of `distir search`.
 
     Raises DistIRError, also if nothing fits.
@@ -102,6 +104,7 @@ def search(
         e=_tuple(e),
         r=_tuple(r),
         no_sync=_tuple(no_sync),
+        offload_states=_tuple(offload_states),
         overlap=_tuple(overlap),
         buckets=buckets,
         jobs=jobs,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.sharded import Array, Sharded, from_shards, mesh_of
 from distir.program import describe
-from distir.sharding.layout import assemble, local_shape, take_shard
+from distir.sharding.layout import REDUCTIONS, assemble, local_shape, take_shard
 from distir.sharding.mesh import Mesh
+from distir.sharding.sends import keeps_coordinates, plan_send
 
 
 def only(layout: Layout, axes: Collection[str]) -> Layout:
@@ -73,6 +75,27 @@ _ROOTED = (
     collective.ReduceOp,
     collective.GatherOp,
 )
+
+
+def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
+    """
+    Returns the shards that a send to a mesh gives, put together of the pieces that each
+    device of it receives.
+    """
+    monoid = next((monoid for _, monoid in source.layout.partial), "sum")
+    shape = local_shape(source.shape, after, target)
+    kind = source.shards[0].dtype
+    terms: dict[int, dict[int, Array]] = {device: {} for device in target.devices}
+    for pieces in plan_send(source.shape, source.layout, source.mesh, after, target):
+        for piece in pieces:
+            taken = tuple(slice(*interval) for interval in piece.taken)
+            placed = tuple(slice(*interval) for interval in piece.placed)
+            own = terms[piece.receiver].setdefault(piece.term, np.empty(shape, kind))
+            own[placed] = source.on(piece.sender)[taken]
+    return [
+        reduce(REDUCTIONS[monoid], own.values()) if own else np.zeros(shape, kind)
+        for own in terms.values()
+    ]
 
 
 @register_impls
@@ -140,12 +163,11 @@ class CommunicationFunctions(InterpreterFunctions):
         source = self._distributed(op, args[0])
         after = layout_of(op.result)
         assert after is not None
-        if mesh_of(after, self.meshes).axes != source.mesh.axes:
-            raise DistIRError(
-                f"{describe(op)}: mesh @{after.mesh} does not have the axes of "
-                f"@{source.mesh.name}; a send goes between devices at the same coordinates"
-            )
-        return (from_shards(source.shards, op.result.type, self.meshes),)
+        target = mesh_of(after, self.meshes)
+        shards: Sequence[Array] = source.shards
+        if not keeps_coordinates(source.layout, source.mesh, after, target):
+            shards = received(source, after, target)
+        return (from_shards(shards, op.result.type, self.meshes),)
 
     @impl(dist.ReshardOp)
     def run_reshard(

@@ -31,6 +31,11 @@ _RANK = re.compile(r"\[rank\d+\]: ?")
 """The prefix that PyTorch puts before the lines of a traceback."""
 _START_S = 120.0
 _CANCEL_S = 5.0
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""
+The environment variable with which PyTorch asks for huge pages for large tensors on the CPU:
+zeroing the small pages of a new tensor takes as long as computing with it.
+"""
 _FAILURE_S = 10.0
 """The seconds to wait for the rank that the others say they lost."""
 
@@ -69,7 +74,12 @@ class Spawner:
     def start(self) -> subprocess.Popen[bytes]:
         """Returns the running process, starting it if needed."""
         if self._process is None:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._environment}
+            environment = {
+                **_HUGE_PAGES,
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                **self._environment,
+            }
             self._process = subprocess.Popen(
                 # -P: the current folder must not shadow modules.
                 [sys.executable, "-P", str(Path(__file__).with_name("spawner.py"))],

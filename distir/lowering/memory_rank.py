@@ -46,15 +46,18 @@ class LiveStorages(TorchDispatchMode):
         self._by_line: Counter[int] = Counter()
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def note(self, value: object, line: int = 0) -> None:
-        """Counts the storages of all tensors in a value that are not known yet."""
+    def note(self, value: object, line: int = 0, *, counts: bool = True) -> None:
+        """
+        Counts the storages of all tensors in a value that are not known yet; without `counts`
+        they are elsewhere, and never count.
+        """
         for leaf in tree_leaves(value):
             if not isinstance(leaf, torch.Tensor):
                 continue
             storage = leaf.untyped_storage()
             if storage not in self._known:
                 self._known.add(storage)
-                size = storage.nbytes()
+                size = storage.nbytes() if counts else 0
                 self._change(line, size)
                 weakref.finalize(storage, self._change, line, -size)
         if self.live > self.peak:
@@ -100,7 +103,8 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
             storages = LiveStorages(file)
             storages.note(list(body.buffers()))
             arguments = [_argument(program, runtime, i) for i in own.arguments]
-            storages.note(arguments)
+            for i, argument in zip(own.arguments, arguments, strict=True):
+                storages.note(argument, counts=not program.ARGUMENTS[i].host)
             with storages:
                 runtime.results_of(body, arguments)
         return storages

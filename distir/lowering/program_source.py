@@ -29,6 +29,7 @@ from distir.dialects.dist import (
     LayoutAttr,
     layout_of,
 )
+from distir.dialects.host import is_on_host, on_device
 from distir.dialects.onnx_values import onnx_element_type
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.errors import DistIRError
@@ -348,8 +349,9 @@ def _tensor_table(
     ):
         fields, form = [repr(name)], source_form_of(type_, extra)
         if isinstance(type_, TensorType) and min(type_.get_shape(), default=0) >= 0:
+            element = on_device(type_).element_type
             dtype = torch_dtype(
-                onnx_element_type(type_.element_type), f"{title.lower()[:-1]} {name!r}"
+                onnx_element_type(element), f"{title.lower()[:-1]} {name!r}"
             )
             shape = type_.get_shape() if form is None else form.shape
             fields += [dtype, repr(tuple(shape))]
@@ -382,6 +384,8 @@ def _tensor_table(
             fields.append(f"flattened={(form.flattened.length, splits)!r}")
         if isinstance(default := extra.get(DEFAULT), FloatAttr):
             fields.append(f"default={default.value.data!r}")
+        if is_on_host(type_):
+            fields.append("host=True")
         if COUNTER in extra:
             fields.append("counter=True")
         rows.append(f"    Tensor({', '.join(fields)}),\n")

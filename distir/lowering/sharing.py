@@ -16,7 +16,7 @@ _FRESH = frozenset(
         *(f"onnx.{name}" for name in ("Add", "Conv", "Div", "Gemm", "MatMul", "Mul")),
         *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
         *(f"onnx.{name}" for name in ("Softmax", "Sub")),
-        *("torch.call", "torch.conv_grad"),
+        *("torch.call", "torch.conv_grad", "torch.state_copies"),
         "collective.slice",  # a copy of the part
     )
 )

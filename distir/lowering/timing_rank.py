@@ -109,7 +109,7 @@ class TimedBody:
                 mesh = self.program.MESHES.get(spec.mesh)
                 shape = self.runtime.local_shape(spec, mesh)
                 value = random_tensor(spec, shape, self.job["below"])
-                found.append(value.to(self.device))
+                found.append(self.runtime.placed(spec, value, self.device))
             return found
 
         sets = [made()]

@@ -117,6 +117,7 @@ class Request:
             own,
             zero=0,
             no_sync=False,
+            offload_states=False,
             checkpoint="none",
             schedule="",
             stages=() if own.stages == ("search",) else own.stages,

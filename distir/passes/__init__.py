@@ -30,6 +30,7 @@ _PASSES: dict[str, str] = {
     "float8": "Float8Pass",
     "fuse-operators": "FuseOperatorsPass",
     "lower-reshard": "LowerReshardPass",
+    "offload-states": "OffloadStatesPass",
     "overlap-communication": "OverlapCommunicationPass",
     "partition": "PartitionPass",
     "pipeline": "PipelinePass",

@@ -27,6 +27,10 @@ class ActivationCheckpointPass(DistIRPass):
       PyTorch's selective activation checkpointing); `offload`: it recomputes nothing, and
       activations are in the host's memory meanwhile. With `full:0.5` or `full:1/2` half of
       the layers, evenly spread, have the policy, the others keep everything.
+      `save:onnx.MatMul+train.attention` keeps the results of the ops of these names, and computes
+      all others again that a gradient needs; `recompute:onnx.Gelu` keeps those of all other ops.
+      They are kept even where gradients only need what follows from them (the policies of
+      PyTorch's selective activation checkpointing, MUST_SAVE and MUST_RECOMPUTE).
     - `every`: apply the policy to every n-th layer only; `layers`: to these only (indices
       in program order). All layers by default.
 

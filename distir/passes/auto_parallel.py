@@ -38,7 +38,9 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     - `c`: degrees of context parallelism of the grid's points, by default 1; `e`: degrees of
       expert parallelism, by default all that divide the number of experts; `r`: numbers of groups
       that hold copies of what ZeRO splits, by default all; `no_sync` (`off`, `on`): whether ZeRO 3
-      adds up whole gradients over micro-batches, by default both;
+      adds up whole gradients over micro-batches, by default both; `offload_states` (`off`, `on`):
+      whether points of the grid keep the optimizer's states in the host's memory, by default both
+      where the cluster says `host_bandwidth`, tried where memory does not suffice;
     - `buckets`: whether neighbouring tensors travel in one message in all plans (default);
       see `bucket-collectives`;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names

@@ -20,7 +20,7 @@ class DistributePass(DistributionOptions, DistIRPass):
     on `k` micro-batches (DistIR's D/T/P transform, and c and e). It does what `request-sharding`, `activation-checkpoint`,
     `data-parallel`, `expert-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
     `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
-    `bucket-collectives`, `overlap-communication` and `verify-distribution` do, in this order, on the first
+    `bucket-collectives`, `offload-states`, `overlap-communication` and `verify-distribution` do, in this order, on the first
     r x d x e x c x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
@@ -37,6 +37,7 @@ class DistributePass(DistributionOptions, DistIRPass):
       scatter them once, instead of those of each (as within PyTorch's `no_sync`): less
       communication, and more memory.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
+    - `offload_states`: keep the optimizer's states in the host's memory; see `offload-states`.
     - `context`: how keys and values come to the queries of other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: which tokens each device of axis "c" has; see `context-parallel`.
@@ -46,6 +47,10 @@ class DistributePass(DistributionOptions, DistIRPass):
       kinds (`dp`, `tp`, `pp`, `params`); see `overlap-communication`.
     - `buckets`: let neighbouring tensors travel in one message (default); see
       `bucket-collectives`.
+    - `stage_meshes`: for each of the `p` ranks the sizes of the axes of its mesh, such as
+      `d=2,t=2`, instead of `r`, `d`, `e`, `c` and `t`; layouts are chosen on a mesh whose
+      sizes all of them divide. `search` finds them, of sizes that divide `r`, `d`, ...; see
+      `pipeline`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """

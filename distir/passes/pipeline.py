@@ -31,6 +31,10 @@ class PipelinePass(ScheduleOptions, DistIRPass):
 
     - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its own,
       the first ones of the cluster.
+    - `stage_meshes`: the mesh of each rank, such as `d=2,t=2`, where they are to differ:
+      the axes are the program's, of sizes that divide the program's, and layouts stay, over
+      the axes that a rank has. Every device is sent its part of what other ranks compute.
+      `search` takes the fastest meshes and stages that are found.
     - `schedule`, `chunks`, `schedule_file`, `blocking_sends`: the order of its work; see
       `distir.pipelining.options`.
     - `stages`: where stages begin. By default the stages that `search-stages` chose if it

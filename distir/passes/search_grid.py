@@ -41,7 +41,8 @@ class SearchGridPass(SearchOptions, DistIRPass):
     - `devices`: scales that cluster to so many devices;
     - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128; in a
       training step also of a single rank;
-    - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
+    - `zero`, `checkpoint`, `offload_states`, `overlap`: values to try, by default 0, `none`, `off`
+      and `off`;
     - `schedules`: pipeline schedules to try, by default that of `pipeline`;
     - `c`, `e`: degrees of context and of expert parallelism, by default 1; `r`: numbers of
       groups that hold copies of what ZeRO splits, by default 1; `no_sync`: whether ZeRO 3 adds

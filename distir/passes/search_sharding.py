@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.axes import axes_of
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator.profiles.files import load_profiles
@@ -17,7 +18,7 @@ from distir.planning.expectations import check_expectations
 from distir.planning.layouts.fitted import FittedSearch, search_without_cluster
 from distir.planning.layouts.search import LEVELS, SOLVERS, LayoutResult, Limits
 from distir.planning.meshes import add_mesh, check_sequential, cluster_in
-from distir.planning.requests import axes_of, keep_whole, request_shards
+from distir.planning.requests import keep_whole, request_shards
 from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.verification import verify_distribution
@@ -95,6 +96,11 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
                 "leave out `profile`, `p` and `k`, or choose costs=simulated"
             )
         self.check_pipeline(self.name)
+        if self.stage_meshes:
+            raise DistIRError(
+                "search-sharding: the layouts of all stages are found on meshes of one shape; "
+                "leave out stage_meshes, or use `distribute`, which takes it"
+            )
         if self.p < 1:
             raise DistIRError(f"{self.name}: p={self.p} stages; choose 1 or more")
         mesh = self._mesh(op, cluster)

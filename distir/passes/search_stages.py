@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.pipelining import ScheduleOptions
 from distir.planning.stages.search import search_stages
@@ -46,4 +47,9 @@ class SearchStagesPass(ScheduleOptions, DistIRPass):
     time_limit: float | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.stage_meshes:
+            raise DistIRError(
+                "search-stages: where stages have meshes of their own, `pipeline` searches "
+                "them itself; run pipeline{stages=search} or pipeline{stage-meshes=search}"
+            )
         search_stages(op, self, self.method, self.time_limit)

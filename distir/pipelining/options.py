@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from distir.axes import axes_of
 from distir.errors import DistIRError
 from distir.pipelining.actions import PipelineSchedule
 from distir.pipelining.csv_format import read_csv
 from distir.pipelining.registry import build_schedule
+
+SEARCH = "search"
+"""The value of a pipeline's options `stages` and `stage_meshes` that asks to find them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +26,11 @@ class ScheduleOptions:
     - `chunks`: stages per rank, by default the fewest that the schedule can have;
     - `schedule_file`: a schedule in PyTorch's CSV form, instead of these;
     - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
-      devices compute meanwhile and wait where a value is used.
+      devices compute meanwhile and wait where a value is used;
+    - `stage_meshes`: for each rank the sizes of the axes of its mesh, such as `d=2,t=2`,
+      where they are to differ between ranks; an axis that is left out has size 1. Or
+      `search`, for the fastest meshes that are found, the axes of which have divisors of
+      the sizes that they have in the program.
     """
 
     p: int = 1
@@ -30,6 +38,7 @@ class ScheduleOptions:
     chunks: int | None = None
     schedule_file: str = ""
     blocking_sends: bool = False
+    stage_meshes: tuple[str, ...] = ()
 
     def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """
@@ -58,9 +67,28 @@ class ScheduleOptions:
                 f"{error.strerror}"
             ) from error
 
-
-SEARCH = "search"
-"""The value of a pipeline's option `stages` that asks `search-stages` to find them."""
+    def stage_shapes(self) -> list[dict[str, int]]:
+        """
+        Returns the sizes of the axes of each rank's mesh; nothing if all ranks have the mesh
+        of the program, or these are still to be searched. Raises DistIRError.
+        """
+        if self.stage_meshes == (SEARCH,):
+            return []
+        if self.stage_meshes and len(self.stage_meshes) != self.p:
+            raise DistIRError(
+                f"pipeline: stage_meshes has {len(self.stage_meshes)} meshes, but the "
+                f"pipeline has {self.p} ranks; give one for each rank (-p)"
+            )
+        shapes: list[dict[str, int]] = []
+        for text in self.stage_meshes:
+            axes = axes_of(text.split(","), "pipeline: stage_meshes")
+            shapes.append(dict(axes))
+            if len(axes) > len(shapes[-1]) or 0 in shapes[-1].values():
+                raise DistIRError(
+                    f"pipeline: stage_meshes has a mesh {text!r}; give each of its axes one "
+                    f"size, of 1 or more"
+                )
+        return shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +121,7 @@ class PipelineOptions(ScheduleOptions):
                 ("schedule", self.schedule or self.schedule_file),
                 ("chunks", self.chunks is not None),
                 ("stages", self.stages),
+                ("stage_meshes", self.stage_meshes),
             )
             if given
         ]

@@ -4,14 +4,16 @@ Distributes a sequential program as a user asks: the steps behind the pass `dist
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import lcm, prod
+from typing import Self
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import MeshOp
+from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
-from distir.pipelining import PipelineOptions
+from distir.pipelining import SEARCH, PipelineOptions
 from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
@@ -20,7 +22,13 @@ from distir.planning.buckets import bucket_collectives_of
 from distir.planning.context import split_context
 from distir.planning.expectations import check_expectations
 from distir.planning.experts import split_experts
-from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
+from distir.planning.meshes import (
+    add_mesh,
+    check_sequential,
+    check_size,
+    cluster_in,
+    declare_mesh,
+)
 from distir.planning.overlap import overlap_communication
 from distir.planning.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.requests import keep_whole, named_argument, request_shards
@@ -29,14 +37,19 @@ from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.checkpointing import check_policy, checkpoint
+from distir.transforms.checkpoint_policies import check_policy
+from distir.transforms.checkpointing import checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
 from distir.transforms.ring_attention import ring_attention
 from distir.transforms.sequence_parallel import split_sequences
+from distir.transforms.state_offloading import offload_states
 
 _NAME = "distribute"
+
+AXES = ("r", "d", "e", "c", "t")
+"""The axes of a program's mesh besides that of micro-batches, in the mesh's order."""
 
 CONTEXTS = ("gather", "ring")
 """The ways in which keys and values reach all queries of a sequence that is split."""
@@ -61,6 +74,7 @@ class DistributionOptions(PipelineOptions):
     zero: int = 0
     no_sync: bool = False
     checkpoint: str = "none"
+    offload_states: bool = False
     sequence_parallel: bool = False
     context: str = "gather"
     context_order: str = "contiguous"
@@ -72,12 +86,40 @@ class DistributionOptions(PipelineOptions):
     @property
     def devices(self) -> int:
         """The number of devices needed."""
+        shapes = self.stage_shapes()
+        if shapes:
+            return sum(prod(sizes.values()) for sizes in shapes)
         return self.batch_parts * self.c * self.t * self.p
 
     @property
     def batch_parts(self) -> int:
         """The number of parts of a batch that are on different devices."""
         return self.r * self.d * self.e
+
+    def on_one_mesh(self) -> Self:
+        """
+        Returns the options for the mesh that layouts are chosen on: where stages have meshes
+        of their own, it has each axis in the least size that all of theirs divide. Raises
+        DistIRError.
+        """
+        shapes = self.stage_shapes()
+        if not shapes:
+            return self
+        given = [axis for axis in AXES if getattr(self, axis) > 1]
+        if given:
+            raise DistIRError(
+                f"{_NAME}: stage_meshes says how large the axes of each stage are, and so does "
+                f"{' and '.join(f'{axis}={getattr(self, axis)}' for axis in given)}; leave "
+                f"out one of them"
+            )
+        unknown = {axis for sizes in shapes for axis in sizes} - {*AXES}
+        if unknown:
+            raise DistIRError(
+                f"{_NAME}: stage_meshes gives a stage an axis {min(unknown)!r}; the axes are "
+                f"{', '.join(AXES)}"
+            )
+        sizes = {a: lcm(*(s.get(a, 1) for s in shapes)) for a in AXES}
+        return replace(self, **sizes)
 
     def speaks_of(self, name: str) -> bool:
         """Whether `shard` or `whole` say how an argument of that name is split."""
@@ -137,6 +179,8 @@ class DistributionOptions(PipelineOptions):
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
             asked.append(f"{self.checkpoint} activation checkpointing")
+        if self.offload_states:
+            asked.append("offloading of the optimizer's states")
         if asked and not is_training_step(entry_function(module)):
             raise DistIRError(
                 f"distribute: {' and '.join(asked)} needs a training step, but the "
@@ -158,7 +202,7 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
         shard += tuple(r for r in heads if not options.speaks_of(named_argument(r)))
-    request_shards(module, mesh, shard, ("r", "d", "e", "c", "t"))
+    request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
@@ -191,6 +235,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     """
     Distributes a sequential program in place and verifies the result. Raises DistIRError.
     """
+    options = options.on_one_mesh()
     choose_layouts(module, options)
     partition(module)
     if options.is_pipelined:
@@ -200,6 +245,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
         bucket_collectives_of(module)
+    offload_states_as_asked(module, options)
     if options.overlap:
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
@@ -226,6 +272,16 @@ def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> Non
         )
 
 
+def offload_states_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
+    """Keeps the optimizer's states in the host's memory, if `offload_states` says so."""
+    if options.offload_states and not offload_states(module):
+        raise DistIRError(
+            "distribute: the program keeps no states of an optimizer that could be in the "
+            "host's memory; leave out offload_states, or train with adam, adamw, or sgd with "
+            "momentum"
+        )
+
+
 def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
     if any(isinstance(op, MeshOp) for op in module.body.block.ops):
         raise DistIRError(
@@ -238,7 +294,24 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         (n, size) for n, size in (("e", options.e), ("c", options.c)) if size > 1
     ]
     devices.append(("t", options.t))
+    if options.stage_meshes:
+        check_size([("p", options.p)], cluster, _NAME)
+        _check_stages(options, cluster)
+        declare_mesh(module, [(TIME_AXIS, options.k), *devices], cluster, _NAME)
+        return
     if options.is_pipelined:
         check_size([*devices, ("p", options.p)], cluster, _NAME)
         devices = [(TIME_AXIS, options.k), *devices]
     add_mesh(module, devices, cluster, _NAME)
+
+
+def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:
+    """Refuses stages for which a cluster has too few devices. Raises DistIRError."""
+    if options.stage_meshes == (SEARCH,) or cluster is None:
+        return
+    if options.devices > cluster.size:
+        raise DistIRError(
+            f"{_NAME}: stages on {' and '.join(options.stage_meshes)} need {options.devices} "
+            f"devices, but cluster @{cluster.sym_name.data} has {cluster.size}; choose "
+            f"smaller meshes or a larger cluster"
+        )

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.collective import CollectiveOp, SliceOp
-from distir.dialects.dist import EXPECTED
+from distir.dialects.dist import EXPECTED, layout_of
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ProgramModules
 from distir.program import (
@@ -63,14 +63,14 @@ def expect(
 def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
     """
     Refuses a distributed program that communicates otherwise than is expected of it, per
-    micro-batch, and removes the expectations. Expectations for an axis that the meshes do
-    not have, or of size 1, or for a backward in a program without one, are ignored. Raises
-    DistIRError.
+    micro-batch, and removes the expectations. Expectations for an axis that the meshes of the
+    module do not have, or of size 1, or for a backward in a program without one, are
+    ignored. Raises DistIRError.
     """
     expected = module.attributes.pop(EXPECTED, None)
     if not isinstance(expected, ArrayAttr):
         return
-    sizes = {axis: n for mesh in meshes(module).values() for axis, n in mesh.axes}
+    known = meshes(module)
     modules = ProgramModules(module)
     last = return_op(modules.entry)
     needed = ancestors(last.operands[i] for i in forward_results(modules.entry))
@@ -81,7 +81,15 @@ def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
         )
         counts, is_backward = entry.data["collectives"], "backward" in entry.data
         assert isinstance(counts, DictionaryAttr)
-        if sizes.get(axis, 1) == 1:
+        # Stages may have meshes of different shapes.
+        own = {
+            layout.mesh
+            for scoped in modules.ops
+            if _is_within(scoped.scope, scope)
+            for result in scoped.op.results
+            if (layout := layout_of(result)) is not None
+        }
+        if all(known[name].sizes.get(axis, 1) == 1 for name in own or known):
             continue
         if is_backward and not is_training_step(modules.entry):
             continue

@@ -106,6 +106,19 @@ def add_mesh(
     Raises DistIRError, in the name of pass `what`.
     """
     check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
+    return declare_mesh(module, axes, cluster, what)
+
+
+def declare_mesh(
+    module: ModuleOp,
+    axes: Sequence[tuple[str, int]],
+    cluster: ClusterOp | None,
+    what: str,
+) -> Mesh:
+    """
+    Does what `add_mesh` does for a mesh that may be larger than the cluster, because only
+    parts of it will be used.
+    """
     _check_positions(axes, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The
     # micro-batch axis stays: `pipeline` learns from it what runs once per micro-batch.

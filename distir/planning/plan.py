@@ -14,7 +14,7 @@ from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution import CONTEXTS, DistributionOptions
-from distir.transforms.checkpointing import check_policy
+from distir.transforms.checkpoint_policies import check_policy
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
@@ -54,6 +54,8 @@ class SearchOptions:
     - `e`: degrees of expert parallelism, 1 by default;
     - `r`: numbers of groups of devices that each hold all that ZeRO splits, 1 by default;
     - `no_sync`: `off`, `on` or both: whether ZeRO 3 adds up whole gradients over micro-batches;
+    - `offload_states`: `off`, `on` or both: whether the optimizer's states are in the host's
+      memory;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
     - `buckets`: whether all plans send neighbouring tensors in one message;
     - `jobs`: number of processes; 0 for one per core.
@@ -69,6 +71,7 @@ class SearchOptions:
     e: tuple[int, ...] = ()
     r: tuple[int, ...] = ()
     no_sync: tuple[str, ...] = ()
+    offload_states: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
     buckets: bool = True
     jobs: int = 0
@@ -185,7 +188,8 @@ class GridPlan(Plan):
     data, tensor, context and expert parallelism, `zero` is the ZeRO stage, `context` says how keys
     and values come to the queries of other devices. Sequences in parts are in cyclic order.
     `r` is the number of groups of devices that hold copies of what ZeRO splits over d. With
-    `no_sync`, ZeRO 3 adds up whole gradients over micro-batches.
+    `no_sync`, ZeRO 3 adds up whole gradients over micro-batches. With `offload_states` the
+    optimizer's states are in the host's memory.
     """
 
     d: int = 1
@@ -196,6 +200,7 @@ class GridPlan(Plan):
     e: int = 1
     r: int = 1
     no_sync: bool = False
+    offload_states: bool = False
 
     @property
     def devices(self) -> int:
@@ -219,7 +224,7 @@ class GridPlan(Plan):
     @property
     def _order(self) -> tuple[Any, ...]:
         sizes = self.d, self.t, self.p, self.zero, self.c, self.context, self.e, self.r
-        return self.batch, *sizes, self.no_sync, *self._rest, ()
+        return self.batch, *sizes, self.no_sync, self.offload_states, *self._rest, ()
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
@@ -239,6 +244,7 @@ class GridPlan(Plan):
             context_order="contiguous" if self.c == 1 else "cyclic",
             zero=self.zero,
             no_sync=self.no_sync,
+            offload_states=self.offload_states,
             checkpoint=self.checkpoint,
             overlap=self.overlap,
             buckets=self.buckets,
@@ -250,7 +256,7 @@ class GridPlan(Plan):
         """
         Returns the same pipeline with layouts that are searched on a mesh of these axes.
         """
-        own = ("d", "t", "zero", "c", "context", "e", "r", "no_sync")
+        own = ("d", "t", "zero", "c", "context", "e", "r", "no_sync", "offload_states")
         options = {k: v for k, v in vars(self).items() if k not in own}
         return LayoutPlan(**options, axes=axes)
 
@@ -260,7 +266,9 @@ class GridPlan(Plan):
         text += f" e={self.e}" if self.e > 1 else ""
         text += f" c={self.c} context={self.context}" if self.c > 1 else ""
         text += f" zero={self.zero}" if self.zero else ""
-        return text + (" no-sync" if self.no_sync else "") + self._options()
+        text += " no-sync" if self.no_sync else ""
+        text += " offload-states" if self.offload_states else ""
+        return text + self._options()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +286,8 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        return self.batch, 1, 1, self.p, 0, 1, "", 1, 1, False, *self._rest, self.axes
+        grid = 1, 1, self.p, 0, 1, "", 1, 1, False, False
+        return self.batch, *grid, *self._rest, self.axes
 
     def __str__(self) -> str:
         axes = ",".join(f"{name}={size}" for name, size in self.axes)
@@ -303,6 +312,8 @@ class Space:
       gradients);
     - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = e = 1;
     - `no_sync`: whether whole gradients add up, where ZeRO 3 meets several micro-batches;
+    - `offload_states`: of training steps: whether the optimizer's states are in the host's
+      memory;
     - `schedules`: of pipelines; none is the default schedule;
     - `overlap`: whether communication overlaps computation, where there are several devices;
     - `buckets`: whether neighbouring tensors travel in one message, in all plans.
@@ -320,6 +331,7 @@ class Space:
     e: Sequence[int] = (1,)
     r: Sequence[int] = (1,)
     no_sync: Sequence[bool] = (False,)
+    offload_states: Sequence[bool] = (False,)
     overlap: Sequence[bool] = (False,)
     buckets: bool = True
 
@@ -349,6 +361,7 @@ class Space:
             options.e or (1,),
             options.r or (1,),
             switched("no_sync", options.no_sync or ("off",)),
+            switched("offload_states", options.offload_states or ("off",)),
             switched("overlap", options.overlap or ("off",)),
             options.buckets,
         )
@@ -358,9 +371,10 @@ class Space:
         Returns all plans, those that share work next to each other, without those whose
         devices would get no sample per micro-batch. Raises DistIRError if none is left.
         """
-        if not self.trains and (any(self.zero) or set(self.checkpoint) != {"none"}):
+        for_training = any(self.zero) or any(self.offload_states)
+        if not self.trains and (for_training or set(self.checkpoint) != {"none"}):
             raise DistIRError(
-                "search: ZeRO and activation checkpointing are for training steps, but the "
+                "search: ZeRO, activation checkpointing and offloading are for training steps, but the "
                 "program updates no argument (dist.updates); build or import it with "
                 "--training, or leave them out"
             )
@@ -395,15 +409,17 @@ class Space:
                             if batch // (r * d * e) // k == 0:
                                 continue
                             is_alone = d * t * p * c * e * r == 1
-                            for overlap, no_sync in product(
+                            for overlap, no_sync, offload_states in product(
                                 (False,) if is_alone else self.overlap,
                                 self.no_sync if zero == 3 and k > 1 else (False,),
+                                self.offload_states,
                             ):
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap, buckets=self.buckets,
                                     c=c, context=context, e=e, r=r, no_sync=no_sync,
+                                    offload_states=offload_states,
                                 )  # fmt: skip
 
     def _degrees(self) -> Iterator[tuple[int, int, int, int, str, int, int]]:

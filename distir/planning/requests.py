@@ -39,7 +39,6 @@ from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.suggestions import did_you_mean
 
-_AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 
 
@@ -295,23 +294,6 @@ def _read_split(text: str) -> _Split:
             f"the split {text!r} is in runs of 0 elements; give at least 1, or leave :0 out"
         )
     return _Split(match["name"], int(match["dim"]), Shard(match["axis"], run))
-
-
-def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
-    """
-    Parses `NAME=SIZE` texts, as pass `what` is given them, into names and sizes. Raises
-    DistIRError.
-    """
-    found: list[tuple[str, int]] = []
-    for text in texts:
-        match = _AXIS.fullmatch(text)
-        if match is None:
-            raise DistIRError(
-                f"{what}: cannot read the axis {text!r}; write NAME=SIZE, for "
-                f'example axes="d=2","t=4"'
-            )
-        found.append((match["name"], int(match["size"])))
-    return found
 
 
 def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:

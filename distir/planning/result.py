@@ -105,7 +105,10 @@ _JSON: Mapping[str, str | int | float] = {
 """The keys of a result as JSON data, with the values that stand for missing ones."""
 
 
-_ADDED = ("c", "context", "e", "r", "no_sync", "reserved_memory_bytes")
+_ADDED = (
+    *("c", "context", "e", "r", "no_sync", "offload_states"),
+    "reserved_memory_bytes",
+)
 """Keys that results of earlier versions lack."""
 
 

@@ -279,7 +279,7 @@ class SavedPlan:
             else self.result.plan.stages,
         )
         if isinstance(plan, GridPlan):
-            plan = replace(plan, zero=0, no_sync=False)
+            plan = replace(plan, zero=0, no_sync=False, offload_states=False)
         self._follow(module, plan, stored=False)
 
     def _follow(self, module: ModuleOp, plan: Any, *, stored: bool) -> None:

@@ -353,12 +353,12 @@ class Modules:
 
     def recompute(
         self,
-        policy: Literal["full", "whole", "selective", "products", "offload", "none"]
-        | Knob,
+        policy: str | Knob,
     ) -> Modules:
         """
         Requests that the backward recomputes them instead of keeping what they computed, by
-        a policy of `activation-checkpoint`: `s["h.*"].first(0.5).recompute("full")`.
+        a policy of `activation-checkpoint`: `s["h.*"].first(0.5).recompute("full")`, or
+        `recompute("save:onnx.MatMul+train.attention")`.
         """
         operands, attributes = [self._handle], dict[str, Attribute]()
         if isinstance(policy, Knob):

@@ -22,6 +22,9 @@ from distir.dialects.dist import Layout, Shard, layout_of
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
 
+REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""What combines two terms of a partial value, by monoid."""
+
 
 def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | None:
     """
@@ -284,7 +287,6 @@ def assemble(
     Returns the global array that the devices' parts (in the mesh's order) make up; partial
     values are reduced. This is the inverse of `take_shard`.
     """
-    reductions = {"sum": np.add, "max": np.maximum, "min": np.minimum}
     out = np.empty(tuple(shape), dtype=shards[0].dtype)
     by_coordinates: dict[tuple[int, ...], npt.NDArray[Any]] = {}
     split = layout.split_axes
@@ -299,7 +301,7 @@ def assemble(
             by_coordinates[key] = part
         else:
             (monoid,) = set(partial.values())
-            by_coordinates[key] = reductions[monoid](known, part)
+            by_coordinates[key] = REDUCTIONS[monoid](known, part)
     for key, part in by_coordinates.items():
         coordinates = dict(zip(split, key, strict=True))
         if layout.dims:

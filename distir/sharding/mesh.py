@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -69,6 +70,16 @@ class Mesh:
         """
         axes = tuple((a, size if a == axis else n) for a, n in self.axes)
         return Mesh(self.name, axes, self.devices)
+
+    def with_sizes(self, sizes: Mapping[str, int]) -> Mesh:
+        """
+        Returns the mesh with these sizes of its axes, except for time, over its first
+        devices; an axis that is not among them has size 1.
+        """
+        axes = tuple(
+            (a, n if a == TIME_AXIS else sizes.get(a, 1)) for a, n in self.axes
+        )
+        return Mesh(self.name, axes, self.devices[: prod(n for _, n in axes)])
 
     def position_of_axis(self, axis: str) -> int:
         """Returns the index of an axis in `axes`."""

@@ -7,6 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 from distir.dialects.dist import Layout, Shard
 
+COMBINED_BY = {"sum": "Add", "max": "Max", "min": "Min"}
+"""The operator that combines two terms of a partial value, by monoid."""
+
 
 class SplitPlacement(NamedTuple):
     """

@@ -28,6 +28,7 @@ from distir.sharding.layout import check_layout, layout_problem, places_the_same
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import inference_of
+from distir.sharding.sends import check_send
 from distir.sharding.signatures import Signatures
 from distir.source_forms import check_source_forms
 
@@ -204,11 +205,7 @@ class DistributionVerifier:
         assert source is not None and target is not None
         if isinstance(op, dist.SendOp):
             before, after = self.meshes[source.mesh], self.meshes[target.mesh]
-            if before.axes != after.axes:
-                raise DistIRError(
-                    f"a send needs meshes with the same axes, got {dict(before.axes)} "
-                    f"and {dict(after.axes)}"
-                )
+            check_send(source, before, target, after)
         else:
             self._collective(op, source, target)
         self._communication.add(signature)

@@ -34,6 +34,11 @@ def _kinds(text: str) -> list[str]:
     return found
 
 
+def _meshes(text: str) -> list[str]:
+    """Parses the meshes of stages, separated by semicolons."""
+    return text.split(";")
+
+
 _OPTIONS: dict[str, dict[str, Any]] = {
     "-r": dict(
         type=positive_integer,
@@ -97,6 +102,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "the first; or `uniform`, equal numbers of layers, or `search`, the fastest that is "
         "found (default: equal work)",
     ),
+    "--stage-meshes": dict(
+        action="extend",
+        type=_meshes,
+        default=[],
+        metavar="d=N,t=N;...",
+        help="the degrees of each of the -p pipeline ranks, where they are to differ: "
+        "d=2,t=2;t=2 has 4 devices for the first and 2 for the second; instead of -d and -t",
+    ),
     "--blocking-sends": dict(
         action="store_true",
         help="devices wait for each other in a send instead of computing meanwhile",
@@ -141,7 +154,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "its layers' gradients need (full), all of the layers as PyTorch does (whole), what "
         "attention computes between its matrix products (selective), or all but the results "
         "of products and attention (products); or what it keeps in the host's memory meanwhile "
-        "(offload). full:0.5 recomputes every second layer",
+        "(offload). full:0.5 recomputes every second layer; save:onnx.MatMul+train.attention "
+        "keeps the results of these ops alone, recompute:onnx.Gelu those of all others",
+    ),
+    "--offload-states": dict(
+        action="store_true",
+        help="keep the optimizer's states (moments, copies in f32) in the memory of the host; "
+        "a device fetches them for the update of their parameters. For activations see "
+        "--checkpoint offload",
     ),
     "--sequence-parallel": dict(
         action="store_true",

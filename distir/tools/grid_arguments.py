@@ -60,8 +60,9 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=(),
         metavar="POLICY,...",
-        help="what a training step recomputes: none, full, whole, selective, products, or in "
-        "a part of its layers full:0.5 (default none; with --auto all but whole)",
+        help="what a training step recomputes: none, full, whole, selective, products, in "
+        "a part of its layers full:0.5, or by ops, save:onnx.MatMul+train.attention (default none; "
+        "with --auto none, selective, products, full:0.5 and full)",
     )
     grid.add_argument(
         "--schedules",
@@ -101,6 +102,14 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="off,on",
         help="whether ZeRO 3 adds up whole gradients over micro-batches, and reduces them once: "
         "off, on or both (default off; with --auto both)",
+    )
+    grid.add_argument(
+        "--offload-states",
+        type=names,
+        default=(),
+        metavar="off,on",
+        help="whether the optimizer's states are in the host's memory: off, on or both (default "
+        "off; with --auto both, on where a step does not fit otherwise)",
     )
     grid.add_argument(
         "--overlap",

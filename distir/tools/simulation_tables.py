@@ -64,10 +64,14 @@ def print_simulation(result: Simulation) -> None:
         ],
         rows,
     )
-    if not result.fits:
-        few = ", ".join(map(str, result.too_small[:8]))
-        more = ", ..." if len(result.too_small) > 8 else ""
-        note(f"the program does not fit into the memory of device {few}{more}")
+    for devices, whose in (
+        (result.too_small, "device"),
+        (result.hosts_too_small, "the host of device"),
+    ):
+        if devices:
+            few = ", ".join(map(str, devices[:8]))
+            more = ", ..." if len(devices) > 8 else ""
+            note(f"the program does not fit into the memory of {whose} {few}{more}")
 
 
 def _basis(result: Simulation) -> str:
@@ -83,8 +87,10 @@ def _row(result: Simulation, index: int) -> list[str]:
     peak, memory = result.peak_memory_bytes[index], result.memory_bytes[index]
     reserved = result.reserved_memory_bytes[index]
     kept = "" if reserved == peak else f" ({bytes_text(reserved)} reserved)"
+    host = result.host_bytes[index]
+    there = f", {bytes_text(host)} in its host" if host else ""
     return [
-        f"{bytes_text(peak)}{kept} of {bytes_text(memory)}",
+        f"{bytes_text(peak)}{kept} of {bytes_text(memory)}{there}",
         bytes_text(result.communication_bytes[index]),
         flops_text(result.flops[index]),
         seconds_text(result.compute_s[index]),

@@ -281,6 +281,8 @@ def _how(best: Point, programs: TunedPrograms, arguments: argparse.Namespace) ->
         given += f" --zero {plan.zero}"
     if plan.no_sync:
         given += " --no-sync"
+    if plan.offload_states:
+        given += " --offload-states"
     if plan.r > 1:
         given += f" -r {plan.r}"
     if plan.checkpoint != "none":

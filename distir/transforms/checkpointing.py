@@ -6,8 +6,6 @@ what it needs of the forward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
-from math import floor
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -15,10 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, SCOPE
-from distir.dialects.train_ops.attention import AttentionOp
-from distir.dialects.train_ops.causal_attention import PlacedAttentionOp
-from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
-from distir.errors import DistIRError, one_of
+from distir.errors import DistIRError
 from distir.gradients.call_pairs import (
     CallPair,
     call_pairs,
@@ -30,53 +25,28 @@ from distir.program import (
     KEPT,
     ancestors,
     argument_attributes,
-    argument_roles,
     describe,
     drop_unused_results,
     entry_function,
     erase_unreachable,
     functions,
     replace_call,
+    result_attributes,
     return_op,
     set_argument_attributes,
+    set_results,
     text_attribute,
     unique_name,
 )
-from distir.sharding.rule import rule_for
+from distir.transforms.checkpoint_policies import (
+    KeptOps,
+    attention_core,
+    beside_products,
+    check_layer_policy,
+    check_policy,
+    has_policy,
+)
 from distir.transforms.offloading import Offloading
-
-POLICIES = ("none", "full", "whole", "selective", "products", "offload")
-"""
-The policies, which say what a backward computes again or fetches; the pass `activation-checkpoint`
-explains them.
-"""
-
-
-def check_policy(text: str, of: str) -> tuple[str, Fraction]:
-    """
-    Returns the policy that a text names, and the part of the layers that it holds for: all,
-    or those of `full:0.5` or `full:1/2`. Raises DistIRError, which says what the text is
-    `of`, for anything else.
-    """
-    name, colon, part = text.partition(":")
-    one_of("checkpoint policy", name, POLICIES, of)
-    if not colon:
-        return name, Fraction(1)
-    try:
-        share = Fraction(part)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(0)
-    if not 0 < share <= 1:
-        raise DistIRError(
-            f"{of}: {text!r} should say after the colon for which part of the layers the "
-            f"policy {name!r} holds, a number above 0 and up to 1, such as {name}:0.5"
-        )
-    return name, share
-
-
-def has_policy(layer: int, share: Fraction) -> bool:
-    """Whether a layer is one of a part of all layers that is spread evenly over them."""
-    return floor((layer + 1) * share) > floor(layer * share)
 
 
 def checkpoint(
@@ -113,6 +83,7 @@ def checkpoint(
             _request_policy(pair.forward, policy, i if layers else None)
     recomputing, offloading = Recomputing(module), Offloading(module)
     asked = _take_policies(entry)
+    _check_ops(asked.values(), [recomputing.forward_of(pair) for pair in pairs])
     for pair in pairs:
         policy = asked.get(pair.forward, "none")
         if policy == "none":
@@ -152,64 +123,18 @@ def _take_policies(entry: FuncOp) -> dict[Operation, str]:
         op.attributes.pop(RECOMPUTE_BY, None)
         if asked is not None:
             del op.attributes[RECOMPUTE]
-            found[op] = one_of(RECOMPUTE, asked, POLICIES, describe(op))
+            found[op] = check_layer_policy(asked, describe(op))
     return found
 
 
-def attention_core(forward: FuncOp) -> set[SSAValue]:
-    """
-    Returns the values that selective recomputation drops: the results of a contraction of
-    two activations and all that follows up to the next contraction. In attention these are
-    the scores, the masked scores and the probabilities, which grow with the square of the
-    sequence length and are cheap to compute again (Korthikanti et al. 2022, section 5).
-    Attention that is a single op keeps none of these anyway.
-    """
-    roles = argument_roles(forward)
-    derived: set[SSAValue] = {
-        arg
-        for arg, role in zip(forward.body.block.args, roles, strict=True)
-        if role != "input"
-    }
-    core: set[SSAValue] = set()
-    for op in forward.body.block.ops:
-        if isinstance(op, CallOp | ReturnOp):
-            continue
-        if all(v in derived for v in op.operands):
-            derived.update(op.results)
-            continue
-        contraction = rule_for(op).flops > 0
-        in_core = any(v in core for v in op.operands)
-        starts = (
-            contraction
-            and not isinstance(op, AttentionOp | DroppedAttentionOp | PlacedAttentionOp)
-            and not in_core
-            and not any(v in derived for v in op.operands)
-        )
-        if starts or (in_core and not contraction):
-            core.update(op.results)
-    return core
-
-
-def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
-    """
-    Returns those of a forward's results that can be computed again from its arguments and
-    from its other results without a contraction: a product, a convolution or attention. A
-    sum of a product and a bias stays, as the product would have to be kept instead.
-    """
-    values = return_op(forward).operands
-    kept: set[SSAValue] = set(forward.body.block.args)
-    place: dict[SSAValue, int] = {}
-    for op in forward.body.block.ops:
-        place |= {result: len(place) for result in op.results}
-    dropped: set[int] = set()
-    for index in sorted(results, key=lambda i: place.get(values[i], -1)):
-        needed = ancestors([values[index]], dict.fromkeys(kept))
-        costly = any(isinstance(o, CallOp) or rule_for(o).flops > 0 for o in needed)
-        if costly:
-            kept.add(values[index])
-        else:
-            dropped.add(index)
-    return dropped
+def _check_ops(policies: Iterable[str], forwards: Iterable[FuncOp]) -> None:
+    """Refuses policies that list ops which no forward has. Raises DistIRError."""
+    lists = {p: kept for p in policies if (kept := KeptOps.of(p)) is not None}
+    if lists:
+        ops = [op for each in forwards for op in each.body.block.ops if op.operands]
+        known = {op.name for op in ops if not isinstance(op, ReturnOp)}
+        for policy, kept in lists.items():
+            kept.check(known, f"activation-checkpoint: {policy!r}")
 
 
 class Recomputing:
@@ -219,14 +144,27 @@ class Recomputing:
         self.module = module
         self.known = functions(module)
         self.made: dict[tuple[str, frozenset[int], str], tuple[FuncOp, FuncOp]] = {}
+        self.giving: dict[tuple[str, str], FuncOp] = {}
+        """Forwards by name and policy, with what the policy keeps as further results."""
+
+    def forward_of(self, pair: CallPair) -> FuncOp:
+        """Returns the forward function of a pair of calls."""
+        return self.known[pair.forward.callee.string_value()]
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
         """
         Returns the indices of the forward's saved results that the policy does not keep.
         """
-        forward = self.known[pair.forward.callee.string_value()]
+        forward, lists = self.forward_of(pair), KeptOps.of(policy)
         backward = self.known[pair.backward.callee.string_value()]
         results = {i for kind, i in saved_values(backward) if kind == "result"}
+        if lists is not None:
+            owners = [value.owner for value in return_op(forward).operands]
+            results = {
+                i
+                for i in results
+                if isinstance(op := owners[i], Operation) and not lists.has(op)
+            }
         if policy == "selective":
             core = attention_core(forward)
             values = return_op(forward).operands
@@ -238,23 +176,47 @@ class Recomputing:
     def apply(self, pair: CallPair, drop: frozenset[int], policy: str) -> None:
         """
         Makes one pair of calls recompute these results instead of saving them; all of them
-        under the policy `whole`.
+        under the policy `whole`. Under one that lists ops, the forward gives further results,
+        from which these are computed.
         """
         name = pair.backward.callee.string_value()
         backward = self.known[name]
-        forward = self.known[pair.forward.callee.string_value()]
         saved = saved_values(backward)
         key = (name, drop, policy)
         if key not in self.made:
+            forward = self._giving(self.forward_of(pair), policy)
             self.made[key] = self._make(forward, backward, saved, drop, policy)
-        new = self.made[key][1]
+        forward, new = self.made[key]
+        call = pair.forward
+        if forward.sym_name.data != call.callee.string_value():
+            outputs = forward.function_type.outputs.data
+            call = replace_call(call, forward.sym_name.data, call.operands, outputs)
         operands: list[SSAValue] = [
-            (pair.forward.operands if kind == "argument" else pair.forward.results)[i]
+            (call.operands if kind == "argument" else call.results)[i]
             for kind, i in saved_values(new)
         ]
         operands += pair.backward.operands[len(saved) :]
         types = pair.backward.result_types
         replace_call(pair.backward, new.sym_name.data, operands, types)
+
+    def _giving(self, forward: FuncOp, policy: str) -> FuncOp:
+        """Returns a forward that gives all that a policy which lists ops keeps."""
+        lists = KeptOps.of(policy)
+        if lists is None:
+            return forward
+        key = (forward.sym_name.data, policy)
+        if key not in self.giving:
+            new = forward.clone()
+            name = unique_name(self.module, f"{forward.sym_name.data}_saving")
+            new.properties["sym_name"] = StringAttr(name)
+            values = dict.fromkeys(return_op(new).operands)
+            kept = [r for op in new.body.block.ops if lists.has(op) for r in op.results]
+            more = [value for value in kept if value not in values]
+            attributes = result_attributes(new) + [{} for _ in more]
+            set_results(new, [*return_op(new).operands, *more], attributes)
+            Rewriter.insert_op(new, InsertPoint.after(forward))
+            self.giving[key] = new
+        return self.giving[key]
 
     def _make(
         self,
@@ -280,7 +242,16 @@ class Recomputing:
         entries = [
             entry for entry in saved if entry[0] != "result" or entry[1] not in drop
         ]
-        needed = _needed_ops(gone, known)
+        lists = KeptOps.of(policy)
+        given: dict[SSAValue, int] = {}
+        """Results of the forward, by index, from which the policy computes others."""
+        if lists is not None:
+            given = {
+                value: i
+                for i, value in enumerate(values)
+                if isinstance(value.owner, Operation) and lists.has(value.owner)
+            }
+        needed = _needed_ops(gone, known | {value: value for value in given})
         ops = needed
         if policy == "whole":
             ops = [op for op in forward.body.block.ops if not isinstance(op, ReturnOp)]
@@ -293,6 +264,13 @@ class Recomputing:
             attributes.insert(position, argument_attributes(forward)[arg.index])
             entries.insert(position, ("argument", arg.index))
             position += 1
+        for value, i in given.items():
+            if value in known or not any(value in op.operands for op in needed):
+                continue
+            known[value] = body.insert_arg(value.type, position)
+            known[value].name_hint = value.name_hint
+            attributes.insert(position, {})
+            entries.insert(position, ("result", i))
         first = body.first_op
         copies: dict[object, Operation] = {}
         for op in ops:

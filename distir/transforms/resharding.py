@@ -34,7 +34,8 @@ def plan_between_meshes(
 ) -> list[ReshardStep]:
     """
     Returns the steps of a reshard, with a send if it leaves its mesh: on the side where the
-    value is smaller per device.
+    value is smaller per device, or, between meshes with different axes, from the one layout
+    to the other once a partial value is reduced.
     """
     for layout in (before, after):
         if layout.mesh not in known:
@@ -43,11 +44,9 @@ def plan_between_meshes(
     if before.mesh == after.mesh:
         return plan_reshard(before, after, shape, source)
     if source.axes != target.axes:
-        raise DistIRError(
-            f"dist.reshard from mesh @{source.name} to @{target.name}: a value moves "
-            f"between meshes with the same axes only; these have {dict(source.axes)} "
-            f"and {dict(target.axes)}"
-        )
+        reduced = before.without_partial(before.partial_axes)
+        steps = plan_reshard(before, reduced, shape, source)
+        return [*steps, ReshardStep("send", (), after)]
     size_before = prod(local_shape(shape, before, source))
     size_after = prod(local_shape(shape, after, target))
     if before.partial or size_after < size_before:

@@ -84,7 +84,10 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     (dict(schedules="1f2b"), "no pipeline schedule '1f2b'"),
     (dict(checkpoint=("some",)), "no checkpoint policy 'some'"),
     (dict(cluster="dgx9"), "no built-in cluster 'dgx9'"),
-    (dict(zero=1), "ZeRO and activation checkpointing are for training steps"),
+    (
+        dict(zero=1),
+        "ZeRO, activation checkpointing and offloading are for training steps",
+    ),
 )
 
 

@@ -24,11 +24,19 @@ from distir.interpreters.reference import run_program
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.pipelining.registry import SCHEDULES
-from distir.program import entry_function, functions, updated_arguments
-from distir.transforms.checkpointing import POLICIES
+from distir.program import (
+    entry_function,
+    functions,
+    parameters_of_states,
+    updated_arguments,
+)
+from distir.transforms.checkpoint_policies import POLICIES
 
 EXAMPLES = 3
 """Of a round."""
+
+LISTS = ("save:onnx.MatMul", "save:onnx.Add", "recompute:onnx.Mul+onnx.MatMul")
+"""Policies that list ops; they are refused where no layer has these."""
 
 BACKWARD = sorted(SCHEDULES.keys() - {"forward"})
 """Schedules of training steps."""
@@ -44,7 +52,9 @@ def strategy(draw: Draw, module: ModuleOp) -> dict[str, Any]:
     }
     updates = bool(updated_arguments(entry_function(module)))
     if updates and len(functions(module)) > 1:
-        found["checkpoint"] = draw(st.sampled_from(POLICIES))
+        found["checkpoint"] = draw(st.sampled_from((*POLICIES, *LISTS)))
+    if parameters_of_states(entry_function(module)):
+        found["offload_states"] = draw(st.booleans())
     if found["d"] > 1 and updates:
         found["zero"] = draw(st.integers(0, 3))
     if found.get("zero"):

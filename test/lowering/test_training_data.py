@@ -613,3 +613,7 @@ def test_parts_of_batches_are_what_all_arguments_are_split_by():
     assert (
         batches.batch_axes([*specs, runtime.Tensor("z", None, (4,))], {"m": mesh}) == {}
     )
+    # Stages may have meshes of different shapes.
+    other = runtime.MeshSpec({"d": 4}, list(range(6, 10)), [])
+    elsewhere = runtime.Tensor("z", None, (12, 4), "n", (one, ()))
+    assert batches.batch_axes([*specs, elsewhere], {"m": mesh, "n": other}) == {}

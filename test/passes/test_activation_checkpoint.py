@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cost_programs import cluster
+from support.programs import parse
 from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY
@@ -22,12 +24,13 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
+from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.planning.auto.auto import auto_search
 from distir.planning.grid import GridPlan, Programs, Simulated, ranked, run
 from distir.planning.plan import SearchOptions
 from distir.planning.result import simulated
-from distir.program import entry_function, functions
+from distir.program import entry_function, functions, return_op
 
 Array = np.ndarray[Any, Any]
 
@@ -163,7 +166,7 @@ def test_what_a_call_asks_for_goes_before_the_policy_of_all(step: Any):
     for got, wanted in zip(run_program(found, arguments), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     with pytest.raises(
-        DistIRError, match=r"func.call.* there is no dist.recompute 'most'"
+        DistIRError, match=r"func.call.* there is no checkpoint policy 'most'"
     ):
         after(requested(module, {0: "most"}), FULL)
     asked = requested(module, {0: "selective"})
@@ -331,3 +334,102 @@ def small_machine(devices: int, memory: int) -> ClusterOp:
         launch=0.0,
         memory=memory,
     )
+
+
+SAVED_PRODUCTS = "save:onnx.MatMul+train.attention"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SAVED_PRODUCTS,
+        "save:onnx.Gelu",
+        "recompute:onnx.Gelu+train.layer_norm+onnx.Split",
+    ],
+)
+@pytest.mark.parametrize(
+    "distribution", [{}, {"d": 2, "t": 2}, {"p": 2, "k": 2}], ids=str
+)
+def test_lists_of_ops_compute_the_same(policy: str, distribution: dict[str, Any]):
+    module = training_gpt(optimizer="sgd", learning_rate=1.0)
+    arguments = random_arguments(module, 3)
+    expected = run_program(module, arguments)
+    if distribution:
+        found = module.clone()
+        DistributePass(checkpoint=policy, **distribution).apply(Context(), found)
+    else:
+        found = after(module, {"policy": policy})
+    assert any("_saving" in name for name in functions(found))
+    for a, b in zip(run_program(found, arguments), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_list_keeps_the_results_of_its_ops():
+    """Only these, as far as a gradient or what is computed again needs them."""
+    module = training_gpt()
+    found = after(module, {"policy": SAVED_PRODUCTS})
+    made = {
+        value.owner.name
+        for name, function in functions(found).items()
+        if name.endswith("_saving")
+        for value in return_op(function).operands[1:]
+        if isinstance(value.owner, Operation)
+    }
+    assert made == {"onnx.MatMul", "train.attention"}
+    full = after(module, FULL)
+    for few, many in zip(backward_ops(found), backward_ops(full), strict=True):
+        assert many["onnx.MatMul"] > few["onnx.MatMul"] == 0
+        assert few["onnx.Gelu"] == many["onnx.Gelu"] == 1
+    every = {
+        op.name
+        for function in functions(module).values()
+        if FORWARD not in function.attributes
+        for op in function.body.block.ops
+        if function is not entry_function(module) and op.operands
+    } - {"func.return"}
+    alone = after(module, {"policy": "recompute:" + "+".join(sorted(every))})
+    assert backward_ops(alone) == backward_ops(full) and kept(alone) == kept(full)
+
+
+def test_lists_say_the_same_as_other_policies():
+    """Where products are residuals themselves, to save them is the policy `products`."""
+    x, w = "tensor<8x16xf32>", "tensor<16x16xf32>"
+    role = 'dist.role = "parameter", dist.name ='
+    module = parse(f"""
+        func.func @main(%x: {x} {{dist.role = "input", dist.name = "x"}},
+                        %v: {w} {{{role} "v"}}, %w: {w} {{{role} "w"}}) -> {x} {{
+          %0 = func.call @layer(%x, %v) : ({x}, {w}) -> {x}
+          %1 = func.call @layer(%0, %w) : ({x}, {w}) -> {x}
+          func.return %1 : {x}
+        }}
+        func.func private @layer(%x: {x} {{dist.role = "input"}},
+                                 %w: {w} {{dist.role = "parameter"}}) -> {x} {{
+          %h = onnx.MatMul(%x, %w) : ({x}, {w}) -> {x}
+          %g = onnx.Gelu(%h) : ({x}) -> {x}
+          %y = onnx.MatMul(%g, %w) : ({x}, {w}) -> {x}
+          func.return %y : {x}
+        }}""")
+    DifferentiatePass(loss="mse").apply(Context(), module)
+    products = after(module, {"policy": "products"})
+    for policy in ("save:onnx.MatMul", "recompute:onnx.Gelu"):
+        found = after(module, {"policy": policy})
+        assert backward_ops(found) == backward_ops(products) != backward_ops(module)
+        assert kept(found) == kept(products) < kept(module)
+        one, other = (simulate(m, load_cluster("cpu", 1)) for m in (found, products))
+        assert one.step_time_s == other.step_time_s
+        assert one.peak_memory_bytes == other.peak_memory_bytes
+
+
+def test_some_layers_have_a_list():
+    module = training_gpt(layers=3, optimizer="sgd", learning_rate=1.0)
+    arguments = random_arguments(module, 3)
+    runs = (
+        {"policy": SAVED_PRODUCTS, "layers": (1,)},
+        {"policy": "full", "layers": (0,)},
+    )
+    found = after(module, *runs)
+    assert 0 < kept(found) < kept(module)
+    for a, b in zip(
+        run_program(found, arguments), run_program(module, arguments), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)

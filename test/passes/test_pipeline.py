@@ -419,12 +419,12 @@ def test_divisions() -> None:
     random = np.random.default_rng(0)
     for _ in range(tries(200)):
         size = int(random.integers(2, 9))
-        weights = random.integers(0, 6, size).astype(float)
-        crossing = random.integers(0, 5, size + 1).astype(float)
-        crossing[0] = 0
         layers = np.concatenate(([0], np.cumsum(random.integers(0, 2, size))))
         for count in range(1, int(layers[-1]) + 1):
-            cuts = division(weights, crossing, layers, count)
+            weights = random.integers(0, 6, (count, size)).astype(float)
+            crossing = random.integers(0, 5, (count, size + 1)).astype(float)
+            crossing[:, 0] = 0
+            cuts = division(weights, crossing, layers)
             found = _loads(weights, crossing, layers, cuts)
             every = combinations(range(1, size), count - 1)
             best = min(
@@ -439,8 +439,12 @@ def _loads(
     weights: Array, crossing: Array, layers: Array, cuts: Sequence[int]
 ) -> tuple[float, float] | None:
     """The largest load and what is sent; None for a stage without a layer."""
-    ends = list(pairwise((0, *cuts, len(weights))))
+    ends = list(pairwise((0, *cuts, weights.shape[1])))
     if any(layers[a] == layers[b] for a, b in ends):
         return None
-    loads = [weights[a:b].sum() + crossing[a] for a, b in ends]
-    return max(loads), sum(crossing[a] for a, _ in ends)
+    loads = [
+        own[a:b].sum() + price[a]
+        for own, price, (a, b) in zip(weights, crossing, ends, strict=True)
+    ]
+    prices = zip(crossing, ends, strict=True)
+    return max(loads), sum(price[a] for price, (a, _) in prices)

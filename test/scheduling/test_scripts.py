@@ -152,6 +152,7 @@ def test_expected_communication_is_there() -> None:
             {"p": 2, "t": 2, "k": 4},
             {"p": 2, "t": 2, "k": 4, "schedule": "zb-h1"},
             {"t": 2, "k": 2, "zero": 0},
+            {"p": 2, "k": 2, "stage_meshes": ("t=2", "d=2")},
         ],
     ),
 )

@@ -113,7 +113,9 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
                 device_map.devices, peak, listed(machine.held), strict=True
             )
         ],
-        memory_bytes=[device_map.hardware.kinds[d].memory for d in device_map.devices],
+        memory_bytes=[kinds[device].memory for device in device_map.devices],
+        host_bytes=listed(run.host_bytes),
+        host_memory_bytes=[kinds[device].host_memory for device in device_map.devices],
         communication_bytes=[round(b) for b in listed(totals.sent)],
         flops=listed(totals.flops),
         seconds_at_peak=listed(totals.seconds_at_peak),

@@ -29,6 +29,8 @@ class Simulation:
       `reserved_memory_bytes`: those that the software takes from the device for them, with
       the fragments of its allocator (as many without a profile); `memory_bytes`: those that
       the device has;
+    - `host_bytes`: the bytes of a device's arguments that are in the memory of its host;
+      `host_memory_bytes`: those that it may have there, None if the cluster does not say;
     - `communication_bytes`: the bytes that each device sends;
     - `flops`: floating-point operations of its contractions, where recomputed ones count
       again; other ops are bound by memory and count none;
@@ -49,6 +51,8 @@ class Simulation:
     peak_memory_bytes: list[int]
     reserved_memory_bytes: list[int]
     memory_bytes: list[int]
+    host_bytes: list[int]
+    host_memory_bytes: list[int | None]
     communication_bytes: list[int]
     flops: list[float]
     seconds_at_peak: list[float]
@@ -121,8 +125,8 @@ class Simulation:
 
     @property
     def fits(self) -> bool:
-        """Whether every device has enough memory."""
-        return not self.too_small
+        """Whether every device has enough memory, and its host too."""
+        return not self.too_small and not self.hosts_too_small
 
     @property
     def too_small(self) -> list[int]:
@@ -133,6 +137,17 @@ class Simulation:
                 self.devices, self.reserved_memory_bytes, self.memory_bytes, strict=True
             )
             if reserved > memory
+        ]
+
+    @property
+    def hosts_too_small(self) -> list[int]:
+        """The devices that need more of their host's memory than they may have."""
+        return [
+            device
+            for device, used, memory in zip(
+                self.devices, self.host_bytes, self.host_memory_bytes, strict=True
+            )
+            if memory is not None and used > memory
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -152,6 +167,7 @@ class Simulation:
             "profiles": self.profiles,
             "devices": self.devices,
             "memory_bytes": self.memory_bytes,
+            "host_bytes": self.host_bytes,
             "fits": self.fits,
             "compute_s": self.compute_s,
             "communication_s": self.communication_s,
@@ -215,6 +231,12 @@ def report(simulation: Simulation) -> str:
     )
     if s.reserved_memory_bytes != s.peak_memory_bytes:
         lines.append(f"at most {max(s.reserved_memory_bytes)} B of a device reserved")
-    if not s.fits:
+    if any(s.host_bytes):
+        lines.append(f"at most {max(s.host_bytes)} B of a device in its host's memory")
+    if s.too_small:
         lines.append(f"does not fit into the memory of devices {s.too_small}")
+    if s.hosts_too_small:
+        lines.append(
+            f"does not fit into the memory of the hosts of devices {s.hosts_too_small}"
+        )
     return "\n".join(lines)

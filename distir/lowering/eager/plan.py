@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from distir.dialects.dist import FLATTENED, PADDED, REPACKED, Layout, layout_of
+from distir.dialects.train_ops.offload import OffloadOp
 from distir.errors import DistIRError
 from distir.lowering.eager.pipelines import PipelineStages, pipeline_stages
 from distir.lowering.eager.tensor_parallel import (
@@ -74,6 +75,11 @@ def eager_plan(module: ModuleOp, what: str) -> EagerPlan:
             f"`distir distribute` first"
         )
     mesh = next(iter(known.values()))
+    if any(other.axes != mesh.axes for other in known.values()):
+        raise DistIRError(
+            f"{what} has stages on meshes of different shapes, which the schedules of PyTorch's "
+            f"pipelining do not connect; choose a plan without stage_meshes"
+        )
     _check_names(entry)
     layouts = list(map(layout_of, entry.body.block.args))
     data, tensor = _axes(mesh, entry, layouts)
@@ -256,9 +262,9 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
             f"The backward of parameters is computed apart in the plan; "
             f"{plan.stages.schedule} is the nearest of PyTorch's schedules."
         )
-    if any(step.op.name.startswith("host.") for step in run.steps):
+    if any(isinstance(step.op, OffloadOp) for step in run.steps):
         found.append(
-            "Offloading to the host's memory is left out; see "
+            "Offloading to the host's memory is left out; for activations see "
             "torch.autograd.graph.save_on_cpu."
         )
     return found

@@ -21,7 +21,8 @@ from distir.lowering.fusions.linear import (
 )
 from distir.lowering.fusions.messages import MessageOp, fuse_messages
 from distir.lowering.fusions.multiply_add import fuse_multiply_add
-from distir.lowering.fusions.updates import fuse_updates
+from distir.lowering.fusions.state_copies import StateCopiesOp, fuse_state_copies
+from distir.lowering.fusions.updates import UpdatesOp, fuse_updates
 from distir.program import KEPT, functions
 from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
@@ -35,6 +36,10 @@ _FUSIONS: tuple[Pattern, ...] = (
 )
 
 
+Overwriting = MessageOp | StateCopiesOp | UpdatesOp
+"""Ops whose results may be arguments of the program that they overwrite."""
+
+
 def fuse(module: ModuleOp) -> None:
     """Applies every fusion to a per-rank program, and removes what is then unused."""
     known = list(functions(module).values())
@@ -46,6 +51,7 @@ def fuse(module: ModuleOp) -> None:
         fuse_convolution_gradients(function)
     # Before the updates, which could come between the collectives of a message.
     fuse_messages(module)
+    fuse_state_copies(module)
     fuse_updates(module)
     for function in known:
         _erase_unused(function)

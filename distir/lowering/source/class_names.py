@@ -14,8 +14,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.errors import DistIRError
-from distir.lowering.fusions.messages import MessageOp
-from distir.lowering.fusions.updates import UpdatesOp
+from distir.lowering.fusions import Overwriting
 from distir.lowering.identifiers import sanitized
 from distir.lowering.source.classes import ModuleClass
 from distir.lowering.source.layout import word
@@ -34,7 +33,7 @@ def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
     return {
         result: operand.index
         for op in entry.body.block.ops
-        if isinstance(op, UpdatesOp | MessageOp)
+        if isinstance(op, Overwriting)
         for result, operand in op.overwritten.items()
         if isinstance(operand, BlockArgument)
     }

@@ -11,8 +11,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.lowering.emitter import Call, emitter_for
-from distir.lowering.fusions.messages import MessageOp
-from distir.lowering.fusions.updates import UpdatesOp
+from distir.lowering.fusions import Overwriting
 from distir.lowering.identifiers import comment
 from distir.lowering.source.bundles import PackOp, UnpackOp
 from distir.lowering.source.class_names import ClassNames
@@ -157,7 +156,7 @@ class Method:
         if _is_returned(op):
             self.values.expressions[op.results[0]] = Expression(str(written))
             return  # written with the `return`, behind which everything is gone
-        overwritten = op.overwritten if isinstance(op, UpdatesOp | MessageOp) else {}
+        overwritten = op.overwritten if isinstance(op, Overwriting) else {}
         if overwritten and len(overwritten) == len(op.results):
             self._add(str(written))
             dying = [k for k in dying if k not in op.results]

@@ -26,10 +26,11 @@ def batch_axes(specs, meshes):
     firsts = [spec.split[0] if spec.split else () for spec in specs]
     found = {}
     for own in zip(*firsts, strict=False):
-        if len(set(own)) > 1:
+        names = [name for name, _ in own]
+        sizes = {meshes[s.mesh].axes[n] for s, n in zip(specs, names, strict=True)}
+        if len(set(own)) > 1 or len(sizes) > 1:
             break
-        (name, _), spec = own[0], specs[0]
-        found[name] = meshes[spec.mesh].axes[name]
+        found[names[0]] = sizes.pop()
     return found
 
 

@@ -1,4 +1,7 @@
-"""Tensors in the host's memory between forward and backward."""
+"""
+Tensors in the host's memory: activations between forward and backward, and the optimizer's
+states, which are arguments of the program there.
+"""
 
 from typing import NamedTuple
 
@@ -25,3 +28,17 @@ def offload(x):
 def fetch(x):
     """The tensor on its device again."""
     return x.tensor.to(x.device, non_blocking=True)
+
+
+def load(states):
+    """Copies of states on the device; on CPUs the states themselves."""
+    device = torch.get_default_device()
+    return [state.to(device, non_blocking=True) for state in states]
+
+
+def store(values, states):
+    """Writes the new values of states to where these are."""
+    for value, state in zip(values, states, strict=True):
+        if value is not state:
+            # The next step copies it back on the same stream, so that it comes after this.
+            state.copy_(value, non_blocking=True)

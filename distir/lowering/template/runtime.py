@@ -36,7 +36,7 @@ class Tensor:
     it filled up with zeros to the shape `padded` (between elements too in the dimension that
     `runs` names: how many elements and how many zeros come next, in turn), and flattened with `flattened`, its length
     and the splits of `flattening.flatten`; `split` is of what that gives.
-    `loss_scale` is which state of loss scaling it is.
+    `loss_scale` is which state of loss scaling it is. With `host` it stays in the host's memory.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Tensor:
     default: float | None = None
     counter: bool = False
     loss_scale: str = ""
+    host: bool = False
 
     def parts(self):
         """Returns the whole tensors that it consists of, if it consists of several."""
@@ -294,12 +295,24 @@ def argument(spec, mesh, rank, sources):
     return shard(value, spec, mesh, rank).contiguous()
 
 
+def placed(spec, value, device):
+    """Returns an argument where the program takes it: host's memory is pinned for GPUs."""
+    if not spec.host:
+        return value.to(device)
+    value = value.to("cpu")
+    return value if device.type == "cpu" else value.pin_memory()
+
+
 def collect(specs, own, meshes, rank):
     """
     Returns the whole tensors, by name, on rank 0; the other processes send it their parts.
     `specs` and `own`, this process's parts, are by index.
     """
     whole = {}
+    device = torch.get_default_device()
+    own = {
+        i: x.to(device) if specs[i].host else x for i, x in own.items() if i in specs
+    }
     for index, spec in specs.items():
         mesh = None if spec.mesh is None else meshes[spec.mesh]
         if mesh is None:
@@ -424,7 +437,11 @@ def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
         own = program.RANKS[rank].program
         report("loading arguments")
         arguments = [
-            argument(spec, program.MESHES.get(spec.mesh), rank, sources).to(device)
+            placed(
+                spec,
+                argument(spec, program.MESHES.get(spec.mesh), rank, sources),
+                device,
+            )
             if spec.default is None
             else spec.default
             for spec in (program.ARGUMENTS[i] for i in own.arguments)

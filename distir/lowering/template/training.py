@@ -234,10 +234,13 @@ class _Training:
                 value = runtime.argument(spec, mesh, self.rank, self.sources)
             else:
                 value = self._new(spec, mesh)
-            held[spec.name] = value.to(self.device)
+            held[spec.name] = runtime.placed(spec, value, self.device)
         if checkpoint is not None:
             parts = checkpoint.parts(self.arguments, self.program.MESHES)
-            held |= {name: part.to(self.device) for name, part in parts.items()}
+            for spec in self.arguments:
+                if spec.name in parts:
+                    part = parts[spec.name]
+                    held[spec.name] = runtime.placed(spec, part, self.device)
         return held, first
 
     def _tell_of_new_parameters(self, checkpoint):
@@ -294,6 +297,8 @@ class _Training:
 
     def _kept(self):
         """Returns what a checkpoint holds of this process: arguments and their parts."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # copies of states to the host may be under way
         return [
             (spec, self.held[spec.name])
             for spec in self.arguments

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import ClusterOp
+from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
 from distir.planning.auto.forecast import enough, forecast
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
@@ -22,6 +22,7 @@ from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
 from distir.planning.result import Impossible, Simulated, simulated
+from distir.program import entry_function, parameters_of_states
 from distir.solver.clock import SEARCHING, Clock
 
 _WORTH = 1.1
@@ -89,11 +90,13 @@ def auto_search(
     if len(trained) > 1:
         raise DistIRError("some of the programs are training steps and some are not")
     if trained == {False} and (
-        any(options.zero) or any(c != "none" for c in options.checkpoint)
+        any(options.zero)
+        or any(c != "none" for c in options.checkpoint)
+        or "on" in options.offload_states
     ):
         raise DistIRError(
-            "auto-parallel: ZeRO and activation checkpointing are for training steps, but "
-            "the program updates no argument (dist.updates); leave them out"
+            "auto-parallel: ZeRO, activation checkpointing and offloading are for training steps, "
+            "but the program updates no argument (dist.updates); leave them out"
         )
     own = own_axes(modules)
     known = [name for name, _ in own] or list(AXES)
@@ -114,6 +117,8 @@ def auto_search(
         e=options.e or expert_degrees(modules, devices),
         r=options.r,
         no_sync=switched("no_sync", options.no_sync) or (False, True),
+        offload_states=switched("offload_states", options.offload_states)
+        or ((False, True) if _may_offload(modules, cluster) else (False,)),
         overlap=switched("overlap", options.overlap) or (False, True),
         buckets=options.buckets,
     )
@@ -210,7 +215,8 @@ class AutoSearch(PlanSearch):
     def _start(self) -> list[Plan]:
         """
         Returns the plans of the first round. A plan that cannot fit into memory is replaced
-        by its variant with the lowest ZeRO stage that may fit. If no plan may fit, all are
+        by its variant with the lowest ZeRO stage that may fit, else with states in the host's
+        memory. If no plan may fit, all are
         returned, so that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
@@ -222,6 +228,13 @@ class AutoSearch(PlanSearch):
             variants = [plan]
             if self.space.trains and isinstance(plan, GridPlan) and plan.d * plan.e > 1:
                 variants += [replace(plan, zero=zero) for zero in self.space.zero]
+            if self.space.trains and isinstance(plan, GridPlan):
+                variants += [
+                    replace(variant, offload_states=True)
+                    for variant in variants
+                    if True in self.space.offload_states
+                    and isinstance(variant, GridPlan)
+                ]
             may_fit = [c for c in variants if self._may_fit(c)]
             found.update(dict.fromkeys(may_fit[:1]))
         return list(found) or plans
@@ -338,8 +351,8 @@ class AutoSearch(PlanSearch):
 
         A schedule that was impossible for all plans with as many ranks needs more layers
         than there are. Where memory does not bind, options that only save memory
-        (recomputation, accumulation over micro-batches without a pipeline) make a plan
-        slower.
+        (recomputation, the host's memory, accumulation over micro-batches without a pipeline)
+        make a plan slower.
         """
         alike = [
             isinstance(other, Simulated)
@@ -355,7 +368,8 @@ class AutoSearch(PlanSearch):
         recomputes = c.checkpoint != plan.checkpoint and policies.index(
             plan.checkpoint
         ) > policies.index(c.checkpoint)
-        return not recomputes and not (plan.p == 1 and plan.k > c.k)
+        offloads = _offloads(plan) and not _offloads(c)
+        return not (recomputes or offloads) and not (plan.p == 1 and plan.k > c.k)
 
     def _beam(self, width: int, refined: bool) -> list[Simulated]:
         """
@@ -413,6 +427,18 @@ class AutoSearch(PlanSearch):
         return best.step_time_s / self.bounds[best.plan.batch].seconds - 1
 
 
+def _may_offload(modules: Sequence[ModuleOp], cluster: ClusterOp) -> bool:
+    """Whether programs have an optimizer's states, and all devices a link to their host."""
+    kinds = [op for op in cluster.walk() if isinstance(op, KindOp)]
+    return all(kind.host_bandwidth is not None for kind in kinds) and any(
+        parameters_of_states(entry_function(module)) for module in modules
+    )
+
+
+def _offloads(plan: Plan) -> bool:
+    return isinstance(plan, GridPlan) and plan.offload_states
+
+
 def _quick_first(plan: Plan) -> tuple[bool, Plan]:
     """
     Sort key that puts plans that are judged quickly first: those that need a search come
@@ -423,10 +449,11 @@ def _quick_first(plan: Plan) -> tuple[bool, Plan]:
 
 def _is_refined(plan: Plan) -> bool:
     """
-    Whether a plan has refinements (overlap, searched stages), with which it takes several
-    times as long to judge as without.
+    Whether a plan has refinements (overlap, searched stages, a pipeline with states in the
+    host's memory), with which it takes several times as long to judge as without.
     """
-    return plan.overlap or bool(plan.stages)
+    offloads = plan.is_pipelined and _offloads(plan)
+    return plan.overlap or bool(plan.stages) or offloads
 
 
 def _first(results: Sequence[Simulated], width: int) -> list[Simulated]:

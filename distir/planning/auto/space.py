@@ -57,6 +57,7 @@ class AutoSpace:
     - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid; `r`: the only
       numbers of groups with copies of what ZeRO splits, by default all;
     - `no_sync`: whether ZeRO 3 may add up whole gradients over micro-batches;
+    - `offload_states`: whether the optimizer's states may be in the host's memory;
     - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
@@ -74,6 +75,7 @@ class AutoSpace:
     e: Sequence[int] = (1,)
     r: Sequence[int] = ()
     no_sync: Sequence[bool] = (False, True)
+    offload_states: Sequence[bool] = (False, True)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
 
@@ -111,6 +113,7 @@ class AutoSpace:
             e=self.e,
             r=self.r or (1,),
             no_sync=self.no_sync[:1],
+            offload_states=self.offload_states[:1] if self.trains else (False,),
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -137,16 +140,20 @@ class AutoSpace:
             zero=(1 if 1 in self.zero else self.zero[-1],),
             checkpoint=self.checkpoint[-1:],
             schedules=self.schedules[:1],
+            offload_states=self.offload_states,
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
         most: dict[tuple[int, ...], GridPlan] = {}
         for plan in grid.known():
-            key = plan.batch, plan.d, plan.t, plan.p, plan.e
+            key = plan.batch, plan.d, plan.t, plan.p, plan.e, plan.offload_states
             if may_fit(plan) and (key not in most or plan.k > most[key].k):
                 most[key] = plan
-        fewest = min((plan.t * plan.p for plan in most.values()), default=0)
-        yield from (p for p in most.values() if p.t * p.p in (fewest, 2 * fewest))
+        # The host's memory is slow: it is for what does not fit otherwise.
+        plans = [plan for plan in most.values() if not plan.offload_states]
+        plans = plans or list(most.values())
+        fewest = min((plan.t * plan.p for plan in plans), default=0)
+        yield from (p for p in plans if p.t * p.p in (fewest, 2 * fewest))
 
     def _meshes(self) -> Iterator[Axes]:
         """
@@ -200,6 +207,8 @@ class AutoSpace:
                 yield from (replace(c, no_sync=on) for on in self.no_sync)
             if c.zero and not self.degrees:
                 yield from self._next_groups(c)
+        if self.trains:
+            yield from (replace(c, offload_states=on) for on in self.offload_states)
         yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:

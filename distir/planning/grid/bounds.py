@@ -14,7 +14,12 @@ from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.planning.plan import GridPlan, Plan
-from distir.program import argument_roles, entry_function, functions
+from distir.program import (
+    argument_roles,
+    entry_function,
+    functions,
+    parameters_of_states,
+)
 from distir.transforms.checkpointing import checkpoint
 
 
@@ -27,7 +32,9 @@ class Bounds:
       the seconds that the contractions of the sequential program take at the peak of one
       device; 0 if devices differ, for which there is no such bound;
     - `parameters`, `states`: bytes that the program keeps from step to step;
-    - `memory`: bytes of the largest device.
+    - `memory`: bytes of the largest device;
+    - `seconds_to_host`: those in which one device's link brings all states of parameters from
+      its host, and back; 0 if there is no such link.
     """
 
     seconds_at_peak: Mapping[str, float]
@@ -35,6 +42,7 @@ class Bounds:
     parameters: int
     states: int
     memory: int
+    seconds_to_host: float = 0.0
 
     @staticmethod
     def of(
@@ -59,7 +67,8 @@ class Bounds:
                 again = module.clone()
                 checkpoint(again, policy)
                 work[policy] = sum(simulate(again).seconds_at_peak)
-        kept = {"parameter": 0, "state": 0}
+        kept, owned = {"parameter": 0, "state": 0}, 0
+        of = parameters_of_states(function)
         for argument, role in zip(
             function.body.block.args, argument_roles(function), strict=True
         ):
@@ -70,12 +79,16 @@ class Bounds:
             ):
                 size = bytes_per_element(type_.element_type)
                 kept[role] += int(prod(type_.get_shape()) * size)
+                if argument.index in of:
+                    owned += int(prod(type_.get_shape()) * size)
+        links = [kind.host_bandwidth for kind in kinds if kind.host_bandwidth]
         return Bounds(
             work,
             devices,
             kept["parameter"],
             kept["state"],
             max(kind.memory for kind in kinds),
+            2 * owned / max(links) if links else 0.0,
         )
 
     @property
@@ -86,8 +99,14 @@ class Bounds:
         return min(self.seconds_at_peak.values()) / self.devices
 
     def seconds_of(self, plan: Plan) -> float:
-        """Returns a lower bound of this plan's seconds, its recomputation included."""
-        return self.seconds_at_peak[plan.checkpoint] / self.devices
+        """
+        Returns a lower bound of this plan's seconds, with its recomputation and its copies of
+        states.
+        """
+        seconds = self.seconds_at_peak[plan.checkpoint] / self.devices
+        if isinstance(plan, GridPlan) and plan.offload_states:
+            seconds += self.seconds_to_host / _parts_of_states(plan)
+        return seconds
 
     def least_bytes(self, plan: Plan) -> float:
         """Returns a lower bound of the bytes that a plan needs on one of its devices."""
@@ -95,10 +114,17 @@ class Bounds:
             return (self.parameters + self.states) / self.devices
         split = plan.t * plan.p * plan.e
         parameters = self.parameters / (split * (plan.d if plan.zero == 3 else 1))
-        return parameters + self.states / (split * (plan.d if plan.zero else 1))
+        if plan.offload_states:
+            return parameters
+        return parameters + self.states / _parts_of_states(plan)
 
     def may_fit(self, plan: Plan) -> bool:
         """
         Whether the bytes that a plan keeps from step to step leave any memory for the rest.
         """
         return self.least_bytes(plan) <= self.memory
+
+
+def _parts_of_states(plan: GridPlan) -> int:
+    """Returns how many devices have different parts of the optimizer's states, at most."""
+    return plan.t * plan.p * plan.e * (plan.d if plan.zero else 1)

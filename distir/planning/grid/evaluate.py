@@ -15,11 +15,13 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
+from distir.interpreters.simulator.simulation import Simulation
 from distir.pipelining import PipelineOptions, ScheduleOptions
 from distir.planning.buckets import bucket_collectives_of
 from distir.planning.distribution import (
     DistributionOptions,
     distribute,
+    offload_states_as_asked,
     pass_keys_on_as_asked,
 )
 from distir.planning.expectations import check_expectations
@@ -119,6 +121,8 @@ class Evaluator:
             simulated = found.simulated
             if simulated is None:
                 simulated = simulate(found.module, profiles=self._profiles)
+            if isinstance(simulated, Simulation):
+                _check_hosts(simulated)
             step = Step.of(simulated)
         except (DistIRError, VerifyException) as error:
             return Impossible(plan, " ".join(str(error).split()))
@@ -144,8 +148,10 @@ class Evaluator:
         return plan.is_pipelined and self._needs_no_program(plan)
 
     def _needs_no_program(self, plan: Plan) -> bool:
-        is_ring = isinstance(plan, GridPlan) and plan.context == "ring"
-        others = plan.stages or plan.overlap or is_ring or self._profiles
+        is_changed = isinstance(plan, GridPlan) and (
+            plan.context == "ring" or plan.offload_states
+        )
+        others = plan.stages or plan.overlap or is_changed or self._profiles
         return not others and not self._requests.whole
 
     def prepare(self, plans: Sequence[Plan]) -> None:
@@ -191,6 +197,8 @@ class Evaluator:
             found = SearchedPlan(self._from_grid(plan))
         if plan.buckets and isinstance(plan, GridPlan):
             bucket_collectives_of(found.module)
+        if isinstance(plan, GridPlan):
+            offload_states_as_asked(found.module, plan.options())
         if plan.overlap:
             # Overlap is chosen without profiles: a simulation with them is of no use.
             before = found.simulated
@@ -228,6 +236,17 @@ class Evaluator:
         if batch not in self._programs:
             self._programs[batch] = self.source(batch)
         return self._programs[batch]
+
+
+def _check_hosts(simulation: Simulation) -> None:
+    """Raises DistIRError if the memory of hosts does not suffice."""
+    if simulation.hosts_too_small:
+        place = simulation.devices.index(simulation.hosts_too_small[0])
+        raise DistIRError(
+            f"{simulation.host_bytes[place] / 1e9:.4g} GB of device {simulation.devices[place]} "
+            f"are in the memory of its host, which has "
+            f"{(simulation.host_memory_bytes[place] or 0) / 1e9:.4g} GB for it"
+        )
 
 
 def _pipeline_step(

@@ -23,6 +23,11 @@ def make_pipeline_as_asked(
     Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
     them; `search` means those that `search_stages` finds. Raises DistIRError.
     """
+    searched = tuple(stages) == (SEARCH,) and bool(options.stage_meshes)
+    if searched or options.stage_meshes == (SEARCH,):
+        from distir.planning.stages.meshes import search_stage_meshes
+
+        options, stages = search_stage_meshes(module, options, stages), ()
     if tuple(stages) == (SEARCH,):
         # The search brings the simulator and solvers, which take long to import.
         from distir.planning.stages.search import search_stages

@@ -41,9 +41,10 @@ class OpCosts:
     hardware: Hardware
 
     @staticmethod
-    def of(module: ModuleOp, structure: Structure) -> OpCosts:
+    def of(module: ModuleOp, structure: Structure, mesh: str = "") -> OpCosts:
         """
-        Returns the costs of the program that `structure` describes. A copy becomes a
+        Returns the costs of the program that `structure` describes, on its mesh or on one
+        with the sizes of axes that `mesh` says, such as `d=2,t=1`. A copy becomes a
         pipeline of one stage, whose steps are those that the simulator will execute on
         several; scopes, which every pass carries along, tell from which op they come.
         Raises DistIRError.
@@ -53,7 +54,8 @@ class OpCosts:
         for i, op in enumerate(entry_function(copy).body.block.ops):
             op.attributes[SCOPE] = StringAttr(f"op {i}")
         schedule = "gpipe" if structure.backward else "forward"
-        make_pipeline(copy, ScheduleOptions(schedule=schedule))
+        sizes = (mesh,) if mesh else ()
+        make_pipeline(copy, ScheduleOptions(schedule=schedule, stage_meshes=sizes))
         lower_reshards(copy)
         run = simulate(copy).run
         known = {f"op {i}": op for i, op in enumerate(ops)}

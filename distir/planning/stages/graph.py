@@ -22,7 +22,7 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import SplitPlacement
 from distir.sharding.prices import local_bytes
 from distir.solver.stages import SharedTensor, StageMemory, StageProblem
-from distir.transforms.pipelines.balance import layer_positions
+from distir.transforms.pipelines.balance import Floats, layer_positions
 from distir.transforms.pipelines.homes import Homes, stages_reached
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
@@ -53,12 +53,17 @@ class StageGraph:
 
     @staticmethod
     def of(
-        structure: Structure, schedule: PipelineSchedule, costs: OpCosts
+        structure: Structure,
+        schedule: PipelineSchedule,
+        costs: OpCosts,
+        mesh: Mesh | None = None,
     ) -> StageGraph:
         """
-        Builds the graph of a program for the stages of a schedule. Raises DistIRError.
+        Builds the graph of a program for the stages of a schedule, on devices like the
+        program's mesh or `mesh`, which has its axes. Raises DistIRError.
         """
-        return _StageGraphBuilder(structure, schedule, costs).build()
+        own = mesh or structure.mesh
+        return _StageGraphBuilder(structure, schedule, costs, own).build()
 
     def stages(self, of_nodes: Sequence[int]) -> dict[Operation, int]:
         """Maps each op to its stage, given the stage of each node."""
@@ -76,33 +81,47 @@ class StageGraph:
         and each message between stages takes as long as the average one. This is exact
         enough to tell which divisions are worth a simulation.
         """
-        count, batches = self.problem.stages, self.schedule.micro_batches
         work = {
-            phase: np.bincount(of_nodes, seconds, count)
+            phase: np.bincount(of_nodes, seconds, self.problem.stages).astype(
+                np.float64
+            )
             for phase, seconds in self.work.items()
         }
-        halves = any(a.phase is Phase.BACKWARD_INPUT for a in self.schedule.actions[0])
+        sent = self.problem.communication(of_nodes)
+        return estimated_step(self.schedule, work, sent)
 
-        def duration(action: Action) -> float:
-            if action.phase is Phase.FORWARD:
-                return float(work["forward"][action.stage]) / batches
-            return float(work["backward"][action.stage]) / batches / (1 + halves)
 
-        messages = batches * (count - 1) * (1 if self.schedule.forward_only else 2)
-        seconds = self.problem.communication(of_nodes) / max(messages, 1)
-        timeline = simulate_schedule(self.schedule, duration, seconds)
-        once = work["once"]
-        return max(
-            end + float(once[action.stage]) for action, end in timeline.end.items()
-        )
+def estimated_step(
+    schedule: PipelineSchedule, work: Mapping[str, Floats], sent: float
+) -> float:
+    """
+    Returns the seconds of a step by a schedule, given the seconds of each stage by phase
+    (`PHASES`) and those that all messages between stages take together.
+    """
+    batches = schedule.micro_batches
+    halves = any(a.phase is Phase.BACKWARD_INPUT for a in schedule.actions[0])
+
+    def duration(action: Action) -> float:
+        if action.phase is Phase.FORWARD:
+            return float(work["forward"][action.stage]) / batches
+        return float(work["backward"][action.stage]) / batches / (1 + halves)
+
+    messages = batches * (schedule.stages - 1) * (1 if schedule.forward_only else 2)
+    timeline = simulate_schedule(schedule, duration, sent / max(messages, 1))
+    once = work["once"]
+    return max(end + float(once[action.stage]) for action, end in timeline.end.items())
 
 
 class _StageGraphBuilder:
     def __init__(
-        self, structure: Structure, schedule: PipelineSchedule, costs: OpCosts
+        self,
+        structure: Structure,
+        schedule: PipelineSchedule,
+        costs: OpCosts,
+        mesh: Mesh,
     ):
         self.structure, self.schedule, self.costs = structure, schedule, costs
-        self.mesh: Mesh = structure.mesh
+        self.mesh = mesh
         self.ops = structure.forward
         nodes = {op: i for i, op in enumerate(self.ops)}
         # The node of each op of kind EACH.
@@ -128,6 +147,8 @@ class _StageGraphBuilder:
         Returns the devices of two neighbouring ranks between which a send takes longest.
         """
         size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
+        # Where ranks have meshes of different shapes, not all are as large as this one.
+        size = min(size, max(len(hardware.kinds) // self.schedule.ranks, 1))
         firsts = [rank * size for rank in range(self.schedule.ranks)]
         pairs = list(pairwise(firsts)) or [(0, 0)]
         return max(pairs, key=lambda pair: send_seconds(2**20, *pair, hardware))

@@ -14,7 +14,9 @@ from distir.planning.stages.candidates import candidates
 from distir.planning.stages.costs import OpCosts
 from distir.planning.stages.graph import StageGraph
 from distir.planning.stages.judge import Judge, JudgedStages, simulated
+from distir.sharding.mesh import Mesh
 from distir.solver.stages import StageDivision
+from distir.transforms.pipelines.division import stage_meshes
 from distir.transforms.pipelines.pipeline import schedule_for
 from distir.transforms.pipelines.stages import (
     UNIFORM,
@@ -42,11 +44,12 @@ def search_stages(
     start = monotonic()
     structure = Structure(module)
     schedule = schedule_for(structure, options)
+    meshes = stage_meshes(structure, schedule, options.stage_shapes())
     if stage_starts(structure.forward, schedule.stages):
-        mark(forward_stages(structure, schedule.stages, ()))
+        mark(forward_stages(structure, meshes, ()))
         add_notes(module, ["search-stages: stages begin where the program says so"])
         return
-    usual = dict(_usual_divisions(structure, schedule.stages))
+    usual = dict(_usual_divisions(structure, meshes))
     graph = StageGraph.of(structure, schedule, OpCosts.of(module, structure))
     limit = SECONDS if time_limit is None else time_limit
     half, end = start + limit / 2, start + limit
@@ -59,16 +62,16 @@ def search_stages(
 
 
 def _usual_divisions(
-    structure: Structure, count: int
+    structure: Structure, meshes: Sequence[Mesh]
 ) -> Iterator[tuple[str, list[int]]]:
     """
     Yields the divisions that `pipeline` makes by itself, by name. Raises DistIRError for a
     program that cannot be divided.
     """
-    equal = forward_stages(structure, count, ())
+    equal = forward_stages(structure, meshes, ())
     yield "equal work", [equal[op] for op in structure.forward]
-    if sum(isinstance(op, CallOp) for op in structure.forward) >= count:
-        uniform = forward_stages(structure, count, (UNIFORM,))
+    if sum(isinstance(op, CallOp) for op in structure.forward) >= len(meshes):
+        uniform = forward_stages(structure, meshes, (UNIFORM,))
         yield "equal numbers of layers", [uniform[op] for op in structure.forward]
 
 

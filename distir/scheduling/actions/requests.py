@@ -31,7 +31,7 @@ from distir.program import describe, scope_of, text_attribute
 from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rule_for
-from distir.transforms.checkpointing import POLICIES
+from distir.transforms.checkpoint_policies import check_layer_policy
 
 
 @schedule_action("schedule.shard")
@@ -149,7 +149,7 @@ def recompute(op: Operation, run: ScheduleRun) -> None:
     """See `RecomputeOp`. Raises DistIRError."""
     assert isinstance(op, RecomputeOp)
     policy = op.policy.data if op.policy else str(run.value_of(op.knob))  # type: ignore[arg-type]
-    one_of("policy", policy, POLICIES, origin(op))
+    check_layer_policy(policy, origin(op))
     if run.is_groups(op.modules):
         recompute_groups(op, run, policy)
         return

@@ -32,11 +32,12 @@ How often the interval is halved in which the least load of the busiest stage is
 class StageWork:
     """
     What ops cost on each device for a whole batch, from their sharding rules, in the unit
-    of one floating-point operation (`distir.sharding.prices`).
+    of one floating-point operation (`distir.sharding.prices`). The devices are those of
+    `mesh`, which has the axes of the program's mesh, of that size or smaller.
     """
 
-    def __init__(self, structure: Structure):
-        self.mesh: Mesh = structure.mesh
+    def __init__(self, structure: Structure, mesh: Mesh):
+        self.program_mesh, self.mesh = structure.mesh, mesh
         self.functions = structure.functions
         self.of_function: Callable[[str], float] = cache(self._function)
 
@@ -49,7 +50,7 @@ class StageWork:
         if rule.flops:
             whole = Layout(self.mesh.name)
             layouts = [layout_of(v) or whole for v in op.operands]
-            assignment = infer(rule, layouts, self.mesh).assignment
+            assignment = infer(rule, layouts, self.program_mesh).assignment
             for shards in assignment.values():
                 for shard in shards:
                     if shard.axis != TIME_AXIS:
@@ -75,55 +76,69 @@ def layer_positions(ops: Sequence[Operation]) -> list[int]:
     ]
 
 
-def balanced_starts(structure: Structure, count: int) -> list[int]:
-    """
-    Returns the positions among the forward ops where stages 1, 2, ... of `count` begin,
-    such that the busiest stage has as little to do as possible, its receiving included;
-    among equals, such that as little as possible is sent. Each stage has at least one
-    layer; there must be as many layers.
-    """
-    ops, work = structure.forward, StageWork(structure)
+def layers_before(ops: Sequence[Operation]) -> npt.NDArray[np.int64]:
+    """Returns the number of layers before each op, and that of all."""
     layers = np.zeros(len(ops) + 1, np.int64)
     layers[1:][layer_positions(ops)] = 1
+    return np.cumsum(layers)
+
+
+def balanced_starts(structure: Structure, meshes: Sequence[Mesh]) -> list[int]:
+    """
+    Returns the positions among the forward ops where stages 1, 2, ... begin, such that the
+    busiest stage has as little to do as possible, its receiving included; among equals, such
+    that as little as possible is sent. Each stage has at least one layer; there must be as
+    many layers. `meshes` has the mesh of each stage (see `StageWork`).
+    """
+    ops = structure.forward
+    known = {mesh: StageWork(structure, mesh) for mesh in meshes}
+    weights = {m: np.array([work.of(op) for op in ops]) for m, work in known.items()}
+    crossing = {m: _crossing(ops, work) for m, work in known.items()}
     return division(
-        np.array([work.of(op) for op in ops]),
-        PRICE_PER_BYTE_SENT * _crossing(ops, work),
-        np.cumsum(layers),
-        count,
+        np.array([weights[mesh] for mesh in meshes]),
+        PRICE_PER_BYTE_SENT * np.array([crossing[mesh] for mesh in meshes]),
+        layers_before(ops),
     )
 
 
 def division(
-    weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64], count: int
+    weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64]
 ) -> list[int]:
     """
-    Returns the positions at which to cut a sequence into `count` stretches. It minimises
-    the largest load of a stretch, by halving an interval; among such cuts it minimises the
-    sum of their prices, in one pass.
+    Returns the positions at which to cut a sequence into stretches. It minimises the largest
+    load of a stretch, by halving an interval; among such cuts it minimises the sum of their
+    prices, in one pass.
 
-    - `weights`: of the elements; `crossing[i]`: the price of a cut before element i, which
-      counts for the stretch that begins there;
+    - `weights[s, i]`: the load of element i in stretch s; `crossing[s, i]`: the price of a
+      cut before element i where stretch s begins, which counts for that stretch;
     - `layers[i]`: the number of layers before element i; each stretch has at least one.
     """
-    total = np.concatenate(([0.0], np.cumsum(weights)))
+    count = len(weights)
+    total = np.concatenate((np.zeros((count, 1)), np.cumsum(weights, axis=1)), axis=1)
     # A stretch from i may end at first_end[i] or later, where it has a layer.
     first_end = np.searchsorted(layers, layers + 1)
-    low, high = total[-1] / count, total[-1] + crossing.max()
+    low = float(total[:, -1].min()) / count
+    high = float(total[:, -1].max() + crossing.max())
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if _fits(middle, total, crossing, first_end, count):
+        if _fits(middle, total, crossing, first_end):
             high = middle
         else:
             low = middle
-    return _cheapest(high, total, crossing, first_end, count)
+    return _cheapest(high, total, crossing, first_end)
 
 
 def _last_end(load: float, total: Floats, crossing: Floats) -> npt.NDArray[Any]:
     """
-    Returns, for each element, the last position at which a stretch from it may end without
-    exceeding the load.
+    Returns, for each stretch and element, the last position at which the stretch may end
+    if it begins there, without exceeding the load.
     """
-    return np.searchsorted(total, load + total - crossing, side="right") - 1
+    return np.array(
+        [
+            np.searchsorted(own, load + own - price, side="right") - 1
+            for own, price in zip(total, crossing, strict=True)
+        ]
+    )
 
 
 def _fits(
@@ -131,14 +146,12 @@ def _fits(
     total: Floats,
     crossing: Floats,
     first_end: npt.NDArray[Any],
-    count: int,
 ) -> bool:
-    """Whether there are `count` stretches of at most that load."""
-    size = len(total)
-    last_end = _last_end(load, total, crossing)
+    """Whether there are stretches of at most that load."""
+    size = total.shape[1]
     reached = np.zeros(size, bool)
     reached[0] = True
-    for _ in range(count):
+    for last_end in _last_end(load, total, crossing):
         starts = np.flatnonzero(reached & (first_end <= last_end))
         changes = np.zeros(size + 1, np.int64)
         np.add.at(changes, first_end[starts], 1)
@@ -152,19 +165,20 @@ def _cheapest(
     total: Floats,
     crossing: Floats,
     first_end: npt.NDArray[Any],
-    count: int,
 ) -> list[int]:
     """Returns the cuts of least total price into stretches of at most that load."""
-    size = len(total)
+    count, size = total.shape
     last_end = _last_end(load, total, crossing)
     price = np.full((count + 1, size), np.inf)
     price[0, 0] = 0.0
     came = np.zeros((count + 1, size), np.int64)
     for end in range(1, size):
-        starts = np.flatnonzero((first_end[:end] <= end) & (last_end[:end] >= end))
+        reaches = last_end[:, :end].max(axis=0) >= end
+        starts = np.flatnonzero((first_end[:end] <= end) & reaches)
         if not len(starts):
             continue
-        options = price[:-1, starts] + crossing[starts]
+        options = price[:-1, starts] + crossing[:, starts]
+        options[last_end[:, starts] < end] = np.inf
         chosen = options.argmin(axis=1)
         price[1:, end] = options[np.arange(count), chosen]
         came[1:, end] = starts[chosen]

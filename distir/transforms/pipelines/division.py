@@ -26,7 +26,7 @@ from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import FoldedTypes, over_time
+from distir.transforms.pipelines.over_time import Axes, FoldedTypes, over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
 
@@ -56,12 +56,24 @@ class DividedProgram:
 
     @staticmethod
     def of(
-        module: ModuleOp, structure: Structure, count: int, request: Sequence[str]
+        module: ModuleOp,
+        structure: Structure,
+        schedule: PipelineSchedule,
+        request: Sequence[str],
+        shapes: Sequence[Mapping[str, int]] = (),
     ) -> DividedProgram:
         """
-        Returns the division into `count` stages (`forward_stages`). Raises DistIRError.
+        Returns the division into the stages of a schedule (`forward_stages`). `shapes` has
+        the sizes of the axes of each rank's mesh, if they are not those of the program's.
+        Raises DistIRError.
         """
-        forward = forward_stages(structure, count, request)
+        mesh = structure.mesh
+        axes = {
+            stage_mesh(mesh, rank, len(shapes)): _several(mesh.with_sizes(sizes))
+            for rank, sizes in enumerate(shapes)
+        }
+        meshes = stage_meshes(structure, schedule, shapes)
+        forward = forward_stages(structure, meshes, request)
         placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
         return DividedProgram(
@@ -70,35 +82,31 @@ class DividedProgram:
             placer.stages,
             Homes(structure, placer.stages),
             GroupContents(structure),
-            FoldedTypes(structure.mesh),
+            FoldedTypes(mesh, axes),
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:
         """Returns the division of the same program for another number of micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
-        types = FoldedTypes(structure.mesh, self.types)
+        types = FoldedTypes(structure.mesh, self.types.shapes, self.types)
         return replace(self, structure=structure, types=types)
 
     def meshes(self, ranks: int) -> list[MeshOp]:
         """
-        Returns a mesh for each pipeline rank, over its share of the devices of the
-        program's mesh.
+        Returns a mesh for each pipeline rank, over the devices that come next.
         """
         mesh = self.structure.mesh
         (old,) = (op for op in self.module.body.block.ops if isinstance(op, MeshOp))
-        axes = [(axis, size) for axis, size in mesh.axes[1:] if size > 1]
-        size = prod(n for _, n in axes)
         cluster = old.cluster.string_value()
-        return [
-            MeshOp(
-                mesh.name if ranks == 1 else f"stage{rank}",
-                cluster,
-                axes,
-                range(rank * size, (rank + 1) * size),
-            )
-            for rank in range(ranks)
-        ]
+        own, found, first = _several(mesh), list[MeshOp](), 0
+        for rank in range(ranks):
+            name = stage_mesh(mesh, rank, ranks)
+            axes = self.types.shapes.get(name, own)
+            end = first + prod(size for _, size in axes)
+            found.append(MeshOp(name, cluster, axes, range(first, end)))
+            first = end
+        return found
 
     def fold(self, meshes: Sequence[MeshOp]) -> Fold:
         """
@@ -152,6 +160,30 @@ class DividedProgram:
             elif not isinstance(op, FuncOp):
                 ops.append(op.clone())
         return ops
+
+
+def stage_mesh(mesh: Mesh, rank: int, ranks: int) -> str:
+    """Returns the name of the mesh of one of the pipeline's ranks."""
+    return mesh.name if ranks == 1 else f"stage{rank}"
+
+
+def stage_meshes(
+    structure: Structure,
+    schedule: PipelineSchedule,
+    shapes: Sequence[Mapping[str, int]],
+) -> list[Mesh]:
+    """
+    Returns the program's mesh in the size that it has for each stage of a schedule. `shapes`
+    are as in `DividedProgram.of`.
+    """
+    mesh = structure.mesh
+    sized = [mesh.with_sizes(sizes) for sizes in shapes] or [mesh] * schedule.ranks
+    return [sized[schedule.stage_rank(s)] for s in range(schedule.stages)]
+
+
+def _several(mesh: Mesh) -> Axes:
+    """Returns the axes of a program's mesh, except for time, that have several devices."""
+    return tuple((axis, size) for axis, size in mesh.axes[1:] if size > 1)
 
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:

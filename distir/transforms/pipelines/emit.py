@@ -227,7 +227,7 @@ class Emitter(Generic[V]):
                 (
                     values.number_of(value),
                     target,
-                    fold.moved_type(fold.type(value.type, mesh), target),
+                    fold.type(value.type, target),
                 )
                 for value in self.groups[key].passed
                 for target in self._consumers[value]

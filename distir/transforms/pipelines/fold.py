@@ -37,6 +37,7 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, SplitPlacement
 from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import (
+    Axes,
     FoldedTypes,
     over_time,
     split_over_time,
@@ -73,10 +74,10 @@ class Fold:
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
     )
-    # The first version of each function, and whether it takes the micro-batch's number;
-    # the name before folding of each version, and its mesh.
-    _first: dict[str, tuple[FuncOp, bool]] = field(
-        default_factory=dict[str, tuple[FuncOp, bool]]
+    # The first version of each function on meshes with these axes, and whether it takes the
+    # micro-batch's number; the name before folding of each version, and its mesh.
+    _first: dict[tuple[str, Axes], tuple[FuncOp, bool]] = field(
+        default_factory=dict[tuple[str, Axes], tuple[FuncOp, bool]]
     )
     _origin: dict[str, tuple[str, str]] = field(
         default_factory=dict[str, tuple[str, str]]
@@ -89,7 +90,7 @@ class Fold:
         self.whole_type = self.types.whole
         """The type of all micro-batches of a value together, on a stage's mesh."""
         self.moved_type = self.types.moved
-        """A folded type on another stage's mesh."""
+        """A folded type on another stage's mesh with the same axes."""
 
     def space(self, mesh: str) -> Mesh:
         """Returns the stage's mesh of that name."""
@@ -193,7 +194,8 @@ class Fold:
         """
         key = (name, mesh)
         if key not in self._known:
-            elsewhere = self._first.get(name)
+            alike = name, self.space(mesh).axes
+            elsewhere = self._first.get(alike)
             if elsewhere is not None:
                 function, numbered = elsewhere
                 self._known[key] = (self._moved(name, function, mesh), numbered)
@@ -202,7 +204,7 @@ class Fold:
                 function, numbered = self._function(name, mesh, numbered=False), False
             except NeedsNumber:
                 function, numbered = self._function(name, mesh, numbered=True), True
-            self._first[name] = (function, numbered)
+            self._first[alike] = (function, numbered)
             self._known[key] = (function.sym_name.data, numbered)
         return self._known[key]
 
@@ -215,7 +217,10 @@ class Fold:
         return self._origin[name][1]
 
     def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
-        """Copies a folded function to another mesh, which is faster than folding again."""
+        """
+        Copies a folded function to another mesh with the same axes, which is faster than
+        folding again.
+        """
         block = Block()
         values: dict[SSAValue, SSAValue] = {}
         for arg in source.body.block.args:

@@ -14,16 +14,13 @@ from distir.dialects.dist import (
     SCOPE,
 )
 from distir.dialects.onnx import operator
-from distir.sharding.placement import PartialPlacement
+from distir.sharding.placement import COMBINED_BY, PartialPlacement
 from distir.transforms.pipelines.body import EmittedBody, V
 from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import monoid_over_time, over_time
 from distir.transforms.pipelines.part import is_repeated, repeated_ops
 from distir.transforms.pipelines.structure import Structure
-
-ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
-"""The operator that adds one more micro-batch to an accumulated value, by monoid."""
 
 
 @dataclass(eq=False)
@@ -228,7 +225,7 @@ class StageFunctionBuilder(Generic[V]):
 
     def _sum(self, value: SSAValue, so_far: V) -> V:
         """Returns the accumulated value so far combined with this micro-batch's part."""
-        name, owner = ACCUMULATE[monoid_over_time(value)], value.owner
+        name, owner = COMBINED_BY[monoid_over_time(value)], value.owner
 
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
             add = operator(name).build_op(given, [given[1].type])

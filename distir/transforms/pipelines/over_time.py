@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from xdsl.dialects.builtin import TensorType
@@ -25,6 +25,9 @@ from distir.sharding.placement import (
     SplitPlacement,
     placement_in,
 )
+
+Axes = tuple[tuple[str, int], ...]
+"""The axes of a mesh, with their sizes."""
 
 
 def over_time(value: SSAValue) -> Placement:
@@ -130,6 +133,27 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
     return with_layout(type_, replace(layout, mesh=target))
 
 
+def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
+    """
+    Returns the type that a value on `mesh` has on a mesh whose axes are some of the same
+    ones, of sizes that divide these: split over the axes that are left, in runs that repeat
+    after as many elements as before.
+    """
+    layout = layout_of(type_)
+    if layout is None or not isinstance(type_, TensorType) or mesh is stage:
+        return type_
+    dims = tuple(
+        tuple(
+            Shard(s.axis, s.run and s.run * mesh.size(s.axis) // stage.size(s.axis))
+            for s in shards
+            if s.axis in stage.sizes
+        )
+        for shards in layout.dims
+    )
+    partial = tuple(p for p in layout.partial if p[0] in stage.sizes)
+    return with_layout(type_, replace(layout, dims=dims, partial=partial))
+
+
 Known = dict[tuple[int, str], tuple[Attribute, Attribute]]
 """
 The types on stage meshes, by the id of the original type and the mesh; each entry holds the
@@ -161,18 +185,31 @@ class TypeCache:
 
 class FoldedTypes:
     """
-    The types of a program over micro-batches, on the meshes of stages. `before` are those
-    of the same program for another number of micro-batches.
+    The types of a program over micro-batches, on the meshes of stages. `shapes` has the
+    axes of the stages' meshes by name, as far as they are not those of the program's mesh;
+    `before` are the types of the same program for another number of micro-batches.
 
     - `type`: of one micro-batch of a value; `whole`: of all of them together;
-    - `moved`: of a folded value on the mesh of another stage.
+    - `moved`: of a folded value on the mesh of another stage of the same shape.
     """
 
-    def __init__(self, mesh: Mesh, before: FoldedTypes | None = None):
+    def __init__(
+        self, mesh: Mesh, shapes: Mapping[str, Axes], before: FoldedTypes | None = None
+    ):
+        self.shapes = shapes
+        time = mesh.axes[:1]
+        meshes = {n: Mesh(mesh.name, (*time, *axes), ()) for n, axes in shapes.items()}
+
+        def one(type_: Attribute, name: str) -> Attribute:
+            own = meshes.get(name, mesh)
+            return micro_batch_type(resized_type(type_, mesh, own), own, name)
+
+        def whole(type_: Attribute, name: str) -> Attribute:
+            own = meshes.get(name, mesh)
+            return whole_type(resized_type(type_, mesh, own), own, name)
+
         self._same: tuple[Known, Known] = before._same if before else ({}, {})
-        one, whole = self._same
-        self.type = TypeCache(lambda t, name: micro_batch_type(t, mesh, name), one)
-        self.whole = TypeCache(lambda t, name: whole_type(t, mesh, name), whole)
+        self.type, self.whole = map(TypeCache, (one, whole), self._same)
         self.moved = before.moved if before else TypeCache(moved_type, {})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -15,6 +15,7 @@ from distir.pipelining import (
     check_schedule,
     global_steps,
 )
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.entry import EntryFunction
 from distir.transforms.pipelines.split_calls import CallSplitter
@@ -47,7 +48,9 @@ def divided(
     splits = any(phase is Phase.BACKWARD_INPUT for _, phase in schedule.stage_phases)
     if splits and CallSplitter(module).split(structure.backward):
         structure = Structure(module)
-    return DividedProgram.of(module, structure, schedule.stages, stages)
+    shapes = options.stage_shapes()
+    check_shapes(shapes, structure.mesh)
+    return DividedProgram.of(module, structure, schedule, stages, shapes)
 
 
 def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
@@ -63,6 +66,20 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
     results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
     functions = [*fold.made.values(), entry.finish(results)]
     return division.program(meshes, functions)
+
+
+def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
+    """
+    Refuses meshes of stages whose axes are not those of the program, or of sizes that do
+    not divide the program's. Raises DistIRError.
+    """
+    for rank, sizes in enumerate(shapes):
+        for axis, size in sizes.items():
+            if axis == TIME_AXIS or mesh.sizes.get(axis, 1) % size:
+                raise DistIRError(
+                    f"pipeline: stage_meshes gives rank {rank} {axis}={size}, but the "
+                    f"program is split over {dict(mesh.axes[1:])}; choose a divisor of that"
+                )
 
 
 def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSchedule:

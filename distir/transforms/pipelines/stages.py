@@ -13,6 +13,7 @@ from distir.dialects.dist import STAGE, STAGE_START
 from distir.errors import DistIRError
 from distir.pipelining.options import SEARCH
 from distir.program import describe, scope_of
+from distir.sharding.mesh import Mesh
 from distir.suggestions import did_you_mean
 from distir.transforms.pipelines.balance import balanced_starts, layer_positions
 from distir.transforms.pipelines.homes import stages_reached
@@ -23,10 +24,11 @@ UNIFORM = "uniform"
 
 
 def forward_stages(
-    structure: Structure, count: int, request: Sequence[str]
+    structure: Structure, meshes: Sequence[Mesh], request: Sequence[str]
 ) -> dict[Operation, int]:
     """
-    Returns the stage of each forward op: `count` stretches of the program's order.
+    Returns the stage of each forward op: a stretch of the program's order for each stage.
+    `meshes` has the mesh of each stage, with the axes of the program's.
 
     `request` is empty, `uniform` for stages with equal numbers of calls (layers), or names
     for each stage but the first the scope that it begins with, which becomes a
@@ -34,7 +36,7 @@ def forward_stages(
     any they are those that ops are marked with, or stretches of equal work. Raises
     DistIRError.
     """
-    ops = structure.forward
+    ops, count = structure.forward, len(meshes)
     uniform = list(request) == [UNIFORM]
     if request and not uniform:
         if count == 1:
@@ -64,7 +66,7 @@ def forward_stages(
         layers = layer_positions(ops)
         if len(layers) < count:
             raise _too_many(count, len(layers), "layers")
-        starts = balanced_starts(structure, count)
+        starts = balanced_starts(structure, meshes)
     _forget_starts(ops)
     return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
 
@@ -125,6 +127,11 @@ def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
             f"{count} (pipeline ranks x chunks); choose as many, or other starts.{first}"
         )
     return starts
+
+
+def is_divided(ops: Iterable[Operation]) -> bool:
+    """Whether ops say where stages begin, or are marked with their stages."""
+    return any(name in op.attributes for op in ops for name in (STAGE, STAGE_START))
 
 
 def _start_text(op: Operation) -> str:

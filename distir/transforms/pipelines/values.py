@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, LayoutAttr, ReshardOp, layout_of
 from distir.dialects.onnx import operator
@@ -93,14 +93,16 @@ class MicroBatchValues(Generic[V]):
         if home is not None and kind is not Kind.BEFORE:
             there = self.here(batch, home)
             if number in there:
-                return self.send(there[number], mesh)
+                whole = batch is None
+                convert = self.fold.whole_type if whole else self.fold.type
+                return self.send(there[number], convert(value.type, mesh))
         if batch is not None:
             return self._part(value, batch, mesh)
         if isinstance(owner, Operation) and kind in (Kind.BEFORE, Kind.DIVIDE):
             self._compute(owner, mesh)
             return self.here(None, mesh)[number]
         if isinstance(time, PartialPlacement):
-            return self.send(self.sums[number], mesh)
+            return self.send(self.sums[number], self.fold.type(value.type, mesh))
         if isinstance(time, SplitPlacement):
             joined_on = self._homes[number]
             self.store(value, None, joined_on, self._join(value, joined_on))
@@ -118,15 +120,13 @@ class MicroBatchValues(Generic[V]):
             found = self._one[number] = whole and kind is not Kind.EACH
         return found
 
-    def send(self, value: V, mesh: str) -> V:
-        """Sends a value to another mesh and returns it there."""
-        type_ = self.entry.type_of(value)
-        layout = layout_of(type_)
-        assert layout is not None
-        if layout.mesh == mesh:
+    def send(self, value: V, type_: Attribute) -> V:
+        """Sends a value to the mesh where it has that type, and returns it there."""
+        here, there = layout_of(self.entry.type_of(value)), layout_of(type_)
+        assert here is not None and there is not None
+        if here.mesh == there.mesh:
             return value
-        moved = self.fold.moved_type(type_, mesh)
-        return self.entry.send(value, moved, asynchronous=self.asynchronous)
+        return self.entry.send(value, type_, asynchronous=self.asynchronous)
 
     def compute_whole(self, op: Operation, mesh: str) -> None:
         """Computes an op once, on operands of all micro-batches together."""

@@ -16,7 +16,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects import collective, dist
-from distir.dialects.dist import LAYOUT, SCOPE, LayoutAttr, layout_of
+from distir.dialects.dist import LAYOUT, SCOPE, Layout, LayoutAttr, layout_of
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import (
     ENTRY,
@@ -32,12 +33,14 @@ from distir.program import (
 from distir.sharding.layout import local_type
 from distir.sharding.local import local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.sends import Rounds, SentPiece, keeps_coordinates, plan_send
 from distir.transforms.projection.collectives import (
     layouts_around,
     per_rank_collective,
     placeholder,
 )
 from distir.transforms.projection.devices import devices_of
+from distir.transforms.projection.pieces import PieceOps
 
 MESH = "mesh"
 """The attribute of per-rank collectives that names the mesh of their `axes`."""
@@ -68,6 +71,9 @@ class Projection:
     flight.
     """
     _transferring: dict[str, bool] = field(default_factory=lambda: dict[str, bool]())
+    _sent: dict[tuple[tuple[int, ...], Layout, Layout], Rounds] = field(
+        default_factory=lambda: dict[tuple[tuple[int, ...], Layout, Layout], Rounds]()
+    )
 
     def __post_init__(self) -> None:
         self.mesh_of = meshes(self.module)
@@ -96,6 +102,15 @@ class Projection:
             )
         return self._transferring[name]
 
+    def sent(self, op: dist.SendOp) -> Rounds:
+        """Returns the pieces of a send between meshes of different shapes."""
+        before, after = layouts_around(op)
+        key = shape_of(op.source.type), before, after
+        if key not in self._sent:
+            source, target = self.mesh_of[before.mesh], self.mesh_of[after.mesh]
+            self._sent[key] = plan_send(key[0], before, source, after, target)
+        return self._sent[key]
+
     def function(self, name: str) -> FuncOp | None:
         """
         Returns the projection of a function: only the arguments, ops and results that live
@@ -116,7 +131,8 @@ class Projection:
 class FunctionProjection:
     """
     The projection of one function. `values` maps global values to local ones; `arriving`
-    holds those of them that are in flight and that nothing has waited for yet.
+    holds those of them that are in flight and that nothing has waited for yet. `pieces` has
+    what those of them are made of that come in pieces.
     """
 
     program: Projection
@@ -127,6 +143,9 @@ class FunctionProjection:
     )
     arriving: dict[SSAValue, None] = field(
         default_factory=lambda: dict[SSAValue, None]()
+    )
+    pieces: dict[SSAValue, list[tuple[SentPiece, SSAValue]]] = field(
+        default_factory=lambda: dict[SSAValue, list[tuple[SentPiece, SSAValue]]]()
     )
 
     def result(self) -> FuncOp | None:
@@ -231,12 +250,20 @@ class FunctionProjection:
     def _wait(self, values: Iterable[SSAValue]) -> None:
         """Waits for those of the values that are still in flight."""
         for value in list(values):
-            if value in self.arriving:
-                del self.arriving[value]
-                wait = collective.WaitOp(self.values[value])
-                wait.result.name_hint = value.name_hint or "received"
-                self.block.add_op(wait)
-                self.values[value] = wait.result
+            if value not in self.arriving:
+                continue
+            del self.arriving[value]
+            if value in self.pieces:
+                self._join(value)
+            else:
+                hint = value.name_hint or "received"
+                self.values[value] = self._waited_for(self.values[value], hint)
+
+    def _waited_for(self, arriving: SSAValue, hint: str) -> SSAValue:
+        wait = collective.WaitOp(arriving)
+        wait.result.name_hint = hint
+        self.block.add_op(wait)
+        return wait.result
 
     def _here(self, value: SSAValue) -> bool:
         return self.program.lives_here(value.type)
@@ -301,31 +328,88 @@ class FunctionProjection:
         order, which keeps a device that both sends and receives from waiting for itself.
         """
         rank = self.program.rank
-        source, target = layouts_around(op)
-        pairs = list(
-            zip(
-                self.program.mesh_of[source.mesh].devices,
-                self.program.mesh_of[target.mesh].devices,
-                strict=True,
-            )
-        )
-        for sender, receiver in pairs:
+        before, after = layouts_around(op)
+        source, target = (self.program.mesh_of[x.mesh] for x in (before, after))
+        if not keeps_coordinates(before, source, after, target):
+            self._send_pieces(op)
+            return
+        for sender, receiver in zip(source.devices, target.devices, strict=True):
             if sender == receiver == rank:
                 self.values[op.result] = self.values[op.source]
             elif sender == rank:
-                send = collective.SendToRankOp(self._operands(op)[0], receiver)
-                send.attributes.update(op.attributes)
-                self.block.add_op(send)
+                self._send_to(op, self._operands(op)[0], receiver)
             elif receiver == rank:
-                recv = collective.RecvFromRankOp(
-                    self.program.local(op.result.type), sender
-                )
-                recv.attributes.update(op.attributes)
-                self._append(op, [recv], None)
+                recv = self._receive(op, self.program.local(op.result.type), sender)
+                self.values[op.result] = recv.result
                 if recv.is_asynchronous:
-                    self._start_early(recv)
-                    recv.result.name_hint = "arriving"
                     self.arriving[op.result] = None
+
+    def _send_to(self, op: dist.SendOp, value: SSAValue, receiver: int) -> None:
+        send = collective.SendToRankOp(value, receiver)
+        send.attributes.update(op.attributes)
+        self.block.add_op(send)
+
+    def _receive(
+        self, op: dist.SendOp, type_: Attribute, sender: int
+    ) -> collective.RecvFromRankOp:
+        recv = collective.RecvFromRankOp(type_, sender)
+        recv.attributes.update(op.attributes)
+        recv.result.name_hint = op.result.name_hint
+        self.block.add_op(recv)
+        if recv.is_asynchronous:
+            self._start_early(recv)
+            recv.result.name_hint = "arriving"
+        return recv
+
+    def _send_pieces(self, op: dist.SendOp) -> None:
+        """
+        Projects a send between meshes of different shapes: the pieces that this device
+        sends and those that it receives, in the order of all pieces.
+        """
+        rank, received = self.program.rank, list[tuple[SentPiece, SSAValue]]()
+        for piece in (piece for pieces in self.program.sent(op) for piece in pieces):
+            if piece.sender == rank:
+                cut = PieceOps()
+                value = cut.taken(self._operands(op)[0], piece.taken)
+                self._add_all(op, cut.ops)
+                if piece.receiver == rank:
+                    received.append((piece, value))
+                else:
+                    self._send_to(op, value, piece.receiver)
+            elif piece.receiver == rank:
+                assert isinstance(op.result.type, TensorType)
+                shape = [stop - start for start, stop in piece.taken]
+                type_ = TensorType(op.result.type.element_type, shape)
+                recv = self._receive(op, type_, piece.sender)
+                received.append((piece, recv.result))
+        if self._here(op.result):
+            self.pieces[op.result] = received
+            if dist.ASYNCHRONOUS in op.attributes:
+                self.arriving[op.result] = None
+            else:
+                self._join(op.result)
+
+    def _join(self, value: SSAValue) -> None:
+        """Waits for the pieces of a value and puts them together."""
+        received = [
+            (piece, self._waited_for(part, "piece") if _is_in_flight(part) else part)
+            for piece, part in self.pieces.pop(value)
+        ]
+        op, whole = value.owner, self.program.local(value.type)
+        assert isinstance(op, dist.SendOp) and isinstance(whole, TensorType)
+        before, _ = layouts_around(op)
+        monoid = next((monoid for _, monoid in before.partial), "sum")
+        parts = PieceOps()
+        self.values[value] = parts.joined(received, whole, monoid)
+        self._add_all(op, parts.ops)
+        self.values[value].name_hint = value.name_hint
+
+    def _add_all(self, op: Operation, ops: Sequence[Operation]) -> None:
+        """Appends ops under the scope of `op`."""
+        for new in ops:
+            if SCOPE in op.attributes:
+                new.attributes[SCOPE] = op.attributes[SCOPE]
+            self.block.add_op(new)
 
     def _start_early(self, recv: collective.RecvFromRankOp) -> None:
         """
@@ -386,6 +470,12 @@ class FunctionProjection:
         new = per_rank_collective(op, source, program.rank, mesh, program.mesh_of)
         self._append(op, [new], mesh)
         return new
+
+
+def _is_in_flight(value: SSAValue) -> bool:
+    """Whether a piece of a value is still to be waited for."""
+    owner = value.owner
+    return isinstance(owner, collective.RecvFromRankOp) and owner.is_asynchronous
 
 
 def _with_layout(

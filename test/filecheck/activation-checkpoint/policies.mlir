@@ -52,7 +52,7 @@
 // PRODUCTS-NEXT:   onnx.Einsum(%gradient
 
 // PART: error: activation-checkpoint: 'full:2' should say after the colon for which part of the layers the policy 'full' holds, a number above 0 and up to 1, such as full:0.5
-// POLICY: error: activation-checkpoint: there is no checkpoint policy 'most'; choose one of none, full, whole, selective, products, offload
+// POLICY: error: activation-checkpoint: there is no checkpoint policy 'most'; choose one of none, full, whole, selective, products, offload, save:OP+OP, recompute:OP+OP
 // ZERO: error: activation-checkpoint: `every` must be at least 1
 // LAYER: error: activation-checkpoint: there is no layer 3; the program has 3
 // CALLS: error: activation-checkpoint: the program calls no differentiated function; run outline-repeats and differentiate first

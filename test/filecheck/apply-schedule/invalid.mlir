@@ -36,7 +36,7 @@
 // START: error: @start, op 2 (schedule.stage): the program begins with 'h.0', and the first stage begins there anyway
 // NESTED: error: @nested, op 2 (schedule.stage): 'h.1.attn' is inside of func.call %b (in h.1), which is one piece of the program; name 'h.1', or run `inline-calls` first
 // AGAIN: error: s.py, line 9: a stage begins with func.call %b (in h.1) already (@again, op 2 (schedule.stage))
-// POLICY: error: @policy, op 2 (schedule.recompute): there is no policy 'most'; choose one of none, full, whole, selective, products, offload
+// POLICY: error: @policy, op 2 (schedule.recompute): there is no checkpoint policy 'most'; choose one of none, full, whole, selective, products, offload, save:OP+OP, recompute:OP+OP
 // BOTH: error: @both, op 3 (schedule.recompute): 'h.0' is to be computed again by policy 'whole', but is by 'full' already
 // FOREIGN: error: @foreign, op 1 (transform.cast): transform.cast is no op of a schedule; a schedule holds schedule.cast, schedule.cuda_graph, schedule.decompose, schedule.expect
 // LATE: error: apply-schedule: the program is a training step already; apply the schedule before `differentiate`

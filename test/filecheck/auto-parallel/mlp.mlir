@@ -23,7 +23,7 @@
 // NONE: error: auto-parallel: none of the {{.*}} possible configurations fits: the one that needs the least, batch=64 {{.*}} Most is taken by activations ({{.*}} GB), parameters
 // NONE-SAME: Less will do for batch=64 layouts searched over {{.*}}: search-sharding: no layouts fit into 1000 bytes per device; {{.*}} bytes would do
 
-// ZERO: error: auto-parallel: ZeRO and activation checkpointing are for training steps
+// ZERO: error: auto-parallel: ZeRO, activation checkpointing and offloading are for training steps
 
 device.cluster @box {
   device.kind @gpu on [0 to 4] {memory = 32000000000 : i64, memory_bandwidth = 9.0e11 : f64, peak_flops = {default = 1.5e13 : f64}, launch_latency = 5.0e-6 : f64}

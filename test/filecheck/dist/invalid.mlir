@@ -32,14 +32,6 @@ func.func @same_mesh(%x: tensor<8xf32, #dist.layout<@A>>) {
 
 // -----
 
-func.func @other_layout(%x: tensor<8xf32, #dist.layout<@A, [{d}]>>) {
-  // CHECK: dist.send keeps the layout: expected <@B, [{d}]>, got <@B>
-  %y = dist.send %x : tensor<8xf32, #dist.layout<@A, [{d}]>> -> tensor<8xf32, #dist.layout<@B>>
-  func.return
-}
-
-// -----
-
 func.func @constrain(%x: tensor<8xf32>) {
   // CHECK: dist.constrain keeps the type of its operand
   %y = dist.constrain %x to <@A> : tensor<8xf32> -> tensor<4xf32>

@@ -30,7 +30,7 @@
 // Without buckets in any configuration.
 // SINGLE: chose batch=64 d=4 t=1 p=1 k=1 no-buckets, the fastest of
 
-// ZERO: error: search: ZeRO and activation checkpointing are for training steps, but the program updates no argument
+// ZERO: error: search: ZeRO, activation checkpointing and offloading are for training steps, but the program updates no argument
 
 device.cluster @box {
   device.kind @gpu on [0 to 4] {memory = 32000000000 : i64, memory_bandwidth = 9.0e11 : f64, peak_flops = {default = 1.5e13 : f64}, launch_latency = 5.0e-6 : f64}

@@ -15,7 +15,7 @@ from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.dialects.dist import ASYNCHRONOUS
 from distir.interpreters.simulator import Simulation, simulate
-from distir.transforms.checkpointing import POLICIES
+from distir.transforms.checkpoint_policies import POLICIES
 
 
 def assert_same(module: ModuleOp) -> Simulation:

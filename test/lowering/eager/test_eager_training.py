@@ -107,6 +107,11 @@ def test_a_parameter_of_two_stages_is_refused() -> None:
         plan_of("bert", dict(p=2, k=2))
 
 
+def test_stages_on_meshes_of_different_shapes_are_refused() -> None:
+    with pytest.raises(DistIRError, match="stages on meshes of different shapes"):
+        plan_of("llama", dict(p=2, k=2, stage_meshes=("d=2", "t=2")))
+
+
 def test_what_is_split_from_columns_to_rows() -> None:
     plan = plan_of("llama", dict(d=2, t=2, zero=1, checkpoint="full"))
     styles = plan.parallelism.styles

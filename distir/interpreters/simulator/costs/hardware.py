@@ -24,8 +24,8 @@ class DeviceKind:
     element type (`default` serves the others), seconds from issuing an op to its start, the
     number of bytes in whose multiples memory is allocated, the bytes that libraries keep
     throughout and those for each group of devices that it communicates with (of the cluster,
-    or else of the profile), the profile of what it reaches in practice, and bytes/s to and
-    from the memory of its host, if known.
+    or else of the profile), the profile of what it reaches in practice, bytes/s to and
+    from the memory of its host, and its bytes of that memory, if known.
     """
 
     name: str
@@ -38,6 +38,7 @@ class DeviceKind:
     communicator_memory: int = 0
     profile: Profile | None = None
     host_bandwidth: float | None = None
+    host_memory: int | None = None
 
     @staticmethod
     def of(op: KindOp, profile: Profile | None = None) -> DeviceKind:
@@ -63,6 +64,7 @@ class DeviceKind:
             given(op.communicator_memory, keeps.communicator),
             profile,
             None if op.host_bandwidth is None else op.host_bandwidth.value.data,
+            None if op.host_memory is None else op.host_memory.value.data,
         )
 
     def reserved(self, peak: int, held: int) -> int:

@@ -15,6 +15,7 @@ from distir.dialects.dist import (
     SendOp,
     layout_of,
 )
+from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,
@@ -140,7 +141,7 @@ class Compiler:
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
     last one to use the argument: optimizers work in place. The same holds for a result that
-    is a view of what an op computes.
+    is a view of what an op computes, and on the device for a state in the host's memory.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -194,11 +195,12 @@ class Compiler:
             if op is not end:
                 self.add(op, build)
         returns, args = build.slots(end.operands), block.args
-        updated = {
-            returns[i]: a
-            for i, a in updated_arguments(function).items()
-            if end.operands[i].type == args[a].type
-        }
+        updated: dict[int, int] = {}
+        for i, a in updated_arguments(function).items():
+            new, old = _copies_on_device(end.operands[i], args[a])
+            if new.type == old.type:
+                result, argument = build.slots((new, old))
+                updated[result] = argument
         compiled = build.finish(returns, updated)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
@@ -351,6 +353,17 @@ class Compiler:
             view_of=operands[0] if found.is_view else None,
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
+
+
+def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
+    """
+    Returns a result and the argument that it updates; of a state in the host's memory what
+    its update computes and takes on the device.
+    """
+    users = [use.operation for use in old.uses]
+    if isinstance(new.owner, OffloadOp) and [type(op) for op in users] == [FetchOp]:
+        return new.owner.x, users[0].results[0]
+    return new, old
 
 
 def _begins_bucket(op: collective.CollectiveOp) -> bool:

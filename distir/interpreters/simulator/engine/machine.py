@@ -227,6 +227,7 @@ class Machine:
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
         """Starts asynchronous communication; the devices go on."""
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
+        busy = np.zeros_like(self.clock)
         for transfer in step.transfers:
             rows = transfer.positions
             if step.is_collective:
@@ -237,13 +238,18 @@ class Machine:
                 senders, receivers = rows.T
                 pairs = rows.tobytes()
                 start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
+                # The pieces of a value that a device sends or receives follow each other.
+                start = np.maximum(start, np.maximum(busy[senders], busy[receivers]))
                 end = self.channels[pairs] = start + transfer.seconds
+                busy[senders] = busy[receivers] = end
                 if transfer.occupies:
                     waits = end - self.clock[senders]
                     self.idle[senders] += waits
                     self.transit[senders] += waits
                     self.clock[senders] = end
-                departure[receivers], arrival[receivers] = start, end
+                begun = arrival[receivers] > 0
+                departure[receivers] = np.where(begun, departure[receivers], start)
+                arrival[receivers] = end
             self._observe(step, rows, start, end - start)
         self._send_off(step, frame, departure, arrival)
 

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.dialects.builtin import ModuleOp
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 
+from distir.dialects.dist import layout_of
+from distir.dialects.host import is_on_host, on_device
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
@@ -124,6 +128,17 @@ class Run:
     def follow(self, *followers: Follower) -> Machine:
         """Executes every op, and tells the followers of it and of all memory."""
         return self._execute(FollowedMachine(self.positions, followers, self.entry))
+
+    @property
+    def host_bytes(self) -> npt.NDArray[np.int64]:
+        """Returns the bytes of arguments that each position has in its host's memory."""
+        found = np.zeros(self.positions, dtype=np.int64)
+        for arg in self.entry.args:
+            if isinstance(arg.type, TensorType) and is_on_host(arg.type):
+                layout, type_ = layout_of(arg.type), on_device(arg.type)
+                where = self.device_map.positions(layout.mesh if layout else None)
+                found[where] += self.device_map.bytes_of_type(type_, self.entry)
+        return found
 
     @cached_property
     def reserved(self) -> Reserved:

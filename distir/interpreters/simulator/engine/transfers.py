@@ -8,23 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects import collective
-from distir.dialects.dist import SendOp, layout_of
+from distir.dialects.dist import Layout, SendOp, layout_of
+from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs import communication
 from distir.interpreters.simulator.costs.communication import Topology
 from distir.interpreters.simulator.engine.device_map import (
     DeviceMap,
     Groups,
+    NotUniform,
     UniformDeviceMap,
 )
 from distir.interpreters.simulator.fusion import is_bucketed
 from distir.program import describe
+from distir.sharding.sends import keeps_coordinates, plan_send
 
 
 @dataclass
@@ -244,13 +250,9 @@ def _send(op: SendOp, device_map: DeviceMap) -> tuple[Transfer, ...]:
     before, after = layout_of(op.source), layout_of(op.result)
     assert before is not None and after is not None  # the op's verifier
     size = device_map.bytes_of(op.source, op)
-    sources = device_map.device_ids(before.mesh)
-    targets = device_map.device_ids(after.mesh)
-    if len(sources) != len(targets):
-        raise DistIRError(
-            f"{describe(op)}: meshes @{before.mesh} and @{after.mesh} must have equally "
-            f"many devices"
-        )
+    source, target = (device_map.meshes[x.mesh] for x in (before, after))
+    if not keeps_coordinates(before, source, after, target):
+        return _send_in_pieces(op, before, after, device_map)
     if isinstance(device_map, UniformDeviceMap):
         return (_uniform_send(before.mesh, after.mesh, size, device_map),)
     pairs = device_map.pairs(before.mesh, after.mesh)
@@ -263,6 +265,30 @@ def _send(op: SendOp, device_map: DeviceMap) -> tuple[Transfer, ...]:
         else [[pair] for pair in pairs]
     )
     return tuple(_send_batch(batch, size, device_map) for batch in batches)
+
+
+def _send_in_pieces(
+    op: SendOp, before: Layout, after: Layout, device_map: DeviceMap
+) -> tuple[Transfer, ...]:
+    """
+    Returns the transfers of a send between meshes of different shapes: one for each size of
+    pieces in each round. Raises NotUniform where one device stands for a mesh.
+    """
+    if isinstance(device_map, UniformDeviceMap):
+        raise NotUniform
+    source, target = (device_map.meshes[x.mesh] for x in (before, after))
+    assert isinstance(op.source.type, TensorType)
+    each = bytes_per_element(op.source.type.element_type)
+    transfers: list[Transfer] = []
+    for pieces in plan_send(shape_of(op.source.type), before, source, after, target):
+        by_size: dict[int, list[tuple[int, int]]] = {}
+        for piece in pieces:
+            if piece.sender != piece.receiver:
+                size = ceil(piece.elements * each)
+                by_size.setdefault(size, []).append((piece.sender, piece.receiver))
+        sizes = by_size.items()
+        transfers += [_send_batch(pairs, size, device_map) for size, pairs in sizes]
+    return tuple(transfers)
 
 
 def _send_batch(

@@ -10,6 +10,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects import collective
 from distir.dialects.dist import SendOp
+from distir.dialects.host import is_on_host
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
     GRADIENT,
@@ -50,7 +51,7 @@ _FORMS = frozenset(
         *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
         *("Transpose", "Slice", "Split", "Concat", "Pad"),
     )
-) | {"train.flatten", "train.unflatten"}
+) | {"train.flatten", "train.unflatten", "train.offload", "train.fetch"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
 _ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
 
@@ -90,6 +91,10 @@ class ValueKinds:
         roles = argument_roles(entry)
         for argument, role in zip(arguments, roles, strict=True):
             self._kinds[argument] = _OF_ROLE.get(role, INPUTS)
+            if is_on_host(argument.type):
+                for use in argument.uses:
+                    for copy in use.operation.results:
+                        self._kinds[copy] = self._kinds[argument]
         returned = list(return_op(entry).operands)
         for result, argument in updated_arguments(entry).items():
             self._mark(returned[result], self._kinds[arguments[argument]])

@@ -1,0 +1,275 @@
+"""
+The stages of a pipeline whose ranks have meshes of different shapes: how large each mesh is,
+and which ops each stage has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import prod
+from time import monotonic
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.pipelining import SEARCH, PipelineSchedule, ScheduleOptions
+from distir.planning.annotations import add_notes
+from distir.planning.stages.costs import OpCosts
+from distir.planning.stages.graph import PHASES, StageGraph, estimated_step
+from distir.planning.stages.judge import WORTH_SIMULATING, Judge
+from distir.sharding.mesh import TIME_AXIS
+from distir.transforms.pipelines.balance import Floats, division, layers_before
+from distir.transforms.pipelines.division import stage_meshes
+from distir.transforms.pipelines.pipeline import schedule_for
+from distir.transforms.pipelines.stages import forward_stages, is_divided, mark
+from distir.transforms.pipelines.structure import Structure
+
+SECONDS = 10.0
+"""The default time, in seconds, after which no further meshes are simulated."""
+
+MOST_COMBINATIONS = 2000
+"""Up to how many combinations of meshes all are considered."""
+
+MOST_DIVIDED = 100
+"""The most combinations of meshes that the program is divided for."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """
+    A mesh that a stage may have: the sizes of its axes, also as an option gives them, and
+    the program as a graph whose nodes cost what they take on it.
+    """
+
+    sizes: Mapping[str, int]
+    text: str
+    graph: StageGraph
+    hardware: Hardware
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return prod(self.sizes.values())
+
+    @cached_property
+    def loads(self) -> Floats:
+        """The seconds of each node in a step."""
+        return np.array(self.graph.problem.loads, np.float64)
+
+    @cached_property
+    def arriving(self) -> tuple[Floats, Floats]:
+        """
+        The seconds for what crosses a cut before each node, to this mesh: forwards, and
+        backwards (gradients).
+        """
+        forward, backward = np.zeros((2, len(self.loads) + 2))
+        for tensor in self.graph.problem.tensors:
+            first, last = min(tensor.consumers), max(tensor.consumers)
+            if last > tensor.producer:
+                forward[tensor.producer + 1] += tensor.cost
+                forward[last + 1] -= tensor.cost
+            if first < tensor.producer:
+                backward[first + 1] += tensor.cost
+                backward[tensor.producer + 1] -= tensor.cost
+        return np.cumsum(forward)[:-1], np.cumsum(backward)[:-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """The mesh of each rank, the stage of each node and an estimate of a step's seconds."""
+
+    shapes: tuple[_Shape, ...]
+    stages: Sequence[int]
+    estimate: float
+
+
+def search_stage_meshes(
+    module: ModuleOp,
+    options: ScheduleOptions,
+    request: Sequence[str],
+    time_limit: float | None = None,
+) -> ScheduleOptions:
+    """
+    Marks each forward op of a program with its stage, notes what was chosen, and returns the
+    options with the mesh of each rank. `options.stage_meshes` has the meshes, or is `search`
+    for any mesh that has divisors of the program's sizes of axes. `request` is the option
+    `stages` of `pipeline`. Raises DistIRError.
+    """
+    end = monotonic() + (SECONDS if time_limit is None else time_limit)
+    search = _Search(module, options, request)
+    found = sorted(search.candidates(), key=lambda c: c.estimate)
+    alike = [c for c in found if len(set(c.shapes)) == 1]
+    slowest = WORTH_SIMULATING * found[0].estimate
+    simulated: list[tuple[bool, float, _Candidate]] = []
+    for candidate in dict.fromkeys((found[0], *alike[:1], *found)):
+        known = candidate in (found[0], *alike[:1])
+        if simulated and not known and monotonic() > end:
+            break
+        if candidate.estimate > slowest and not known and not simulated[0][0]:
+            continue
+        judge = Judge(module, _with_meshes(options, candidate))
+        for each in (candidate, *search.usual(candidate)):
+            simulation = judge.simulate(search.stages_of(each))
+            simulated.append((not simulation.fits, simulation.step_time_s, each))
+        simulated.sort(key=lambda each: each[:2])
+    too_large, seconds, best = simulated[0]
+    mark(search.stages_of(best))
+    text = "; ".join(shape.text for shape in best.shapes)
+    note = f"stage meshes: {text}; simulated, a step takes {seconds:.4g} s"
+    others = [(s, c) for _, s, c in simulated if c is not best]
+    if others:
+        note += " (" + ", ".join(
+            f"{'; '.join(x.text for x in c.shapes)}: {s:.4g} s" for s, c in others[:4]
+        )
+        note += ")"
+    add_notes(module, [note + ("; it does not fit into memory" if too_large else "")])
+    return _with_meshes(options, best)
+
+
+def _with_meshes(options: ScheduleOptions, candidate: _Candidate) -> ScheduleOptions:
+    return replace(options, stage_meshes=tuple(s.text for s in candidate.shapes))
+
+
+class _Search:
+    """The meshes that ranks may have, and what a program costs on each of them."""
+
+    def __init__(
+        self, module: ModuleOp, options: ScheduleOptions, request: Sequence[str]
+    ):
+        self.options, self._module = options, module
+        self.structure = Structure(module)
+        self.schedule: PipelineSchedule = schedule_for(self.structure, options)
+        ops = self.structure.forward
+        self._layers = layers_before(ops)
+        self._fixed: list[int] | None = None
+        if list(request) not in ([], [SEARCH]) or is_divided(ops):
+            meshes = [self.structure.mesh] * self.schedule.stages
+            asked = forward_stages(self.structure, meshes, request)
+            self._fixed = [asked[op] for op in ops]
+        self._known: dict[tuple[tuple[str, int], ...], _Shape] = {}
+
+    def stages_of(self, candidate: _Candidate) -> dict[Operation, int]:
+        """Returns the stage of each forward op."""
+        return candidate.shapes[0].graph.stages(candidate.stages)
+
+    def candidates(self) -> list[_Candidate]:
+        """Returns combinations of meshes, each with the division that suits it best."""
+        if self.options.stage_meshes != (SEARCH,):
+            asked = [self._shape(sizes) for sizes in self.options.stage_shapes()]
+            return [self._estimated(asked, self._fixed)]
+        mesh = self.structure.mesh
+        axes = [axis for axis, _ in mesh.axes if axis != TIME_AXIS]
+        ranks = self.options.p
+        most = len(self._shape(dict.fromkeys(axes, 1)).hardware.kinds)
+        if ranks > most:
+            raise DistIRError(
+                f"pipeline: {ranks} ranks need a device each, but the cluster has {most}; "
+                f"choose fewer ranks (-p) or a larger cluster"
+            )
+        every = product(*(_divisors(mesh.size(axis)) for axis in axes))
+        shapes = [
+            self._shape(dict(zip(axes, sizes, strict=True)))
+            for sizes in every
+            if prod(sizes) <= most - ranks + 1
+        ]
+        fitting = [
+            combination
+            for combination in _combinations(shapes, ranks)
+            if sum(shape.devices for shape in combination) <= most
+        ]
+        # If work could be divided at will, a step would take this long.
+        fitting.sort(key=lambda c: 1 / sum(1 / max(s.loads.sum(), 1e-12) for s in c))
+        alike = [c for c in fitting if len(set(c)) == 1]
+        chosen = dict.fromkeys((*fitting[:MOST_DIVIDED], *alike))
+        return [self._estimated(each, self._fixed) for each in chosen]
+
+    def _shape(self, sizes: Mapping[str, int]) -> _Shape:
+        key = tuple(sizes.items())
+        if key not in self._known:
+            text = ",".join(f"{axis}={size}" for axis, size in key)
+            costs = OpCosts.of(self._module, self.structure, text)
+            mesh = self.structure.mesh.with_sizes(sizes)
+            graph = StageGraph.of(self.structure, self.schedule, costs, mesh)
+            self._known[key] = _Shape(sizes, text, graph, costs.hardware)
+        return self._known[key]
+
+    def usual(self, candidate: _Candidate) -> list[_Candidate]:
+        """
+        Returns the division that `pipeline` makes by itself for the same meshes, if it is
+        another one and stages are free.
+        """
+        if self._fixed is not None:
+            return []
+        sizes = [shape.sizes for shape in candidate.shapes]
+        meshes = stage_meshes(self.structure, self.schedule, sizes)
+        found = forward_stages(self.structure, meshes, ())
+        stages = [found[op] for op in self.structure.forward]
+        own = self._estimated(candidate.shapes, stages)
+        return [] if stages == list(candidate.stages) else [own]
+
+    def _estimated(
+        self, shapes: Sequence[_Shape], stages: Sequence[int] | None
+    ) -> _Candidate:
+        """
+        Returns a division for these meshes; None: that of least load of the busiest stage,
+        what it receives included.
+        """
+        schedule = self.schedule
+        own = [shapes[schedule.stage_rank(s)] for s in range(schedule.stages)]
+        arriving = np.array(
+            [
+                _arriving(before, after)
+                for before, after in zip([own[0], *own], own, strict=False)
+            ]
+        )
+        if stages is None:
+            loads = np.array([shape.loads for shape in own])
+            starts = division(loads, arriving, self._layers)
+            stages = [bisect_right(starts, node) for node in range(loads.shape[1])]
+        firsts = [stages.index(s) for s in range(1, schedule.stages)]
+        sent = sum(float(arriving[s + 1, at]) for s, at in enumerate(firsts))
+        work = {
+            phase: np.array(
+                [
+                    sum(np.array(shape.graph.work[phase])[np.array(stages) == s])
+                    for s, shape in enumerate(own)
+                ]
+            )
+            for phase in PHASES
+        }
+        estimate = estimated_step(schedule, work, sent)
+        return _Candidate(tuple(shapes), stages, estimate)
+
+
+def _arriving(before: _Shape, after: _Shape) -> Floats:
+    """
+    Returns the seconds for what crosses a cut before each node, between these meshes. What
+    fewer devices send to more, each device sends several times.
+    """
+    forward, gradients = after.arriving[0], before.arriving[1]
+    ratio = after.devices / before.devices
+    return forward * max(ratio, 1.0) + gradients * max(1 / ratio, 1.0)
+
+
+def _divisors(size: int) -> list[int]:
+    return [n for n in range(1, size + 1) if size % n == 0]
+
+
+def _combinations(shapes: Sequence[_Shape], ranks: int) -> Iterator[tuple[_Shape, ...]]:
+    """
+    Yields a mesh for each rank: all combinations, or, of too many, those in which the mesh
+    changes once along the ranks at most.
+    """
+    if len(shapes) ** ranks <= MOST_COMBINATIONS:
+        yield from product(shapes, repeat=ranks)
+        return
+    for first, second in product(shapes, repeat=2):
+        for change in range(1, ranks if first is not second else 2):
+            yield (first,) * change + (second,) * (ranks - change)
