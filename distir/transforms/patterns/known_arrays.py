@@ -25,6 +25,9 @@ Array = npt.NDArray[Any]
 _MOST_ELEMENTS = 1 << 24
 """The most elements of an array that is computed, repetitions not counted."""
 
+_MOST_KEPT = 1 << 20
+"""The most elements of an array that was asked for and is kept, repetitions not counted."""
+
 _ELEMENTWISE = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Neg", "Abs", "Min", "Max"),
@@ -57,7 +60,10 @@ class KnownArrays:
             self._found.update(dict.fromkeys(op.results))
             for result, array in zip(op.results, found, strict=False):
                 self._found[result] = array
-        return self._found.get(value)
+        found = self._found.get(value)
+        if found is not None and once(found).size > _MOST_KEPT:
+            del self._found[value]  # the mask of one layer of many
+        return found
 
     def _unknown_before(self, value: SSAValue) -> list[OnnxOp]:
         """
