@@ -45,6 +45,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: os.environ.pop(MODELS, None))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """
+    Tests whose ranks are forked from `support.ranks` come first, so that one worker has all
+    of them and starts that process: which takes long.
+    """
+    ranks = sys.modules.get("support.ranks")
+    if ranks is not None:
+        items.sort(
+            key=lambda item: (
+                getattr(getattr(item, "module", None), "run_ranks", None)
+                is not ranks.run_ranks
+            )
+        )
+
+
 def pytest_collection_finish() -> None:
     """
     Less work behind the scenes: the garbage collector looks for cycles less often, and not

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from zoo.columns import COLUMNS, FORWARD, visit
+from zoo.columns import COLUMNS, visit
 from zoo.families import REFUSALS, families
 from zoo.shares import Shares, shares_over
 from zoo.table import table
 
 SAMPLE: dict[str, tuple[str, ...]] = {
     "vae": COLUMNS,
-    "dlrm": COLUMNS,
-    "mlp-mixer": tuple(FORWARD),
+    "dlrm": ("step",),
     "shufflenet": ("step p2 k2",),
     "coatnet": ("step d2 t2",),
 }

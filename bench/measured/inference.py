@@ -49,15 +49,8 @@ class Generation:
         seconds = self._seconds(prompt)
         steps = self.outputs - 1
         if steps:
-            # FasterTransformer splits the cache and the matrix of queries, keys and values
-            # by heads.
-            each = self.d_model // self.t
-            heads = (
-                "*.attn.key:1=t",
-                "*.attn.value:1=t",
-                f"*.attn.c_attn.weight:1=t:{each}",
-            )
-            heads = heads if self.t > 1 else ()
+            # FasterTransformer splits the cache by heads.
+            heads = ("*.attn.key:1=t", "*.attn.value:1=t") if self.t > 1 else ()
             ends = [
                 self._seconds(build_gpt_decoding(*model, cached, "f16"), heads)
                 for cached in (self.inputs, self.inputs + steps - 1)

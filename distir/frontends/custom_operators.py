@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CustomImport = Callable[[Sequence[SSAValue | None], Mapping[str, Any]], Operation]
 """Makes the op of a node; see this module's documentation."""
 
-custom_operator: Registry[CustomImport] = Registry("distir.frontends.expert_nodes")
+custom_operator: Registry[CustomImport] = Registry("distir.frontends.train_nodes")
 """The operators that other packages read, and our own, by `DOMAIN::OPERATOR`."""
 
 

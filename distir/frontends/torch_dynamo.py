@@ -35,13 +35,16 @@ def export_dynamo(
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
+    from distir.frontends.torch_masked_scatter import write_masked_scatters
     from distir.frontends.torch_repetitions import without_repetitions
+    from distir.frontends.torch_scans import scans_as_ops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # If this fails, the exporter tries other ways and reports what is wrong.
     with (
         without_repetitions(),
         experts_as_ops(capacity_factor, _batch(args, kwargs)),
+        scans_as_ops(),
         contextlib.suppress(Exception),
         torch.enable_grad(),
     ):
@@ -49,6 +52,7 @@ def export_dynamo(
     if isinstance(source, torch.export.ExportedProgram):
         write_stops(source)
         write_bags(source)
+        write_masked_scatters(source)
         remove_checks(source)
     # The optimizer would merge, transpose and rename the parameters.
     with quick_decompositions(), without_repetitions():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from distir.frontends.onnx_names import TRAIN_DOMAIN
+from distir.frontends.torch_nodes import train_node
 
 _MODULE = "transformers.integrations.moe"
 
@@ -86,25 +87,6 @@ def experts_as_ops(capacity_factor: float | None, sequences: int) -> Generator[N
         interface.get_interface = original
 
 
-def _op(
-    name: str,
-    inputs: Sequence[torch.Tensor],
-    shape: Sequence[int],
-    like: torch.Tensor,
-    **attributes: int,
-) -> torch.Tensor:
-    """Returns the result of a node of our domain, of the given shape and the type of `like`."""
-    make: Callable[..., torch.Tensor] = torch.onnx.ops.symbolic
-    return make(
-        f"{TRAIN_DOMAIN}::{name}",
-        inputs,
-        attributes,
-        dtype=like.dtype,
-        shape=shape,
-        version=1,
-    )
-
-
 def _forward(
     way: Way,
     part: Any,
@@ -138,7 +120,7 @@ def _forward(
         x: torch.Tensor, matrices: torch.Tensor, is_transposed: bool
     ) -> torch.Tensor:
         output = matrices.shape[1 if is_transposed else 2]
-        return _op(
+        return train_node(
             "grouped_product",
             (x, rows, matrices),
             (*x.shape[:3], output),
@@ -158,7 +140,7 @@ def _forward(
 
     x = tokens.reshape(groups, -1, width)
     inside = (1, groups, places, width)
-    x = _op("dispatch", (x, slots, rows), inside, x)
+    x = train_node("dispatch", (x, slots, rows), inside, x)
     if part.has_gate:
         x = part._apply_gate(linear(x, "gate_up_proj"))
     else:
@@ -170,5 +152,5 @@ def _forward(
     wide = torch.promote_types(x.dtype, weights.dtype)
     x, weights = x.to(wide), weights.to(wide)
     outside = (groups, count // groups, width)
-    y = _op("combine", (x, slots, rows, weights), outside, x)
+    y = train_node("combine", (x, slots, rows, weights), outside, x)
     return y.reshape(count, width).to(tokens.dtype)

@@ -85,8 +85,8 @@ class Lagrangian:
     - `points`: those that have a multiplier.
     - `optimum`: finds the cheapest choice at some multipliers. If it only finds good ones,
       there is no bound.
-    - `bound`: the highest found; `dearest`: no choice costs more; `best`: the cheapest
-      choice that fits.
+    - `bound`: the highest found, at `multipliers`; `dearest`: no choice costs more; `best`:
+      the cheapest choice that fits.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class Lagrangian:
         self.points: list[int] = []
         self.highest: list[float] = []
         self.bound = -math.inf
+        self.multipliers: dict[int, float] = {}
         self.dearest = dearest(graph) * (1 + 1e-6)
         self.best = SolverResult.of(graph, None, -math.inf)
 
@@ -213,10 +214,9 @@ class Lagrangian:
 
     def climb(self) -> dict[int, float]:
         """
-        Raises the bound until the planes say that there is little left to gain; returns the
-        best multipliers.
+        Raises the bound from the best multipliers so far, until the planes say that there is
+        little left to gain; returns the best multipliers.
         """
-        best: dict[int, float] = {}
         clock = self.clock.part(0.6)
         idle = 0
         for _ in range(PASSES):
@@ -235,14 +235,14 @@ class Lagrangian:
             if clock.stopped:
                 break
             before = self.bound
-            if best and idle < self.idle:
-                near = np.array([best.get(p, 0.0) for p in self.points])
+            if self.multipliers and idle < self.idle:
+                near = np.array([self.multipliers.get(p, 0.0) for p in self.points])
                 multipliers = near + self.step * (multipliers - near)
             current = dict(zip(self.points, multipliers.tolist(), strict=True))
             if not self.price(current):
                 break
             if self.bound > before:
-                best = current
+                self.multipliers = current
             rise = self.bound - before
             idle = 0 if rise > RISE * self.gap * abs(self.bound) else idle + 1
             if idle > self.idle:
@@ -253,7 +253,7 @@ class Lagrangian:
                     break
             if self.result().proven(self.gap) or self.bound > self.dearest:
                 break
-        return best
+        return self.multipliers
 
     def mixed(self) -> tuple[Costs, float] | None:
         """

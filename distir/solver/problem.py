@@ -89,6 +89,7 @@ class Solution:
     - `choice`: one alternative per node.
     - `objective`: its cost; `bound`: no choice within the limit costs less.
     - `method`: the method that found it; `seconds`: how long that took.
+    - `by_segments`: the choice that segments found, if the search went on from it.
     """
 
     choice: Sequence[int]
@@ -96,6 +97,7 @@ class Solution:
     bound: float
     method: str
     seconds: float
+    by_segments: Sequence[int] | None = None
 
     @property
     def gap(self) -> float:

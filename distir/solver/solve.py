@@ -72,6 +72,7 @@ def solution_of(
     seed_choice: Sequence[int] | None = None,
     segments: Segments | None = None,
     level: Level = "O3",
+    is_binding: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Solution | InfeasibleError:
     """
@@ -88,7 +89,9 @@ def solution_of(
       fit;
     - `level`: at O2 the `segments` are decided one after the other instead of the whole, so
       that the bound is far from the optimum; the whole is solved if they find nothing. At
-      O3 the Lagrangian starts from the segments;
+      O3 the Lagrangian goes on from what O2 finds, which the answer holds too;
+    - `is_binding`: whether the best choice without the limit of memory is known to exceed
+      it, so that it is not looked for again;
     - `progress`: called with lines of text.
     """
     one_of("method", method, METHODS)
@@ -98,7 +101,7 @@ def solution_of(
         own = clock.part(1.0, own.limit)
     with own:
         search = _Solving(
-            problem, solver, gap, own, progress or _silent, segments, level
+            problem, solver, gap, own, progress or _silent, segments, level, is_binding
         )
         return search.run(method, seed_choice)
 
@@ -113,6 +116,7 @@ class _Solving:
         progress: Callable[[str], None],
         segments: Segments | None,
         level: Level,
+        is_binding: bool,
     ):
         self.problem, self.gap, self.clock, self.progress = (
             problem,
@@ -128,6 +132,8 @@ class _Solving:
             cover = segments.covering(problem)
             self.by_segments = partial(solve_by_segments, segments=cover)
         self.level = level
+        self.is_binding = is_binding
+        self.first: SolverResult | None = None
 
     def run(
         self, method: Method, seed: Sequence[int] | None
@@ -156,7 +162,8 @@ class _Solving:
             return self.failure(found)
         objective = problem.cost(chosen)
         bound = settled(problem, objective, max(found.bound, trivial_bound(graph)))
-        return Solution(chosen, objective, bound, name, self.clock.seconds)
+        first = None if self.first is None else self.whole(self.first.choice)
+        return Solution(chosen, objective, bound, name, self.clock.seconds, first)
 
     def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
         """
@@ -193,7 +200,8 @@ class _Solving:
             return exact, self.integer_program(None)
         small = columns_of(graph)
         if method != "lagrangian":
-            found = self.elimination(method)
+            if method == "elimination" or not (self.is_binding and graph.pieces):
+                found = self.elimination(method)
             if found is not None:
                 return "elimination", found
             if not graph.pieces:
@@ -219,23 +227,25 @@ class _Solving:
             return "segments", SolverResult.of(graph, choice, -math.inf)
         if not self.is_small:
             return "dual ascent", self.by_passes().run(thorough=False)
-        quick, bound = self.priced(by_segments), -math.inf
-        if not self.is_quick:
-            # Dual ascent finds prices in less time than the segments, and has a bound.
-            passes = self.by_passes()
-            if passes.price({}):
-                passes.climb()
-                quick.go_on(passes)
-            bound = passes.bound
-        return "segments", SolverResult.of(graph, quick.run().choice, bound)
+        passes = self.by_passes()
+        quick = self.priced(by_segments, passes)
+        return "segments", SolverResult.of(graph, quick.best.choice, passes.bound)
 
-    def priced(self, by_segments: Optimum, share: float = 1.0) -> Lagrangian:
+    def priced(
+        self, by_segments: Optimum, passes: Lagrangian, share: float = 1.0
+    ) -> Lagrangian:
         """
         Finds prices for memory, with segments decided at given prices, in a fraction of the
-        time.
+        time. Unless elimination is quick, `passes` begin: dual ascent finds prices in less
+        time than the segments, and has a bound.
         """
         gap, clock = max(self.gap, SEGMENTS_GAP), self.clock.part(share)
-        return Lagrangian(self.graph, gap, clock, self.progress, by_segments)
+        quick = Lagrangian(self.graph, gap, clock, self.progress, by_segments)
+        if not self.is_quick and passes.price({}):
+            passes.climb()
+            quick.go_on(passes)
+        quick.run()
+        return quick
 
     def any_choice(self) -> Mapping[int, int] | None:
         """Returns a choice that fits, if the methods found none: a good one, or any."""
@@ -264,8 +274,8 @@ class _Solving:
         graph, clock = self.graph, self.clock
         first = self.by_passes()
         if self.by_segments is not None and self.is_small:
-            quick = self.priced(self.by_segments, 0.4)
-            quick.run()
+            quick = self.priced(self.by_segments, first, 0.4)
+            self.first = quick.best
             first.go_on(quick)
         found = first.run()
         if found.choice is not None or found.infeasible or clock.stopped:

@@ -107,7 +107,7 @@ def sent_and_closed_form(
             for sequence in (False, True)
             for d, t in DEGREES
         ],
-        [(2, 2, 1, False), (2, 2, 2, False), (2, 4, 3, True), (8, 8, 1, True)],
+        [(2, 2, 2, False), (2, 4, 3, True), (8, 8, 1, True)],
     ),
 )
 def test_small_steps_send_no_more(
@@ -125,7 +125,7 @@ def test_a_large_step_on_512_devices(zero: int) -> None:
     assert (0.9 if zero == 3 else 1) * expected <= sent <= 1.0001 * expected
 
 
-@pytest.mark.parametrize(("d", "t"), chosen(DEGREES, [(2, 2), (8, 8)]))
+@pytest.mark.parametrize(("d", "t"), chosen(DEGREES, [(8, 8)]))
 def test_states_are_split_over_all_devices(d: int, t: int) -> None:
     """But for the norms' and biases', which tensor parallelism keeps or splits in runs."""
     states = measured(step, d=1, t=1).states
@@ -172,7 +172,7 @@ def odd_step() -> ModuleOp:
     ("d", "t", "zero"),
     chosen(
         [(*d_t, z) for d_t in ODD_DEGREES for z in (1, 2, 3)],
-        [(3, 1, 3), (5, 1, 1), (3, 2, 2)],
+        [(5, 1, 3), (3, 2, 2)],
     ),
 )
 def test_degrees_that_divide_nothing(d: int, t: int, zero: int) -> None:
@@ -194,7 +194,8 @@ def wide_step() -> ModuleOp:
     return module
 
 
-@pytest.mark.parametrize("zero", chosen([1, 2, 3], [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_width_that_48_devices_do_not_divide(zero: int) -> None:
     sent, expected = sent_and_closed_form(wide_step, zero, d=48)
     assert 0.98 * expected <= sent <= 1.0001 * expected

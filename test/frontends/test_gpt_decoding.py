@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from support.programs import inferred_types, ops_of, round_trip
 from xdsl.context import Context
+from xdsl.dialects.func import FuncOp
 
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.dist import Shard, layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.frontends.decoder import cache_names
@@ -35,7 +38,14 @@ def run(module, values):
     )
 
 
-@pytest.mark.parametrize("distribution", [None, {"t": 2}, {"d": 2, "t": 2}, {"p": 2}])
+IN_HEADS = ("*.attn.key:1=t", "*.attn.value:1=t")
+"""The request that caches are split by heads."""
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [None, {"t": 2}, {"t": 2, "shard": IN_HEADS}, {"d": 2, "t": 2}, {"p": 2}],
+)
 def test_tokens_one_by_one(distribution):
     """Three tokens at once, then two more from the cache: as all five at once."""
     whole = build_gpt(LAYERS, WIDTH, HEADS, VOCAB, BATCH, 5)
@@ -63,6 +73,24 @@ def test_tokens_one_by_one(distribution):
         logits, *own = run(decoding(n, distribution), {**cut(n + 1), **given})
         np.testing.assert_allclose(logits[:, 0], expected[:, n], rtol=1e-4, atol=1e-5)
         cache = [np.concatenate(pair, axis=2) for pair in zip(cache, own, strict=True)]
+
+
+def test_a_cache_in_heads_splits_the_layer_by_heads():
+    """Nothing is gathered: a layer sums its two products of rows, and the embeddings."""
+    module = decoding(8, {"t": 4, "shard": IN_HEADS})
+    found = [op.name for op in module.walk() if isinstance(op, CollectiveOp)]
+    assert found == ["collective.all_reduce"] * 3
+    layouts = [
+        layout_of(argument)
+        for function in module.walk()
+        if isinstance(function, FuncOp)
+        for name, argument in zip(argument_names(function), function.args, strict=False)
+        if name.endswith("attn.c_attn.weight")
+    ]
+    assert layouts
+    for layout in layouts:
+        assert layout is not None
+        assert layout.dim(1) == (Shard("t", WIDTH // 4),)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])

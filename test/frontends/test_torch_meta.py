@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.thoroughness import IS_THOROUGH
+from support.thoroughness import IS_THOROUGH, each_once, sampled
 from torch import nn
 
 from distir.errors import DistIRError
@@ -35,11 +35,12 @@ def _norms() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1))
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize(
-    ("make", "example"), [(_llama, IDS), (_norms, torch.ones(2, 16))]
-)
-def test_the_same_program(make, example, training):
+EXAMPLES = {_llama: IDS, _norms: torch.ones(2, 16)}
+
+
+@pytest.mark.parametrize(("training", "make"), each_once([False, True], [*EXAMPLES]))
+def test_the_same_program(training, make):
+    example = EXAMPLES[make]
     real = make().train(training)
     with torch.device("meta"):
         module = make().train(training)
@@ -119,7 +120,7 @@ def test_weights_are_copies_unless_told_otherwise():
     assert not shared.weights["weight"].any()
 
 
-@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("is_inside", sampled([True, False], 2))
 def test_modules_under_fake_tensors(is_inside):
     """As on the meta device, whether the mode that made the module is on or not."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -77,6 +77,16 @@ def test_gather_elements(axis: int) -> None:
     agree(*both("GatherElements", [data, indices], axis=axis))
 
 
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 2])
+def test_gather_nd(batch: int, count: int) -> None:
+    sizes = (2, 3, 4, 5)
+    draw = np.random.default_rng(1).integers
+    places = [draw(-n, n, (*sizes[:batch], 7)) for n in sizes[batch : batch + count]]
+    indices = np.stack(places, -1)
+    agree(*both("GatherND", [numbers(*sizes), indices], batch_dims=batch))
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu(approximate: str) -> None:
     agree(*both("Gelu", [numbers(7, 9) * 4], approximate=approximate))
@@ -157,3 +167,14 @@ def test_global_max_pool_of_any_number_of_dimensions(shape: tuple[int, ...]) -> 
 def test_mean_of_a_scalar_and_a_matrix() -> None:
     agree(*both("Mean", [numbers(), numbers(4, 8)]))
     agree(*both("Mean", [numbers(4, 1), numbers(8), numbers(4, 8)]))
+
+
+def test_hard_swish_in_64_bits() -> None:
+    """A sixth in 32 bits would be off by 3e-8, which chains of batch norms amplify."""
+    x = np.linspace(-4, 4, 33)
+    type_ = TensorType(element_type_of_dtype(x.dtype), x.shape)
+    block = Block(arg_types=[type_])
+    op = operator("HardSwish").build_op(block.args, [type_])
+    (found,) = evaluate(op, [x])
+    expected = x * np.minimum(np.maximum(x + 3, 0), 6) / 6
+    np.testing.assert_allclose(found, expected, rtol=1e-15, atol=1e-15)

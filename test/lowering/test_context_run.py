@@ -20,7 +20,7 @@ CASES: dict[str, dict[str, Any]] = {
     "c2-p2-ring": {"c": 2, "p": 2, "k": 2, "context": "ring"},
     "c2-p2": {"c": 2, "p": 2, "k": 2},
 }
-SAMPLE = ("c2-p2", "c4-ring-cyclic")
+SAMPLE = ("c2-p2-ring",)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ class Calls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("exporter", models.EXPORTERS)
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize(("name", "exporter"), models.EXPORTS)
 def test_models(name: str, exporter: models.Exporter) -> None:
     model = models.model(name)
     imported = models.imported(name, exporter)

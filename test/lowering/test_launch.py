@@ -7,11 +7,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.programs import parse
+from support.thoroughness import chosen
 
 from distir.errors import DistIRError
 from distir.lowering.launch import Spawner, run_package
@@ -133,8 +135,9 @@ def test_a_spawner_serves_again_after_a_failure(
 @pytest.mark.parametrize(
     "how",
     [
-        signal.SIGINT,
         signal.SIGKILL,
+        # Caught, it ends the caller in good order.
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
         # Nobody catches it, so that it ends the caller as SIGKILL does.
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
     ],
@@ -215,26 +218,30 @@ def test_nccl_needs_gpus(package: Path, spawner: Spawner) -> None:
         run_package(package, backend="nccl", inputs={"x": X, "w": W}, spawner=spawner)
 
 
-@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "shards"])
+DAMAGES = {
+    "truncated": r"w\.safetensors is truncated: 'w' ends at byte \d+ of \d+$",
+    "garbage": r"w\.safetensors is truncated or not a safetensors file$",
+    "absent": r"w\.safetensors",
+}
+
+
 @pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("truncated", r"w\.safetensors is truncated: 'w' ends at byte \d+ of \d+$"),
-        ("garbage", r"w\.safetensors is truncated or not a safetensors file$"),
-        ("absent", r"w\.safetensors"),
-    ],
-    ids=["truncated", "garbage", "absent"],
+    ("damage", "is_folder"),
+    chosen(
+        product(DAMAGES, (False, True)),
+        [("truncated", True), ("garbage", False), ("absent", True)],
+    ),
 )
 def test_bad_weights(
     package: Path,
     tmp_path: Path,
     damage: str,
-    message: str,
     is_folder: bool,
     spawner: Spawner,
 ) -> None:
     from safetensors.numpy import save_file
 
+    message = DAMAGES[damage]
     path = tmp_path / "weights" / "w.safetensors"
     path.parent.mkdir()
     save_file({"w": W}, path)

@@ -87,9 +87,7 @@ def assert_as_simulated(
 
 
 SAMPLE = {
-    ("gpt", "zero3-overlap"),
     ("gpt", "sequence"),
-    ("mlp", "k4"),
     ("mlp", "p2-d2-zero1"),
     ("llama", "t2"),
     ("bert", "checkpoint"),

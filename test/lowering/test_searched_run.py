@@ -51,8 +51,8 @@ def on_processes(
         np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
 
 
-SLOW = ("a pipeline",)
-"""What `test_the_best_pipeline_runs` has as well."""
+SLOW = ("forward", "two axes", "a pipeline")
+"""What the training on one axis and `test_the_best_pipeline_runs` have as well."""
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.cases import named
 from support.lowering_cases import run_here
-from support.sharding_harness import Case, sequential
+from support.sharding_harness import Case, of_each_op, sequential
 from support.train_cases import CASES
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Region
 
+OPS = of_each_op(CASES)
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_torch_equals_the_reference(case: Case):
+
+@pytest.mark.parametrize("op", OPS)
+def test_torch_equals_the_reference(op: str):
+    for case in OPS[op]:
+        with named(case):
+            assert_torch_equals_the_reference(case)
+
+
+def assert_torch_equals_the_reference(case: Case) -> None:
     plain = sequential(case)
     block = plain.op.parent_block()
     assert block is not None

@@ -161,6 +161,7 @@ def run_notebook(
     return names, shown, printed.getvalue()
 
 
+@pytest.mark.slow  # `make docs` runs it as well
 def test_the_notebook_plans_and_explains() -> None:
     """Its cells run in order, and what they end with shows itself."""
     sizes = "= 4, 256, 16", "= 1, 64, 8"  # as much, sooner

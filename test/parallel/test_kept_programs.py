@@ -10,6 +10,7 @@ from types import FunctionType, ModuleType
 import pytest
 import torch
 from support.parallel_scripts import Frozen, mean_of_absolutes, own_part
+from support.thoroughness import IS_THOROUGH
 from torch import nn
 
 from distir.frontends import torch_importer
@@ -24,17 +25,15 @@ from distir.parallel.packages import CACHE
 from distir.planning.distribution import DistributionOptions
 
 IMAGES = torch.ones(4, 3, 6, 6)
+MAKES = (training_package, evaluation_package) if IS_THOROUGH else (training_package,)
 
 
 def packages(module: nn.Module, **options: int) -> list[dict[str, bytes]]:
-    """The packages of training and evaluation of a module under a plan."""
+    """The packages of training, and in `make test-all` of evaluation, under a plan."""
     given = DistributionOptions(**options)  # type: ignore[arg-type]
     cluster = str(load_cluster("cpu", given.devices))
     request = Request(mean_of_absolutes, cluster, replace(given, cluster="cpu"))
-    return [
-        make(module, (IMAGES,), {"scale": 2.0}, request)
-        for make in (training_package, evaluation_package)
-    ]
+    return [make(module, (IMAGES,), {"scale": 2.0}, request) for make in MAKES]
 
 
 def key(module: nn.Module, loss: object = None) -> str | None:
@@ -70,9 +69,9 @@ def test_another_plan_exports_nothing(
     monkeypatch.setattr(torch_importer, "import_torch", counted)
     monkeypatch.setenv(CACHE, str(tmp_path / "first"))
     packages(Frozen(), d=2)
-    assert len(exported) == 2  # for training and for evaluation
+    assert len(exported) == len(MAKES)  # for training and for evaluation
     found = packages(Frozen(), d=2, t=2)
-    assert len(exported) == 2
+    assert len(exported) == len(MAKES)
     monkeypatch.setenv(CACHE, str(tmp_path / "second"))
     assert found == packages(Frozen(), d=2, t=2)
-    assert len(exported) == 4
+    assert len(exported) == 2 * len(MAKES)

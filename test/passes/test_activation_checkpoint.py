@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.cost_programs import cluster
 from support.programs import parse
+from support.thoroughness import sampled
 from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -285,7 +286,7 @@ def test_parts_that_are_none(policy: str):
         after(module, {"policy": policy})
 
 
-@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("p", sampled([1, 2], 2))
 def test_half_of_the_layers_beats_all_and_none(p: int):
     """
     Where nothing recomputed does not fit, half of the layers are faster than all; the search

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.imported_programs import imported
 from support.programs import parse
+from support.thoroughness import IS_THOROUGH
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -123,7 +125,10 @@ def test_parts_are_what_each_device_and_micro_batch_has_in_torch():
 
 def test_parts_in_a_distributed_program():
     """A ResNet with stages, micro-batches and split samples: all results are equal."""
-    sequential = build_wide_resnet(50, 2, 8, 32, 5, trains=True)
+    if IS_THOROUGH:
+        sequential = build_wide_resnet(50, 2, 8, 32, 5, trains=True)
+    else:
+        sequential = imported("resnet_train").module.clone()
     DifferentiatePass(
         loss="cross_entropy",
         optimizer="sgd",

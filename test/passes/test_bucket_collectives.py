@@ -148,6 +148,7 @@ def called_messages(module: ModuleOp, name: str) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_gpt2_sends_few_messages() -> None:
     """So that data parallelism alone is faster on 8 A100s than with tensor parallelism."""
     sequential = build_gpt(12, 768, 12, 50304, 64, 512, dtype="bf16")

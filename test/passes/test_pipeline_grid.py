@@ -147,14 +147,12 @@ CASES = [*_gradients(), *_trainings(), *_inferences(), *_others()]
 SAMPLE = {
     # Every schedule, on two to four ranks.
     "mlp7x8-none-p=3-k=2-d=2-t=2-schedule=gpipe",
-    "mlp7x10-none-p=3-k=5-d=2-t=1-schedule=interleaved-1f1b-chunks=2",
     "mlp10x8-none-p=3-k=4-d=1-t=1-schedule=interleaved-1f1b-chunks=3",
     "mlp7x8-none-p=4-k=2-d=4-t=1-schedule=zb-h1",
     "mlp7x8-none-p=2-k=4-d=2-t=1-schedule=interleaved-zero-bubble-chunks=2",
     "mlp7x8-none-p=2-k=4-d=2-t=1-schedule=zbv",
     "mlp7x12-none-p=2-k=1-d=1-t=2-schedule=dualpipev",
     # Every stage of ZeRO and every policy, with the schedules that treat them differently.
-    "gpt4x12-sgd-p=2-k=3-zero=1-checkpoint=full-d=2",
     "gpt4x12-adamw-p=2-k=1-schedule=zb-h1-zero=2-checkpoint=selective-d=2",
     "gpt4x12-sgd-p=1-k=3-zero=1-checkpoint=full-d=2-t=2-sequence_parallel=True",
     "mlp4x12-adamw-p=2-k=3-schedule=dualpipev-zero=3-d=4",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.cost_programs import cluster, parse
 from support.moe_programs import moe_step
-from support.thoroughness import chosen
+from support.thoroughness import IS_THOROUGH, chosen
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -251,16 +251,20 @@ def test_bad_options() -> None:
         SearchShardingPass(("d=2",), solver="x").apply(Context(), module)
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
 def test_the_whole_program_is_never_worse_than_segments(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
     """
     What O3 finds may need more memory than it counted, and a tighter limit may then leave
-    only slower plans: the plan of O2 is one of those to choose from.
+    only slower plans: the plan of O2 is one of those to choose from, whether O3 went on
+    from it or O2 has to be asked.
     """
+    if goes_on:  # as where an integer program of the whole takes long
+        monkeypatch.setattr(sys.modules["distir.solver.solve"], "FEW_COLUMNS", 0)
     module, on = training_mlp(), load_cluster("dgx2")
     replace_cluster(module, on)
-    mesh = add_mesh(module, (("d", 2), ("t", 2)), on)
+    mesh = add_mesh(module, (("d", 2), ("t", 2)) if IS_THOROUGH else (("d", 4),), on)
     free = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
     limits = Limits(memory=0.7 * free.needed, level="O2")
     by_segments = fitted.FittedSearch(mesh, on, None, limits).run(module)
@@ -279,5 +283,13 @@ def test_the_whole_program_is_never_worse_than_segments(
         return plan
 
     monkeypatch.setattr(search, "_plan", first_is_too_large)
+    searches, levels = fitted.search_layouts, list[str]()
+
+    def counted(module: Any, costs: Any, limits: Limits, **options: Any) -> Any:
+        levels.append(limits.level)
+        return searches(module, costs, limits, **options)
+
+    monkeypatch.setattr(fitted, "search_layouts", counted)
     found = search.run(module)
     assert found.fits and found.step == by_segments.step
+    assert levels == (["O3"] if goes_on else ["O3", "O2"])

@@ -16,7 +16,7 @@ from closed_forms.chains import chain
 from closed_forms.towers import bytes_sent, on_each_device, peak_memory
 from closed_forms.towers import distributed as on_dgx
 from support.pipelines import assert_same, distributed
-from support.thoroughness import sampled
+from support.thoroughness import chosen
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -62,7 +62,16 @@ def added(module: ModuleOp) -> Iterable[Any]:
 
 
 @pytest.mark.parametrize(
-    ("options", "zero", "clip"), sampled(product(PLANS, (2, 3), (0.0, 0.1)), 3)
+    ("options", "zero", "clip"),
+    chosen(
+        product(PLANS, (2, 3), (0.0, 0.1)),
+        [
+            (PLANS[1], 2, 0.0),
+            (PLANS[3], 3, 0.1),
+            (PLANS[4], 3, 0.0),
+            (PLANS[5], 2, 0.1),
+        ],
+    ),
 )
 def test_results_stay_and_parts_add_up(
     options: dict[str, Any], zero: int, clip: float

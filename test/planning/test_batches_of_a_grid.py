@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
+from support.thoroughness import IS_THOROUGH, chosen, sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -49,8 +51,13 @@ def _distributed(module: ModuleOp, plan: GridPlan) -> ModuleOp:
     return module
 
 
-@pytest.mark.parametrize("source", [_gpt, _mlp])
-@pytest.mark.parametrize("degrees", [(2, 1, 1, 1), (1, 2, 2, 2), (2, 2, 2, 2)])
+@pytest.mark.parametrize(
+    ("source", "degrees"),
+    chosen(
+        product([_gpt, _mlp], [(2, 1, 1, 1), (1, 2, 2, 2), (2, 2, 2, 2)]),
+        [(_gpt, (2, 1, 1, 1)), (_mlp, (1, 2, 2, 2))],
+    ),
+)
 def test_layouts_between_two_others_are_those_that_are_chosen(
     source: Source, degrees: tuple[int, int, int, int]
 ) -> None:
@@ -108,7 +115,7 @@ def test_work_that_grows_with_the_square_of_the_batch() -> None:
     assert not _between(*map(similarity, BATCHES)).holds
 
 
-@pytest.mark.parametrize("source", [_gpt, _mlp])
+@pytest.mark.parametrize("source", sampled([_gpt, _mlp], 2))
 def test_stages_of_several_batches_are_those_of_each(source: Source) -> None:
     """Twice the batch in twice as many micro-batches is the same stages, compiled once."""
     together = Evaluator(source)
@@ -126,7 +133,8 @@ def test_stages_of_several_batches_are_those_of_each(source: Source) -> None:
 
 
 def test_every_plan_is_evaluated_once() -> None:
-    space = Space((16, 32, 64, 128), trains=False, devices=4, micro_batches=(2, 4))
+    devices = 4 if IS_THOROUGH else 2
+    space = Space((16, 32, 64, 128), False, devices, micro_batches=(2, 4))
     plans = space.plans()
     found = [result for some in run(_gpt, plans, jobs=1) for result in some]
     assert sorted(result.plan for result in found) == sorted(plans)

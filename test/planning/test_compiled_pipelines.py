@@ -87,7 +87,7 @@ def _refuse_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    chosen(["inference", "mlp", "gpt", "dropout"], ["inference", "mlp", "dropout"]),
+    chosen(["inference", "mlp", "gpt", "dropout"], ["inference", "dropout"]),
 )
 def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules, ZeRO and recomputation: time and memory to the last bit, with no program made."""
@@ -112,7 +112,7 @@ def test_accumulation_and_the_same_plan_again() -> None:
 
 def test_layouts_that_depend_on_the_number_of_micro_batches() -> None:
     """What ZeRO 3 gathers for each of them is weighed for each number of them."""
-    numbers = (2, 4, 8) if IS_THOROUGH else (2, 8)
+    numbers = (2, 4, 8) if IS_THOROUGH else (2, 4)
     plans = [GridPlan(BATCH, d=2, t=2, p=2, k=k, zero=3) for k in numbers]
     assert len(_check(_source("few"), plans)) == len(plans)
 
@@ -129,7 +129,7 @@ def test_messages(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         {"d": 4, "k": 2, "checkpoint": "full"},
     ]
     if not IS_THOROUGH:
-        options = options[1:]
+        options = [options[1], options[2]]
     for each in options:
         plans = [GridPlan(BATCH, **each, buckets=buckets) for buckets in (False, True)]
         slow, fast = _check(_source(kind), plans)
@@ -163,7 +163,7 @@ def _two_kinds(first: range) -> ClusterOp:
     return ClusterOp("c", kinds, links)
 
 
-@pytest.mark.parametrize("slow", [range(1), range(2)])
+@pytest.mark.parametrize("slow", sampled([range(1), range(2)], 2))
 def test_devices_that_differ(slow: range) -> None:
     """Between stages, which are then no longer alike; and within one, which takes the program."""
     plans = [GridPlan(BATCH, d=2, p=2, k=k) for k in (2, 4)]

@@ -35,20 +35,23 @@ def test_the_grid_has_degrees_of_experts() -> None:
 
 @pytest.mark.slow
 def test_auto_parallel_deals_out_the_experts_of_mixtral() -> None:
-    """A layer of Mixtral 8x7B on 8 A100s: experts on 4 or 8 of them beat every split of them."""
+    """
+    A layer of Mixtral at half its widths on 8 A100s: experts on some of them beat every split of
+    them.
+    """
     config = transformers.MixtralConfig(
-        vocab_size=32000,
-        hidden_size=4096,
-        intermediate_size=14336,
+        vocab_size=1024,
+        hidden_size=2048,
+        intermediate_size=7168,
         num_hidden_layers=1,
-        num_attention_heads=32,
+        num_attention_heads=16,
         num_key_value_heads=8,
         num_local_experts=8,
         use_cache=False,
     )
     with torch.device("meta"):
         module = transformers.MixtralForCausalLM(config)
-        words = torch.zeros(8, 2048, dtype=torch.int64)
+        words = torch.zeros(8, 1024, dtype=torch.int64)
     step = distir.import_model(
         module,
         (words,),
@@ -62,11 +65,12 @@ def test_auto_parallel_deals_out_the_experts_of_mixtral() -> None:
         cluster="dgx-a100",
         devices=8,
         auto=True,
-        time_limit=300,
+        time_limit=60,
         checkpoint="none",
         overlap="off",
         profile="none",
         micro_batches=1,
+        zero=0,
     )
     plan = found.result.plan
     assert isinstance(plan, GridPlan) and plan.e > 1, str(plan)

@@ -13,7 +13,7 @@ from closed_forms.chains import chain
 from closed_forms.towers import bytes_sent, on_each_device, peak_memory
 from closed_forms.towers import distributed as on_dgx
 from support.pipelines import assert_same, distributed
-from support.thoroughness import sampled
+from support.thoroughness import chosen, each_once
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -24,6 +24,7 @@ from distir.frontends.builders import build_gpt
 from distir.hardware.description import ClusterDescription
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import auto_search
+from distir.planning.grid import Programs, run
 from distir.planning.plan import GridPlan, SearchOptions, Space
 from distir.planning.result import simulated
 
@@ -46,14 +47,16 @@ def step(batch: int, clip: float) -> ModuleOp:
     return module
 
 
-@pytest.mark.parametrize(("options", "zero"), sampled(product(PLANS, (1, 2, 3)), 3))
+@pytest.mark.parametrize(
+    ("options", "zero"),
+    chosen(product(PLANS, (1, 2, 3)), [(PLANS[1], 2), (PLANS[4], 3), (PLANS[2], 1)]),
+)
 def test_results_stay(options: dict[str, Any], zero: int) -> None:
     batch = 2 * options["r"] * options["d"] * options.get("k", 1)
     assert_same(step(batch, 0.1), **options, zero=zero)
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize(("zero", "k"), each_once([1, 2, 3], [1, 2]))
 def test_bytes_that_states_take(zero: int, k: int) -> None:
     """The forms of ZeRO, with the devices of a group as N."""
     r, d, width = 2, 8, 1 << 14
@@ -71,13 +74,15 @@ def test_bytes_that_states_take(zero: int, k: int) -> None:
     assert more - few == whole * parameters + split * parameters // d + kept
 
 
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize(("zero", "each", "once"), [(1, 0, 2), (2, 1, 1), (3, 3, 0)])
-def test_bytes_that_are_sent(zero: int, k: int, each: int, once: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "stage"), each_once([1, 4], [(1, 0, 2), (2, 1, 1), (3, 3, 0)])
+)
+def test_bytes_that_are_sent(k: int, stage: tuple[int, int, int]) -> None:
     """
     What ZeRO sends in a group of d, and for all micro-batches together an all-reduce of the
     parts of gradients between r groups: 2 (r - 1) / r of P / d.
     """
+    zero, each, once = stage
     r, d, width = 4, 8, 128
     few, more = (
         on_each_device(
@@ -121,11 +126,23 @@ def slow_network() -> ClusterOp:
     return ClusterDescription("slow", "A100", 2, 4, nic=1e9, memory=MEMORY).build()
 
 
-def test_the_search_keeps_parameters_inside_of_nodes() -> None:
+def test_parameters_are_kept_inside_of_nodes() -> None:
     """
     A quarter of the model fits into a device's memory beside what is gathered, half of it
     does not; an eighth would be gathered through the network.
     """
+    programs = Programs.of([chain([4096] * 5, 1 << 16)], slow_network())
+    plans = [GridPlan(1 << 16, r=8 // d, d=d, zero=3) for d in (2, 4, 8)]
+    found = simulated([result for some in run(programs, plans, 1) for result in some])
+    results = {result.plan: result for result in found}
+    half, quarter, eighth = (results[plan] for plan in plans)
+    assert not half.fits and quarter.fits and eighth.fits
+    assert quarter.step_time_s < eighth.step_time_s
+
+
+@pytest.mark.slow
+def test_the_search_keeps_parameters_inside_of_nodes() -> None:
+    """What is the fastest of the plans above is the fastest of all of the grid."""
     program = chain([4096] * 5, 1 << 16)
     options = SearchOptions(
         jobs=1, zero=(3,), checkpoint=("none",), overlap=("off",), micro_batches=(1,)

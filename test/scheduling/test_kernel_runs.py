@@ -60,6 +60,7 @@ def step() -> ModuleOp:
     return distributed(module, t=2)
 
 
+@pytest.mark.slow
 def test_the_kernel_is_verified() -> None:
     (found,) = verify_kernels(asked(), [MINE])
     assert found.kernel.symbol == "mine"

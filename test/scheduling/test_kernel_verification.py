@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.command_line import distir, failure, succeed
 from support.schedules import gpt, scheduled
+from support.thoroughness import IS_THOROUGH
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -130,12 +131,13 @@ def schedule(s: Schedule) -> None:
     s["transformer.h.1.attn"].find(patterns.causal_attention).replace(mine)
 """)
     files = ("--kernels", HERE / "mine.py")
-    out = succeed("schedule", model, script, "--verify", *files, "-o", asked).output
-    assert "@mine" in out and "mine:attention" in out
-    assert re.search(r"the whole program +1 +\S+ +logits", out)
+    if IS_THOROUGH:
+        out = succeed("schedule", model, script, "--verify", *files, "-o", asked).output
+        assert re.search(r"the whole program +1 +\S+ +logits", out)
     training = ("--training", "--loss", "cross_entropy", "--optimizer", "sgd")
     out = succeed("schedule", model, script, "--verify", *files, *training).output
     count = len(argument_names(entry_function(gpt(layers=2))))
+    assert "@mine" in out and "mine:attention" in out
     # The loss, the logits, and every parameter; the inputs are not updated.
     compared = re.search(r"a training step +(\d+) ", out)
     assert compared is not None and int(compared[1]) >= count

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.library_models import FAMILIES, family
 from support.schedules import splits
-from support.thoroughness import chosen
+from support.thoroughness import chosen, sampled
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -91,7 +91,7 @@ def test_a_script_takes_no_more_lines_than_slapo(name: str) -> None:
     assert count <= LINES[name]
 
 
-@pytest.mark.parametrize("name", chosen(FAMILIES, ["bert", "gpt2", "vit"]))
+@pytest.mark.parametrize("name", chosen(FAMILIES, ["bert", "gpt2"]))
 def test_a_scheduled_model_computes_the_same(name: str) -> None:
     knob = "policy=full" if name == "albert" else "ratio=0.5"
     asked = scheduled(name, knob)
@@ -102,7 +102,7 @@ def test_a_scheduled_model_computes_the_same(name: str) -> None:
     assert_same(family(name), found)
 
 
-@pytest.mark.parametrize("name", ["bert", "albert"])
+@pytest.mark.parametrize("name", sampled(["albert", "bert"], 2))
 def test_a_scheduled_model_trains_as_without(name: str) -> None:
     knob = "policy=full" if name == "albert" else "ratio=0.5"
     step, asked = family(name).clone(), scheduled(name, knob)

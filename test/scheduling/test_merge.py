@@ -11,6 +11,7 @@ import pytest
 from support.command_line import succeed
 from support.imported_programs import imported, program
 from support.schedules import scheduled, splits
+from support.thoroughness import sampled
 from support.training_programs import batches, distributed, package
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -50,7 +51,7 @@ def assert_same(module: ModuleOp, other: ModuleOp) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("outlined", [True, False])
+@pytest.mark.parametrize("outlined", sampled([True, False], 2))
 def test_merged_projections_compute_the_same(outlined: bool) -> None:
     module = program("bert", outlined)
     found = scheduled(module, merging())
@@ -77,7 +78,9 @@ def test_one_layer_alone_gets_a_function_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("options", "split"),
-    [({"t": 2}, "{t:16}"), ({"t": 4}, "{t:8}"), ({"d": 2, "t": 2}, "{t:16}")],
+    sampled(
+        [({"d": 2, "t": 2}, "{t:16}"), ({"t": 2}, "{t:16}"), ({"t": 4}, "{t:8}")], 3
+    ),
 )
 def test_each_device_has_its_columns_of_every_part(
     options: dict[str, int], split: str

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.imported_programs import program
 from support.schedules import scheduled, splits
+from support.thoroughness import sampled
 from support.training_programs import batches, distributed, package
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -58,7 +59,7 @@ def test_parts_take_turns_in_groups() -> None:
     assert repacked_of({"dist.repacked": packed.attribute}) == packed
 
 
-@pytest.mark.parametrize("options", [{"t": 2}, {"t": 4}, {"d": 2, "t": 2}])
+@pytest.mark.parametrize("options", sampled([{"d": 2, "t": 2}, {"t": 2}, {"t": 4}], 3))
 def test_each_device_has_its_groups_of_every_layer(options: dict[str, int]) -> None:
     """The heads of a device need nothing of the others: one all-reduce behind attention."""
     found = distributed(merged(), **options)

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 from support.command_line import failure, succeed
+from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -129,7 +130,7 @@ def test_each_point_is_what_its_schedule_and_plan_say(simulated: Tuner) -> None:
     assert str(point) == "ratio=0.5 batch=4 d=1 t=2 p=1 k=1"
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", sampled([2, 1], 2))
 def test_bounds_do_not_rule_out_the_best(simulated: Tuner, jobs: int) -> None:
     tuned = simulated.programs
     tuner = Tuner(space_of(tuned), tuned, jobs=jobs)

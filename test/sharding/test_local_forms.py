@@ -17,6 +17,7 @@ from support.sharding_harness import (
 from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.dist import Layout, Shard, with_layout
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.local import local_form, local_ops
 
 
@@ -65,3 +66,21 @@ def test_sequential_ops_stay_themselves():
     assert list(op.operands) == list(plain.op.operands)
     assert op.properties == plain.op.properties
     assert op.result_types == plain.op.result_types
+
+
+def test_a_direction_has_its_own_activations():
+    """Each device of a split bidirectional layer goes one way, with that way's functions."""
+    on = mesh(t=2)
+    x, w, r = (np.zeros(n, np.float32) for n in ((3, 2, 4), (2, 2, 4), (2, 2, 2)))
+    how = {"hidden_size": 2, "direction": "bidirectional"}
+    case = Case("RNN", [x, w, r], how | {"activations": ["Tanh", "Relu"]})
+    split = Layout("m", ((Shard("t"),), (), ()))
+    out = np.zeros((3, 2, 2, 2), np.float32)
+    result = with_layout(typed(out), Layout("m", ((), (Shard("t"),), (), ())))
+    op, _ = build(case, [Layout("m"), split, split], [result])
+    found = [local_ops(op, op.operands, {"m": on}, {"t": i})[0] for i in (0, 1)]
+    assert [
+        (o.attribute("direction"), o.attribute("activations"))
+        for o in found
+        if isinstance(o, OnnxOp)
+    ] == [("forward", ["Tanh"]), ("reverse", ["Relu"])]

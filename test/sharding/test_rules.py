@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.cases import named
 from support.sharding_cases import CASES
 from support.sharding_harness import (
-    Case,
     Sequential,
     assert_partial_operands,
     assert_splits,
+    of_each_op,
     sequential,
 )
 
@@ -22,13 +23,18 @@ def test_every_rule_has_a_case():
     assert ruled == {case.name for case in CASES}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_rule(case: Case):
+OPS = of_each_op(CASES)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_rule(op: str):
     """What it says of the op, and every split that it allows."""
-    plain = sequential(case)
-    assert_factors_make_up_the_dimensions(plain)
-    assert_splits(plain)
-    assert_partial_operands(plain)
+    for case in OPS[op]:
+        with named(case):
+            plain = sequential(case)
+            assert_factors_make_up_the_dimensions(plain)
+            assert_splits(plain)
+            assert_partial_operands(plain)
 
 
 def assert_factors_make_up_the_dimensions(plain: Sequential) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from distir.solver.flow import Flow
 from distir.solver.graph import CostGraph
 from distir.solver.reductions import reduce
 from distir.solver.segments import choose
+from distir.solver.solve import SEGMENTS_GAP
 
 
 def flow_along(problem: Problem, seed: int) -> Flow:
@@ -156,15 +159,35 @@ def test_repeated_layers(limit: float | None):
         assert problem.peak(solution.choice) <= problem.memory.limit
 
 
+@pytest.mark.parametrize("is_eliminated", [True, False])
 @pytest.mark.parametrize(
     "limit", [0.95, 0.85, pytest.param(0.75, marks=pytest.mark.slow)]
 )
-def test_prices_of_the_whole_begin_where_segments_end(limit: float):
+def test_prices_of_the_whole_begin_where_segments_end(
+    monkeypatch: pytest.MonkeyPatch, limit: float, is_eliminated: bool
+):
+    if not is_eliminated:  # but found by dual ascent
+        monkeypatch.setattr(sys.modules["distir.solver.solve"], "PASS_WORK", -1.0)
     problem = layered_problem(3, ops=20, limit=limit)
     segments = flow_along(problem, 0).segments()
-    quick = solve(problem, segments=segments, level="O2")
+    quick = solve(problem, segments=segments, level="O2", gap=1e-3)
+    assert quick.by_segments is None
     whole = solve(problem, segments=segments, method="lagrangian", gap=1e-3)
-    assert whole.objective <= quick.objective
+    first = whole.by_segments
+    assert first is not None and problem.memory is not None
+    assert problem.peak(first) <= problem.memory.limit
+    assert problem.cost(first) == pytest.approx(quick.objective, rel=SEGMENTS_GAP)
+    assert whole.objective <= min(quick.objective, problem.cost(first))
     assert whole.bound <= whole.objective
     alone = solve(problem, method="lagrangian", gap=1e-3)
     assert alone.bound <= whole.objective and whole.bound <= alone.objective
+
+
+@settings(deadline=None, max_examples=tries(100))
+@given(st.integers(0, 10**6))
+def test_a_limit_that_is_said_to_bind(seed: int):
+    """It only says where not to look: the answer is right if the limit does not bind."""
+    problem = random_problem(seed, memory=True, integer=True)
+    best = brute_force(problem)
+    if np.isfinite(best):
+        assert solve(problem, is_binding=True).objective == best

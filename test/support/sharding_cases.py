@@ -461,3 +461,17 @@ case(
     hidden_size=2,
     layout=1,
 )
+_both: dict[str, Any] = {"hidden_size": 2, "direction": "bidirectional"}
+case(
+    *("LSTM", real(3, 6, 4), real(2, 8, 4), real(2, 8, 2), real(2, 16), None),
+    *(real(2, 6, 2), real(2, 6, 2), real(2, 6)),
+    results=3,
+    **_both,
+)
+case("GRU", real(3, 6, 4), real(2, 6, 4), real(2, 6, 2), results=2, **_both)
+case(
+    *("RNN", real(3, 6, 4), real(2, 2, 4), real(2, 2, 2)),
+    results=2,
+    activations=["Tanh", "Tanh"],
+    **_both,
+)

@@ -6,7 +6,7 @@ with what the op computes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -59,6 +59,14 @@ class Case:
             for a in self.inputs
         )
         return f"{self.name}-{self.label or shapes}"
+
+
+def of_each_op(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """Returns the cases of each op, by its name."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.name, []).append(case)
+    return found
 
 
 @cache

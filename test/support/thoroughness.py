@@ -15,7 +15,7 @@ import pytest
 IS_THOROUGH = bool(os.environ.get("THOROUGH"))
 """Whether `make test-all` runs the tests."""
 
-_PART = 8
+_PART = 16
 
 
 def tries(count: int) -> int:

@@ -76,6 +76,10 @@ from distir.dialects.train_ops.optimizers import (
 )
 from distir.dialects.train_ops.recurrent import GruGradOp, LstmGradOp, RnnGradOp
 from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.dialects.train_ops.selective_scan import (
+    SelectiveScanGradOp,
+    SelectiveScanOp,
+)
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.dialects.train_ops.splits import Split
@@ -689,6 +693,16 @@ for _op, _gates, _how in (
             label=f"{_direction},{_how}",
             **_how,
         )
+
+for _x, _dt, _steps in (("f4", "f4", 5), ("f8", "f8", 4), ("f2", "f4", 3)):
+    _channels, _states = (4, 6, _steps), (4, 2, _steps)
+    _operands = (
+        *(real(*_channels, dtype=_x), positive(*_channels, dtype=_dt)),
+        -positive(6, 2, dtype=_dt),
+        *(real(*_states, dtype=_x), real(*_states, dtype=_x)),
+    )
+    case(SelectiveScanOp, *_operands, label=_x)
+    case(SelectiveScanGradOp, real(*_channels, dtype=_x), *_operands, label=_x)
 
 for _shape, _flat, _blocks in (
     ((3, 4), (14,), None),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.command_line import failure, succeed
+from support.thoroughness import sampled
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
@@ -123,7 +124,7 @@ def test_a_training_step_of_a_function(code: Path, tmp_path: Path) -> None:
     assert "trained: 1 parameters of 32 elements; not trained: 1 frozen" in told.output
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", sampled(["bf16", "f16"], 2))
 def test_parameters_of_16_bits(code: Path, tmp_path: Path, dtype: str) -> None:
     """The optimizer has an f32 copy of each, and f16 a scale of the loss."""
     program = tmp_path / "m.mlir"

@@ -29,7 +29,9 @@ class RunLengths:
     """
     Finds the run lengths worth trying on one axis. `info` returns what the axis can do to
     an op (None for ops that do not matter). With `backwards`, run lengths spread only from
-    uses to the ops that compute the values, and their number is not limited.
+    uses to the ops that compute the values, and their number is not limited. Those that a
+    contraction leaves in its results (attention, whose query heads share key heads) reach the
+    contractions that take these, and spread to what they take besides.
 
     - `runs`: for each op the factors with the run lengths to try;
     - `splits`: for each value the splits in runs that ops could work on.
@@ -56,6 +58,8 @@ class RunLengths:
                 elif not isinstance(op, ReturnOp) and (own := info(op)) is not None:
                     for factor in range(len(own.rule.factors)):
                         self._add_splits(op, own, SplitFactor(factor))
+                        if backwards and own.rule.flops:
+                            self._go_ahead(op, own, SplitFactor(factor))
         while self._pending:
             self._follow(*self._pending.popleft())
 
@@ -68,6 +72,28 @@ class RunLengths:
         for value, placement in zip(values, places, strict=False):
             if isinstance(placement, SplitPlacement) and placement.run is not None:
                 self._add(value, placement)
+
+    def _go_ahead(self, op: Operation, info: AxisOp, split: SplitFactor) -> None:
+        """
+        Follows the runs that an op's split leaves in its results to the contractions that use
+        them in the same function, and records what these could take.
+        """
+        strategy = info.strategy(split)
+        if strategy is None:
+            return
+        for result, placement in zip(op.results, strategy.results, strict=True):
+            if not isinstance(placement, SplitPlacement) or placement.run is None:
+                continue
+            for use in result.uses:
+                user = use.operation
+                own = None if isinstance(user, CallOp | ReturnOp) else self.info(user)
+                found = own and own.factor_of(False, use.index, placement)
+                if own is None or found is None:
+                    continue
+                if own.rule.flops:
+                    self._add_splits(user, own, found)
+                else:
+                    self._go_ahead(user, own, found)
 
     def _add(self, value: SSAValue, split: SplitPlacement) -> None:
         known = self.splits.setdefault(value, set())

@@ -179,11 +179,7 @@ class ShardingPlan:
         self.mesh.size(axis)
         while True:
             keys = self._entry_keys(axis, free_parameters)
-            # On an axis that splits the inputs, parameters and states may be stored
-            # split (ZeRO), but they do not decide how the work is split.
-            data = any(
-                s == "activation" and isinstance(p, SplitPlacement) for p, s in keys
-            )
+            data = self._splits_the_batch(axis, keys)
             stored = any(s == "parameter" and p is not REPLICATED for p, s in keys)
             program = self.seen_by(axis)
             planner = AxisPlanner(
@@ -201,6 +197,20 @@ class ShardingPlan:
             ):
                 return program, found
             self._decompose_now({op: program.info(op).parts_before() for op in split})
+
+    def _splits_the_batch(self, axis: str, keys: Sequence[ArgumentKey]) -> bool:
+        """
+        Whether an axis splits the inputs: parameters and states may then be stored split
+        (ZeRO), but do not decide how the work is split. An input that a user wants split in
+        another dimension than its first, as the heads of a cache of keys and values, does not
+        say so.
+        """
+        return any(
+            source == "activation"
+            and isinstance(placement, SplitPlacement)
+            and (placement.dim == 0 or axis not in fixed)
+            for (placement, source), fixed in zip(keys, self.fixed, strict=True)
+        )
 
     def _decompose_now(
         self, parts: Mapping[Operation, tuple[LayoutStrategy, ...]]

@@ -285,7 +285,7 @@ class FittedSearch:
             is_near = plan.fits and plan.step.seconds <= bound * _NEAR
             limited = plan.layouts.limited and self.limits.level == "O3"
             if attempt == 0 and limited and not is_near and not self._is_late:
-                other = self._by_segments(module, costs, bound)
+                other = self._by_segments(module, costs, found, bound)
                 if other is not None:
                     plans.append(other)
                     break
@@ -303,25 +303,31 @@ class FittedSearch:
         )
 
     def _by_segments(
-        self, module: ModuleOp, costs: SimulatedCosts, bound: float
+        self, module: ModuleOp, costs: SimulatedCosts, found: LayoutResult, bound: float
     ) -> FittedPlan | None:
         """
-        Returns the plan of level O2, which may fit where that of O3 needs more memory than
-        the search counted, or be faster, as mesh axes are chosen one after the other; None if
-        it does not fit.
+        Returns the plan of level O2, which may fit where that of O3 (`found`) needs more
+        memory than the search counted, or be faster, as mesh axes are chosen one after the
+        other; None if it does not fit, or is the same.
         """
-        annotated = module.clone()
-        limits = replace(self.limits, memory=self.memory, level="O2")
-        try:
-            found = search_layouts(annotated, costs, limits, clock=self.clock)
-        except TimeIsOver:
+        annotated, first = module.clone(), found.by_segments
+        if first is not None and first.layouts == found.layouts:
             return None
-        if isinstance(found, NoLayouts):
-            return None
-        plan = self._plan(annotated, found.layouts)
+        if first is not None:
+            apply_layouts(annotated, self.mesh, first.layouts)
+        else:
+            limits = replace(self.limits, memory=self.memory, level="O2")
+            try:
+                searched = search_layouts(annotated, costs, limits, clock=self.clock)
+            except TimeIsOver:
+                return None
+            if isinstance(searched, NoLayouts):
+                return None
+            first = searched
+        plan = self._plan(annotated, first.layouts)
         if not plan.fits:
             return None
-        return replace(plan, found=found.with_proof(bound, float(plan.needed)))
+        return replace(plan, found=first.with_proof(bound, float(plan.needed)))
 
     @property
     def _is_late(self) -> bool:

@@ -127,7 +127,8 @@ class LayoutResult:
       they were chosen;
     - `level`: as in `Limits`; at O2 the bound is far from the optimum;
     - `method`: how it was solved;
-    - `layouts`: what was chosen, for `apply_layouts`.
+    - `layouts`: what was chosen, for `apply_layouts`;
+    - `by_segments`: what level O2 finds, if the search at level O3 went on from it.
     """
 
     objective: float
@@ -145,6 +146,7 @@ class LayoutResult:
     level: Level
     left: int = 0
     unit: str = "s"
+    by_segments: LayoutResult | None = None
 
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
         """
@@ -328,6 +330,8 @@ class _AxisGroups:
         self.steps: list[tuple[int, tuple[int, ...]]] = []
         self.limited = False
         self.segments: Segments | None = None
+        self.by_segments: tuple[float, tuple[int, ...]] | None = None
+        """What segments found first for the last group: the cost, and the choice."""
 
     def may_release(self, seconds: float) -> bool:
         """
@@ -391,7 +395,7 @@ class _AxisGroups:
         if self.limits.level == "O2":
             self.segments = flow_of(builder, body).segments()
         problem = builder.graph.problem()
-        solution = self._solve(problem, clock)
+        solution = self._solve(problem, clock, is_binding=False)
         if isinstance(solution, InfeasibleError):
             raise solution
         if (slow := self._too_slow(solution, axes)) is not None:
@@ -404,7 +408,7 @@ class _AxisGroups:
             problem = limited.problem
             # At O3, too, prices for memory start from the solution by segments.
             self.segments = self.segments or flow_of(builder, body).segments()
-            solution = self._solve(problem, clock)
+            solution = self._solve(problem, clock, is_binding=True)
             if isinstance(solution, InfeasibleError):
                 return _too_small(solution, limited, limit, splits, peak)
             if (slow := self._too_slow(solution, axes)) is not None:
@@ -413,6 +417,9 @@ class _AxisGroups:
             peak = peak_of(builder, body, chosen)
         # Assigned together, in case the time is over before.
         self.problem, self.solution, self.peak = problem, solution, peak
+        self.by_segments = None
+        if (first := solution.by_segments) is not None:
+            self.by_segments = problem.cost(first), self._of_nodes(first)
         self.before = Before(chosen_plan(body, chosen), axes)
         self.steps.append((axes, choice))
         return None
@@ -433,7 +440,7 @@ class _AxisGroups:
         )
 
     def _solve(
-        self, problem: Problem, clock: Clock | None
+        self, problem: Problem, clock: Clock | None, *, is_binding: bool
     ) -> Solution | InfeasibleError:
         start, scale = perf_counter(), self.costs.scale
         by_program = self.limits.solver != "auto"
@@ -452,6 +459,7 @@ class _AxisGroups:
             gap=self.limits.gap,
             segments=self.segments,
             level=self.limits.level,
+            is_binding=is_binding,
         )
         self.solving += perf_counter() - start
         return solution
@@ -463,9 +471,12 @@ class _AxisGroups:
         Returns the alternative of each node in the order of the graph, and the strategy of
         each node.
         """
-        count = len(self.builder.graph.nodes)
-        choice = tuple(int(a) for a in solution.choice[:count])
+        choice = self._of_nodes(solution.choice)
         return choice, self.builder.graph.chosen(choice)
+
+    def _of_nodes(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """Returns the part of a choice that is of nodes of the graph."""
+        return tuple(int(a) for a in choice[: len(self.builder.graph.nodes)])
 
     @property
     def left(self) -> int:
@@ -475,7 +486,7 @@ class _AxisGroups:
     def found(self) -> LayoutResult:
         """Returns what the last group of axes gave."""
         scale = self.costs.scale
-        return LayoutResult(
+        found = LayoutResult(
             self.solution.objective / scale,
             self.solution.bound / scale,
             self.solution.gap,
@@ -492,6 +503,14 @@ class _AxisGroups:
             self.left,
             self.costs.unit,
         )
+        # O2 would search one group of axes after the other, and without sharing too.
+        if self.by_segments is None or len(self.steps) > 1 or self.is_released:
+            return found
+        objective, choice = self.by_segments
+        steps = ((self.steps[0][0], choice),)
+        layouts = ChosenLayouts(self.tied, self.limited, steps)
+        first = replace(found, objective=objective, level="O2", layouts=layouts)
+        return replace(found, by_segments=first)
 
 
 def _never_fits(least: Peak, limit: float, splits: float) -> NoLayouts:

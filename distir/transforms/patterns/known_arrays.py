@@ -25,6 +25,9 @@ Array = npt.NDArray[Any]
 _MOST_ELEMENTS = 1 << 24
 """The most elements of an array that is computed, repetitions not counted."""
 
+_MOST_KEPT = 1 << 20
+"""The most elements of an array that was asked for and is kept, repetitions not counted."""
+
 _ELEMENTWISE = frozenset(
     (
         *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Neg", "Abs", "Min", "Max"),
@@ -57,7 +60,10 @@ class KnownArrays:
             self._found.update(dict.fromkeys(op.results))
             for result, array in zip(op.results, found, strict=False):
                 self._found[result] = array
-        return self._found.get(value)
+        found = self._found.get(value)
+        if found is not None and once(found).size > _MOST_KEPT:
+            del self._found[value]  # the mask of one layer of many
+        return found
 
     def _unknown_before(self, value: SSAValue) -> list[OnnxOp]:
         """
@@ -119,10 +125,22 @@ def _results(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
     found = computed(op, given)
     if isinstance(found, Exception):
         return []
-    return [
+    results = [
         np.broadcast_to(np.asarray(array), () if shape is None else shape)
         for array, shape in zip(found, shapes, strict=False)
     ]
+    return results if name in _ELEMENTWISE else [_repeating(r) for r in results]
+
+
+def _repeating(array: Array) -> Array:
+    """Returns an array that stores once what is repeated along its dimensions."""
+    stored = array
+    for dim in range(array.ndim):
+        before = (slice(None),) * dim
+        first, second = stored[(*before, slice(1))], stored[(*before, slice(1, 2))]
+        if second.size and (second == first).all() and (stored == first).all():
+            stored = first
+    return np.broadcast_to(stored, array.shape)
 
 
 def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:

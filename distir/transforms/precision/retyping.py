@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type, tensor_type
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.experts import CombineOp, DispatchOp, GroupedProductOp
+from distir.dialects.train_ops.selective_scan import SelectiveScanOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.program import (
@@ -37,8 +38,16 @@ from distir.program import (
 
 Float = Float16Type | BFloat16Type | Float32Type | Float64Type
 
-_ALIKE = (DispatchOp, CombineOp, GroupedProductOp)
-"""The ops without a standard whose floats all have one type, which may be any."""
+_ALIKE: Mapping[type[Operation], Sequence[str]] = {
+    DispatchOp: ("x", "weights"),
+    CombineOp: ("x", "weights"),
+    GroupedProductOp: ("x", "matrices"),
+    SelectiveScanOp: ("x", "b", "c"),
+}
+"""
+The operands of ops without a standard that have one type with the results, which may be any,
+as those of the other operands may.
+"""
 
 Wanted = Callable[[OnnxOp], Float | None]
 """Returns the type that an op is to compute in; None for the type of its operands."""
@@ -46,6 +55,12 @@ Wanted = Callable[[OnnxOp], Float | None]
 _TOGETHER = frozenset(("onnx.Attention", "onnx.Pow"))
 """
 The operators whose operands may differ in type by ONNX's standard, but not in PyTorch.
+"""
+
+_RMS_NORM = "onnx.RMSNormalization"
+"""
+The operator whose result has the type of its scale by ONNX's standard, and that of x by its
+inference: x is cast to the scale's.
 """
 
 
@@ -105,8 +120,8 @@ class Retyping:
                 self._flowing.update(op.results)
                 if isinstance(op, OnnxOp) and op.name != "onnx.Cast":
                     self._retype(op, wanted(op))
-                elif isinstance(op, _ALIKE):
-                    self._retype_alike(op)
+                elif (names := _ALIKE.get(type(op))) is not None:
+                    self._retype_alike(op, [getattr(op, name) for name in names])
                 elif not isinstance(op, OnnxOp):
                     self._as_before(op)
             else:
@@ -203,6 +218,8 @@ class Retyping:
             made[variable] = target
             for index in members:
                 op.operands[index] = self.cast(op.operands[index], target)
+        if op.name == _RMS_NORM and (scale := float_of(op.operands[1])) is not None:
+            op.operands[0] = self.cast(op.operands[0], scale)
         formals = op.SCHEMA.outputs
         for index, result in enumerate(list(op.results)):
             formal = formals[min(index, len(formals) - 1)]
@@ -210,9 +227,9 @@ class Retyping:
             if target is not None and float_of(result) not in (None, target):
                 self.retype(result, target)
 
-    def _retype_alike(self, op: Operation) -> None:
-        """Casts all floats of an op to their widest type, which its results get, too."""
-        floats = [i for i, v in enumerate(op.operands) if float_of(v) is not None]
+    def _retype_alike(self, op: Operation, alike: Sequence[SSAValue | None]) -> None:
+        """Casts these operands to their widest type, which the op's results get, too."""
+        floats = [i for i, v in enumerate(op.operands) if v in alike]
         target = self._common(op, floats)
         if target is None:
             return

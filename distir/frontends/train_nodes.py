@@ -1,4 +1,7 @@
-"""Nodes of mixtures of experts, which `torch_experts` writes, as ops of the `train` dialect."""
+"""
+Nodes of our own domain, which `torch_experts` and `torch_scans` write, as ops of the `train`
+dialect.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from distir.dialects.train_ops.experts import (
     ExpertPlacesOp,
     GroupedProductOp,
 )
+from distir.dialects.train_ops.selective_scan import SelectiveScanOp
 from distir.frontends.custom_operators import custom_operator
 from distir.frontends.onnx_names import TRAIN_DOMAIN
 
@@ -97,3 +101,8 @@ def grouped_product(operands: Values, numbers: Numbers) -> Operation:
         taken=numbers["taken"],
         result=_tensor(x, *shape_of(x)[:3], width),
     )
+
+
+@_node("selective_scan", [3, 3, 2, 3, 3])
+def selective_scan(operands: Values, numbers: Numbers) -> Operation:
+    return SelectiveScanOp(*operands)

@@ -1,0 +1,76 @@
+"""The recurrence of selective state spaces on arrays, and what it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distir.dialects.train_ops.selective_scan import (
+    SelectiveScanGradOp,
+    SelectiveScanOp,
+)
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+    op_class,
+)
+from distir.interpreters.train.arithmetic import Array, computes
+
+
+def _states(x: Array, dt: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """
+    Returns the factor by which each state decays in each step, and the states after each
+    step, both [T, B, D, N].
+    """
+    decays = np.exp(np.moveaxis(dt, 2, 0)[..., None] * a)
+    added = np.moveaxis(dt * x, 2, 0)[..., None] * np.moveaxis(b, 2, 0)[:, :, None]
+    states = np.empty(decays.shape, x.dtype)
+    state = np.zeros(decays.shape[1:], x.dtype)
+    for step, (decay, more) in enumerate(zip(decays, added, strict=True)):
+        state = decay * state + more
+        states[step] = state
+    return decays, states
+
+
+@computes(SelectiveScanOp)
+def selective_scan(op: SelectiveScanOp, *operands: Array) -> Array:
+    x, dt, a, b, c = operands
+    return np.einsum("tbdn,bnt->bdt", _states(x, dt, a, b)[1], c)
+
+
+@computes(SelectiveScanGradOp)
+def selective_scan_gradient(
+    op: SelectiveScanGradOp, *operands: Array
+) -> tuple[Array, ...]:
+    dy, x, dt, a, b, c = operands
+    decays, states = _states(x, dt, a, b)
+    slopes = np.empty_like(states)  # the gradients of the states after each step
+    later = np.zeros_like(states[0])
+    for step in reversed(range(len(states))):
+        slopes[step] = later + dy[:, :, step, None] * c[:, None, :, step]
+        later = decays[step] * slopes[step]
+    before = np.concatenate([np.zeros_like(states[:1]), states[:-1]])
+    exponents = slopes * before * decays  # the gradients of dt * a
+    inputs = np.einsum("tbdn,bnt->bdt", slopes, b)  # the gradients of dt * x
+    return (
+        inputs * dt,
+        np.einsum("tbdn,dn->bdt", exponents, a) + inputs * x,
+        np.einsum("tbdn,bdt->dn", exponents, dt),
+        np.einsum("tbdn,bdt->bnt", slopes, dt * x),
+        np.einsum("tbdn,bdt->bnt", states, dy),
+    )
+
+
+op_class("elementwise", "train.selective_scan", "train.selective_scan_grad")
+
+
+@cost_function("train.selective_scan", "train.selective_scan_grad")
+def scan_cost(context: CostContext) -> Cost:
+    """
+    The cost of a kernel that holds the states on the chip: operands and results pass
+    through memory once, and numbers are computed as 32-bit floats whatever their type,
+    without the units that multiply matrices in 16 bits.
+    """
+    device, element = context.device, context.element_type
+    slower = device.peak(element) / min(device.peak(element), device.peak("f32"))
+    return context.roofline(flops=context.flops * slower)

@@ -1,0 +1,109 @@
+"""Recurrent layers and state spaces in parts on real processes: PyTorch's training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.training_programs import distributed
+from torch import Tensor, nn
+from xdsl.context import Context
+from xdsl.ir import Operation
+
+from distir.dialects.dist import layout_of
+from distir.frontends.torch_importer import import_torch
+from distir.lowering.launch import Spawner, run_package
+from distir.lowering.torch_package import write_package
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.fold_shapes import FoldShapesPass
+from distir.weights import save_weights
+
+WORDS = 32
+
+
+class Bidirectional(nn.Module):
+    """Words, a recurrent layer in both directions, and a label for each word."""
+
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.layer = kind(8, 6, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(12, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.layer(self.words(ids))[0])
+
+
+class Mamba(nn.Module):
+    """A Mamba of one layer, of which the logits alone are returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.MambaConfig(
+            vocab_size=WORDS,
+            hidden_size=8,
+            state_size=4,
+            num_hidden_layers=1,
+            time_step_rank=2,
+            tie_word_embeddings=False,
+            use_cache=False,
+        )
+        self.model = transformers.MambaForCausalLM(config)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.model(ids).logits
+
+
+def is_split(op: Operation) -> bool:
+    """Whether an op's first result is split over t."""
+    layout = layout_of(op.results[0])
+    return layout is not None and any(s.axis == "t" for d in layout.dims for s in d)
+
+
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        pytest.param(lambda: Bidirectional(nn.LSTM), "onnx.LSTM", id="lstm"),
+        pytest.param(
+            lambda: Bidirectional(nn.GRU),
+            "onnx.GRU",
+            id="gru",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(Mamba, "train.selective_scan", id="mamba"),
+    ],
+)
+def test_a_step_on_two_processes(
+    make: Callable[[], nn.Module], op: str, tmp_path: Path, spawner: Spawner
+) -> None:
+    """Directions of a recurrent layer, or channels of a scan, are on different processes."""
+    torch.manual_seed(0)
+    module, ids = make().eval(), torch.randint(0, WORDS, (4, 6))
+    labels = ids.flip(1)
+    imported = import_torch(module, (ids,))
+    step = imported.module
+    FoldShapesPass().apply(Context(), step)
+    DifferentiatePass(loss="cross_entropy", optimizer="sgd", learning_rate=1.0).apply(
+        Context(), step
+    )
+    loss = nn.functional.cross_entropy(module(ids).flatten(0, 1), labels.flatten())
+    loss.backward()
+
+    program = distributed(step, t=2)
+    assert all(is_split(o) for o in program.walk() if o.name == op)
+    save_weights(tmp_path / "weights.safetensors", imported.weights)
+    found = run_package(
+        write_package(program, tmp_path / "package"),
+        inputs={"ids": ids.numpy(), "labels": labels.numpy()},
+        weights=tmp_path / "weights.safetensors",
+        spawner=spawner,
+    )
+    np.testing.assert_allclose(found["loss"], loss.item(), rtol=1e-5)
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        expected = (parameter - parameter.grad).detach().numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=2e-5)
