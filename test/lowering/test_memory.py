@@ -40,9 +40,8 @@ PLANS: dict[str, dict[str, Any]] = {
 FURTHER = {
     ("moe", "one"),
     ("moe", "checkpoint"),
-    *((family, "zero3-overlap") for family in ("mlp", "gpt_parameters")),
+    ("gpt_parameters", "zero3-overlap"),
     ("mlp", "t2"),
-    ("bert", "p2-d2-zero1"),
 }
 """
 What is not within that yet: einsums copy their operands, and parameters that are gathered
@@ -56,12 +55,15 @@ NOT_COUNTED = {("mlp", "sequence")}
 """It has no norm to split."""
 
 CASES = [
-    (family, plan)
-    for plan in PLANS
-    for family in ("gpt", "gpt_parameters", "mlp", "llama", "bert")
-    if (family, plan) not in FURTHER | NOT_COUNTED
+    *(
+        (family, plan)
+        for plan in PLANS
+        for family in ("gpt", "gpt_parameters", "mlp", "llama", "bert")
+        if (family, plan) not in FURTHER | NOT_COUNTED
+    ),
+    *(("resnet", plan) for plan in ("one", "d2", "checkpoint")),
+    ("moe", "d2"),
 ]
-CASES += [("resnet", plan) for plan in ("one", "d2", "checkpoint")] + [("moe", "d2")]
 
 
 def spread(module: ModuleOp, **options: Any) -> ModuleOp:
