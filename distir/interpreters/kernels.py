@@ -72,7 +72,7 @@ def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def hard_swish(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` multiplies 64-bit numbers, too, by a sixth that has 32 bits."""
     (x,) = inputs
-    return [x * np.clip(x / 6 + 0.5, 0, 1)]
+    return [(x * np.clip(x / 6 + 0.5, 0, 1)).astype(x.dtype)]
 
 
 _erf = np.frompyfunc(math.erf, 1, 1)
