@@ -43,19 +43,41 @@ def _prepared(forward: FuncOp) -> set[Operation]:
     return found
 
 
+def _first_uses(
+    block: Block, body: Block, prepared: set[Operation]
+) -> dict[SSAValue, Operation]:
+    """
+    Returns the values of a forward `block` that its backward needs, directly or to compute
+    the results of `prepared` ops again, each with the op of the backward's `body` before
+    which it has to be there.
+    """
+    place = {op: i for i, op in enumerate(body.ops)}
+    found: dict[SSAValue, Operation] = {}
+    for op in body.ops:
+        for value in op.operands:
+            if _block_of(value) is block:
+                found.setdefault(value, op)
+    for op in reversed(list(block.ops)):
+        used = [r for r in op.results if r in found]
+        if op in prepared and used:
+            first = min((found[r] for r in used), key=place.__getitem__)
+            found |= dict.fromkeys(used, first)
+            for value in op.operands:
+                before = found.get(value, first)
+                found[value] = min(first, before, key=place.__getitem__)
+    return found
+
+
 def split_residuals(forward: FuncOp, body: Block) -> Saved:
     """
     Replaces the backward's uses of forward values. Constants and prepared parameters are
-    computed again; everything else becomes a block argument of the backward, in front of
-    the gradients. Returns these values.
+    computed again, each right before its first use; everything else becomes a block
+    argument of the backward, in front of the gradients. Returns these values.
     """
     block = forward.body.block
     saved = Saved()
-    needed = {v for op in body.ops for v in op.operands if _block_of(v) is block}
     prepared = _prepared(forward)
-    for op in reversed(list(block.ops)):
-        if op in prepared and any(r in needed for r in op.results):
-            needed.update(op.operands)
+    needed = _first_uses(block, body, prepared)
     replaced: dict[SSAValue, SSAValue] = {}
     count = 0
 
@@ -65,8 +87,6 @@ def split_residuals(forward: FuncOp, body: Block) -> Saved:
         replaced[value].name_hint = value.name_hint
         count += 1
 
-    first = body.first_op
-    assert first is not None
     for arg in block.args:
         if arg in needed:
             saved.arguments[arg] = arg.index
@@ -75,7 +95,7 @@ def split_residuals(forward: FuncOp, body: Block) -> Saved:
         used = [r for r in op.results if r in needed]
         if used and op in prepared:
             copy = op.clone({v: replaced[v] for v in op.operands})
-            body.insert_op_before(copy, first)
+            body.insert_op_before(copy, needed[used[0]])
             replaced |= zip(op.results, copy.results, strict=True)
             continue
         for result in used:

@@ -40,6 +40,18 @@ def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [data[tuple(positions)]]
 
 
+@kernel("onnx.GatherND")
+def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` takes one element after the other, millions of a mask's positions."""
+    data, indices = inputs
+    batch = op.attribute("batch_dims")
+    places = np.moveaxis(indices, -1, 0)
+    others = [1] * (places.ndim - 1 - batch)
+    own = np.ix_(*map(np.arange, data.shape[:batch]))
+    rows = (each.reshape(*each.shape, *others) for each in own)
+    return [data[(*rows, *places)]]
+
+
 @kernel("onnx.GlobalMaxPool")
 def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` gives another shape for other than two dimensions of space."""
@@ -60,7 +72,7 @@ def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def hard_swish(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` multiplies 64-bit numbers, too, by a sixth that has 32 bits."""
     (x,) = inputs
-    return [x * np.clip(x / 6 + 0.5, 0, 1)]
+    return [(x * np.clip(x / 6 + 0.5, 0, 1)).astype(x.dtype)]
 
 
 _erf = np.frompyfunc(math.erf, 1, 1)

@@ -77,6 +77,16 @@ def test_gather_elements(axis: int) -> None:
     agree(*both("GatherElements", [data, indices], axis=axis))
 
 
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 2])
+def test_gather_nd(batch: int, count: int) -> None:
+    sizes = (2, 3, 4, 5)
+    draw = np.random.default_rng(1).integers
+    places = [draw(-n, n, (*sizes[:batch], 7)) for n in sizes[batch : batch + count]]
+    indices = np.stack(places, -1)
+    agree(*both("GatherND", [numbers(*sizes), indices], batch_dims=batch))
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_gelu(approximate: str) -> None:
     agree(*both("Gelu", [numbers(7, 9) * 4], approximate=approximate))

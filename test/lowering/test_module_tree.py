@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.command_line import succeed
+from support.lowering_cases import run_here
+from support.programs import parse
+from support.random_programs import arguments_of
 from torch import nn
 
+from distir.interpreters.reference import run_program
+from distir.lowering.program_source import program_source
 from distir.lowering.source.paths import MODULE_ATTRIBUTES
 from distir.lowering.timing_rank import load_package
 
@@ -155,3 +161,30 @@ def test_members_hide_nothing_of_modules() -> None:
         and getattr(value, "__module__", "torch").startswith("torch")
     }
     assert public <= MODULE_ATTRIBUTES
+
+
+def test_repeats_that_are_given_tensors() -> None:
+    """
+    What a method is the last to need is given to it in a list, in the order of its
+    arguments: `a - b` is not `b - a`.
+    """
+    module = parse("""
+        func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<4x8xf32> {
+          %p = onnx.MatMul(%x, %w) : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+          %q = onnx.Exp(%p) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+          %a0 = onnx.Sin(%p) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+          %b0 = onnx.Sub(%a0, %x) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+          %c0 = onnx.Tanh(%b0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+          %d0 = onnx.Sub(%c0, %a0) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+          %a1 = onnx.Sin(%d0) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+          %b1 = onnx.Sub(%a1, %q) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+          %c1 = onnx.Tanh(%b1) : (tensor<4x8xf32>) -> tensor<4x8xf32>
+          %d1 = onnx.Sub(%c1, %a1) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+          %y = onnx.Add(%d1, %b0) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+          func.return %y : tensor<4x8xf32>
+        }""")
+    arguments = arguments_of(module)
+    (expected,) = run_program(module, arguments)
+    assert "repeat0(given_2.pop(0), given_2.pop(0))" in program_source(module).text
+    (found,) = run_here(module, arguments)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

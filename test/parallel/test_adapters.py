@@ -16,6 +16,7 @@ from support.ranks import run_ranks
         pytest.param("llama", dict(d=2, t=2, zero=3), id="llama d2 t2 zero 3"),
         pytest.param("gpt2", dict(), id="gpt2 one rank"),
         pytest.param("gpt2", dict(d=2, t=2), id="gpt2 d2 t2", marks=pytest.mark.slow),
+        pytest.param("dora", dict(d=2, t=2), id="dora d2 t2", marks=pytest.mark.slow),
         pytest.param(
             "llama", dict(p=2, d=2, k=2), id="llama p2 d2", marks=pytest.mark.slow
         ),
@@ -28,8 +29,8 @@ def test_adapters_alone_are_trained(
     ranks = run_ranks(count, adapters_run, kind, options, tmp_path / "checkpoint")
     assert set.union(*(rank["names"] for rank in ranks)) == ranks[0]["all names"]
     adapters = ranks[0]["graded"]
-    assert len(adapters) == (8 if kind == "llama" else 4)
-    assert all(".lora_" in name for name in adapters)
+    assert len(adapters) == {"llama": 8, "gpt2": 4, "dora": 13}[kind]
+    assert all(".default." in name for name in adapters)
     for rank in ranks:
         for found, expected in zip(rank["found"], rank["expected"], strict=True):
             assert found == pytest.approx(expected, rel=1e-4)

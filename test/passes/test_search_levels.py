@@ -251,7 +251,7 @@ def test_bad_options() -> None:
         SearchShardingPass(("d=2",), solver="x").apply(Context(), module)
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("goes_on", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_whole_program_is_never_worse_than_segments(
     monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:

@@ -25,8 +25,9 @@ from support.parallel_scripts import (
 
 def adapted(kind: str, dropout: float = 0.0) -> Any:
     """
-    Returns a `llama` with a tied head and adapters (LoRA) on its queries and values, or a
-    `gpt2` with adapters on its fused projections; `dropout` is that of the adapters.
+    Returns a `llama` with a tied head and adapters (LoRA) on its queries and values, one
+    whose adapters are parts of products (`dora`) beside a head that is trained as a whole,
+    or a `gpt2` with adapters on its fused projections; `dropout` is that of the adapters.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -36,7 +37,10 @@ def adapted(kind: str, dropout: float = 0.0) -> Any:
         return get_peft_model(tiny_gpt(), LoraConfig(**options))
     torch.manual_seed(0)
     model: Any = tiny_llama()
-    model.lm_head.weight = model.model.embed_tokens.weight
+    if kind == "llama":
+        model.lm_head.weight = model.model.embed_tokens.weight
+    else:
+        options |= dict(use_dora=True, modules_to_save=["lm_head"])
     options |= dict(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     return get_peft_model(model, LoraConfig(**options))
 

@@ -173,13 +173,14 @@ class FusedAttentionOp(TrainOp):
             raise VerifyException(
                 f"{self.name}: run needs blocks, and blocks go without mask and is_causal"
             )
-        count, run = self.block_count, self.run_length
+        count = self.block_count
+        run = 1 if self.run_length is None else self.run_length
         for name, length in {
             "queries": self.sizes.queries,
             "keys": self.sizes.keys,
         }.items():
-            if min(count, run or 1) < 1 or length % (count * (run or 1)):
-                runs = "" if run is None else f" in runs of {run}"
+            if min(count, run) < 1 or length % (count * run):
+                runs = "" if self.run is None else f" in runs of {run}"
                 raise VerifyException(
                     f"{self.name}: {length} {name} are not {count} equal blocks{runs}"
                 )

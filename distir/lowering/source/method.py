@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
@@ -18,6 +18,7 @@ from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, member
 from distir.lowering.source.loop import Loop
 from distir.lowering.source.method_names import Key, MethodNames
+from distir.lowering.source.outline import REPEAT
 from distir.lowering.source.runs import (
     CallRun,
     Statement,
@@ -152,6 +153,8 @@ class Method:
             self.lines += broken(f"return ({', '.join(items)})") if wide else [line]
             return
         dying = self._dying(at)
+        if isinstance(op, CallOp):
+            dying = self._give_away(op, dying)
         written = self._written(op)
         if _is_returned(op):
             self.values.expressions[op.results[0]] = Expression(str(written))
@@ -171,6 +174,33 @@ class Method:
         if isinstance(op, UnpackOp) and op.releases is not None:
             self._add(f"{self.values.name(op.input)}.clear()")
         self._delete(dying)
+
+    def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
+        """
+        Makes a list the last to hold the tensors that were computed here and that the call
+        of a repeat is the last to use: as if it were written out, its method frees them.
+        Returns the values that remain to be deleted behind the call.
+        """
+        if REPEAT not in self.writer.program.callee(call).attributes:
+            return dying
+        operands = list(call.operands)
+        given = [
+            v
+            for v in operands
+            if v in dying
+            and v in self.values.variables
+            and isinstance(v, OpResult)
+            and isinstance(v.type, TensorType)
+            and operands.count(v) == 1
+        ]
+        if not given:
+            return dying
+        name = self.names.fresh("given", "x")
+        self._add(f"{name} = [{', '.join(self.values.listed(given))}]")
+        self._delete(given)
+        for value in given:
+            self.values.expressions[value] = Expression(f"{name}.pop(0)")
+        return [k for k in dying if k not in given]
 
     def _written(self, op: Operation) -> str | Sequence[str]:
         if isinstance(op, CallOp):

@@ -26,6 +26,9 @@ Array = npt.NDArray[Any]
 _MOST_ELEMENTS = 1 << 24
 """The most elements of an array that is computed, repetitions not counted."""
 
+_MOST_KEPT = 1 << 20
+"""The most elements of an array that was asked for and is kept, repetitions not counted."""
+
 _BLOCK_ELEMENTS = 1 << 20
 """About how many elements a block of rows has."""
 
@@ -66,7 +69,10 @@ class KnownArrays:
             self._found.update(dict.fromkeys(op.results))
             for result, array in zip(op.results, found, strict=False):
                 self._found[result] = array
-        return self._found.get(value)
+        found = self._found.get(value)
+        if found is not None and once(found).size > _MOST_KEPT:
+            del self._found[value]  # the mask of one layer of many
+        return found
 
     def every_block(self, value: SSAValue, holds: Callable[[int, Array], bool]) -> bool:
         """
@@ -248,29 +254,22 @@ def _results(
     found = computed(op, given)
     if isinstance(found, Exception):
         return []
-    arrays = [np.asarray(array) for array in found]
-    if name not in _ELEMENTWISE:
-        arrays = [_repeated(array) for array in arrays]
-    return [
-        np.broadcast_to(array, () if shape is None else shape)
-        for array, shape in zip(arrays, shapes, strict=False)
+    results = [
+        np.broadcast_to(np.asarray(array), () if shape is None else shape)
+        for array, shape in zip(found, shapes, strict=False)
     ]
+    return results if name in _ELEMENTWISE else [_repeating(r) for r in results]
 
 
-def _repeated(array: Array) -> Array:
-    """
-    Returns an array of integers or booleans with a stride of 0 along the dimensions along
-    which all its elements are equal.
-    """
-    if array.dtype.kind not in "biu" or array.size == 0:
-        return array
-    found = array
+def _repeating(array: Array) -> Array:
+    """Returns an array that stores once what is repeated along its dimensions."""
+    stored = array
     for dim in range(array.ndim):
-        first, last = ((*[slice(None)] * dim, at) for at in (slice(1), slice(-1, None)))
-        # Mostly the last element tells, and sooner than all of them.
-        if (found[last] == found[first]).all() and (found == found[first]).all():
-            found = found[first]
-    return np.broadcast_to(found, array.shape)
+        before = (slice(None),) * dim
+        first, second = stored[(*before, slice(1))], stored[(*before, slice(1, 2))]
+        if second.size and (second == first).all() and (stored == first).all():
+            stored = first
+    return np.broadcast_to(stored, array.shape)
 
 
 def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:

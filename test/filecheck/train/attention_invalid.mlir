@@ -69,3 +69,19 @@ func.func @gradient(%x: tensor<2x4x5x8xf32>, %s: tensor<2x4x5xf32>, %dy: tensor<
   %0, %1, %2 = train.attention_grad %dy, %x, %s, %x, %x, %x : (tensor<2x4x5x7xf32>, tensor<2x4x5x8xf32>, tensor<2x4x5xf32>, tensor<2x4x5x8xf32>, tensor<2x4x5x8xf32>, tensor<2x4x5x8xf32>) -> (tensor<2x4x5x8xf32>, tensor<2x4x5x8xf32>, tensor<2x4x5x8xf32>)
   func.return
 }
+
+// -----
+
+func.func @runs(%x: tensor<2x4x6x8xf32>) {
+  // CHECK: train.attention: 6 queries are not 2 equal blocks in runs of 0
+  %0, %1 = train.attention %x, %x, %x {blocks = 2 : i64, run = 0 : i64} : (tensor<2x4x6x8xf32>, tensor<2x4x6x8xf32>, tensor<2x4x6x8xf32>) -> (tensor<2x4x6x8xf32>, tensor<2x4x6xf32>)
+  func.return
+}
+
+// -----
+
+func.func @blocks(%x: tensor<2x4x5x8xf32>) {
+  // CHECK: train.attention: 5 queries are not 2 equal blocks
+  %0, %1 = train.attention %x, %x, %x {blocks = 2 : i64} : (tensor<2x4x5x8xf32>, tensor<2x4x5x8xf32>, tensor<2x4x5x8xf32>) -> (tensor<2x4x5x8xf32>, tensor<2x4x5xf32>)
+  func.return
+}
