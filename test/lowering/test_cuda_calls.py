@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from support.aten_calls import AtenCalls
 from support.cuda_tensors import cuda_tensors
-from support.lowering_cases import load_program, to_torch
+from support.lowering_cases import load_program, program_of, to_torch
 from support.memory_programs import training_step
 from support.sharding_harness import Case, sequential
 from support.thoroughness import chosen, each_once
@@ -29,9 +29,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from xdsl.context import Context
-from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Region
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Attribute
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
@@ -209,13 +208,7 @@ ON_CUDA = ("attention", "norm_grad", "layer_norm", "rms_norm", "float8", "groupe
 def test_ops_of_training(case: Case) -> None:
     """Every op of a training step gives a result of the right type."""
     plain = sequential(case)
-    block = plain.op.parent_block()
-    assert block is not None
-    block.add_op(ReturnOp(*plain.op.results))
-    types = FunctionType.from_lists(
-        [a.type for a in block.args], [r.type for r in plain.op.results]
-    )
-    module = ModuleOp([FuncOp("main", types, Region(block))])
+    module = program_of(plain)
     try:
         calls_on_cuda(module)
     except (DataDependentOutputException, DynamicOutputShapeException):

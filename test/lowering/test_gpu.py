@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from support.lowering_cases import run_here
+from support.lowering_cases import program_of, run_here
 from support.sharding_harness import Case, sequential
 from support.train_cases import CASES
 from support.training_programs import distributed, training_mlp
 from xdsl.context import Context
-from xdsl.dialects.builtin import FunctionType, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Region
+from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
 from distir.interpreters.inputs import random_arguments
@@ -69,13 +67,7 @@ def _exact_products() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction
 def test_emitters(case: Case) -> None:
     """The kernels of a training step give on the device what the reference does."""
     plain = sequential(case)
-    block = plain.op.parent_block()
-    assert block is not None
-    block.add_op(ReturnOp(*plain.op.results))
-    types = FunctionType.from_lists(
-        [a.type for a in block.args], [r.type for r in plain.op.results]
-    )
-    module = ModuleOp([FuncOp("main", types, Region(block))])
+    module = program_of(plain)
     for ours, expected in zip(
         run_here(module, plain.operands, DEVICE), plain.results, strict=True
     ):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.cases import named
-from support.lowering_cases import run_here
+from support.lowering_cases import program_of, run_here
 from support.sharding_harness import Case, of_each_op, sequential
 from support.train_cases import CASES
-from xdsl.dialects.builtin import FunctionType, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Region
 
 OPS = of_each_op(CASES)
 
@@ -24,13 +21,7 @@ def test_torch_equals_the_reference(op: str):
 
 def assert_torch_equals_the_reference(case: Case) -> None:
     plain = sequential(case)
-    block = plain.op.parent_block()
-    assert block is not None
-    block.add_op(ReturnOp(*plain.op.results))
-    types = FunctionType.from_lists(
-        [a.type for a in block.args], [r.type for r in plain.op.results]
-    )
-    module = ModuleOp([FuncOp("main", types, Region(block))])
+    module = program_of(plain)
     module.verify()
     found = run_here(module, plain.operands)
     for ours, expected in zip(found, plain.results, strict=True):

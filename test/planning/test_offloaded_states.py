@@ -6,18 +6,20 @@ from dataclasses import replace
 
 import pytest
 from support.cost_programs import cluster
-from support.training_programs import training_gpt, training_mlp
+from support.training_programs import (
+    assert_judged_as_simulated,
+    training_gpt,
+    training_mlp,
+)
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
-from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.space import AutoSpace
-from distir.planning.distribution import distribute
 from distir.planning.grid import Evaluator, GridPlan, Space
 from distir.planning.plan import SearchOptions
 from distir.planning.programs import replace_cluster
@@ -61,12 +63,7 @@ def wide_mlp() -> ModuleOp:
 )
 def test_what_is_judged_is_what_distribute_makes(plan: GridPlan) -> None:
     step = on_machine(training_gpt(), plan.devices)
-    found = Evaluator(lambda batch: step.clone()).evaluate(plan)
-    distribute(step, plan.options())
-    simulation = simulate(step)
-    assert isinstance(found, Simulated)
-    assert found.step_time_s == simulation.step_time_s
-    assert found.peak_memory_bytes == max(simulation.peak_memory_bytes)
+    simulation = assert_judged_as_simulated(step, plan)
     assert max(simulation.host_bytes) > 0
 
 

@@ -12,14 +12,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Region
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.lowering.constants import constants_file
 from distir.lowering.program_source import ProgramSource, program_source
 from distir.program import entry_function
 from distir.weights import save_weights
+from support.sharding_harness import Sequential
 
 # Element types that NumPy does not share with PyTorch, and the integers they travel as.
 _VIEWS: dict[Any, tuple[Any, torch.dtype]] = {
@@ -93,6 +95,17 @@ def _executed(name: str, text: str, **given: Any) -> types.ModuleType:
     module.__dict__.update(given)
     exec(compile(text, name, "exec"), module.__dict__)
     return module
+
+
+def program_of(plain: Sequential) -> ModuleOp:
+    """Returns the program whose only op is that of a case; it takes over the op's block."""
+    block = plain.op.parent_block()
+    assert block is not None
+    block.add_op(ReturnOp(*plain.op.results))
+    types = FunctionType.from_lists(
+        [a.type for a in block.args], [r.type for r in plain.op.results]
+    )
+    return ModuleOp([FuncOp("main", types, Region(block))])
 
 
 def run_here(module: ModuleOp, values: Sequence[Any], device: str = "cpu") -> list[Any]:

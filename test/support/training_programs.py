@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.simulation import Simulation
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
+from distir.planning.distribution import distribute
+from distir.planning.grid import Evaluator, GridPlan
+from distir.planning.result import Simulated
 from distir.program import argument_names, argument_roles, entry_function
 from support.programs import parse
 
@@ -111,3 +117,28 @@ def assert_close(
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)
+
+
+def assert_descended(found: Mapping[str, npt.NDArray[Any]], module: Any) -> None:
+    """
+    Checks that a step with a learning rate of 1 took from each parameter of a module of
+    PyTorch the gradient that this module has.
+    """
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        expected = (parameter - parameter.grad).detach().numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=2e-5)
+
+
+def assert_judged_as_simulated(step: ModuleOp, plan: GridPlan) -> Simulation:
+    """
+    Checks that a search judges a plan as what `distribute` makes of it is simulated;
+    returns that simulation. The program is distributed.
+    """
+    found = Evaluator(lambda batch: step.clone()).evaluate(plan)
+    distribute(step, plan.options())
+    simulation = simulate(step)
+    assert isinstance(found, Simulated)
+    assert found.step_time_s == simulation.step_time_s
+    assert found.peak_memory_bytes == max(simulation.peak_memory_bytes)
+    return simulation

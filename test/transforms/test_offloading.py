@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from support.schedules import assert_same_results, scheduled
 from support.thoroughness import sampled
-from support.training_programs import distributed, training_gpt
+from support.training_programs import (
+    assert_judged_as_simulated,
+    distributed,
+    training_gpt,
+)
 from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.utils.exceptions import VerifyException
@@ -26,11 +30,8 @@ from distir.interpreters.simulator import simulate
 from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.distribution import distribute
-from distir.planning.grid import Evaluator
 from distir.planning.plan import GridPlan
 from distir.planning.programs import replace_cluster
-from distir.planning.result import Simulated
 from distir.program import (
     argument_names,
     entry_function,
@@ -118,10 +119,4 @@ def test_searches_know_what_it_costs() -> None:
     """In pipelines too, whose programs are never made."""
     step = training_gpt(layers=4)
     replace_cluster(step, load_cluster("cpu"))
-    plan = GridPlan(4, d=2, p=2, k=2, checkpoint="offload")
-    found = Evaluator(lambda batch: step.clone()).evaluate(plan)
-    distribute(step, plan.options())
-    simulation = simulate(step)
-    assert isinstance(found, Simulated)
-    assert found.step_time_s == simulation.step_time_s
-    assert found.peak_memory_bytes == max(simulation.peak_memory_bytes)
+    assert_judged_as_simulated(step, GridPlan(4, d=2, p=2, k=2, checkpoint="offload"))
