@@ -31,7 +31,7 @@ from distir.weights import save_weights
             ("mlp_deep", ("d=4", "d=2", "t=2"), {"k": 2}),
             ("encoder_decoder_deep", ("t=2", "d=2"), {"schedule": "zbv", "k": 4}),
         ],
-        2,
+        4,
     ),
 )
 def test_training(
