@@ -72,11 +72,8 @@ def zero3() -> Iterator[Run]:
     """DeepSpeed's ZeRO 3, Table 2 of SC'21."""
     data = DATA["sc21_table2"]
     for row in data["zero3"]:
-        model, devices, batch = (
-            _model(data[row["model"]], 0.0),
-            row["devices"],
-            row["batch"],
-        )
+        model = _model(data[row["model"]], 0.0)
+        devices, batch = row["devices"], row["batch"]
         how = Parallelism(d=devices, zero=3, checkpoint="whole", overlap=True)
         seconds = _seconds(model, batch, devices, row["tflops"])
         yield Run(row["model"], model, batch, how, "A100-deepspeed", seconds)
@@ -86,11 +83,8 @@ def megatron() -> Iterator[Run]:
     """Megatron-LM, Table 2 of SC'21."""
     data = DATA["sc21_table2"]
     for row in data["megatron"]:
-        model, devices, batch = (
-            _model(data[row["model"]], 0.1),
-            row["devices"],
-            row["batch"],
-        )
+        model = _model(data[row["model"]], 0.1)
+        devices, batch = row["devices"], row["batch"]
         d = devices // (8 * row["p"])
         how = Parallelism(d=d, t=8, p=row["p"], k=batch // d, checkpoint="whole")
         seconds = _seconds(model, batch, devices, row["tflops"])

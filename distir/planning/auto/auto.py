@@ -216,8 +216,8 @@ class AutoSearch(PlanSearch):
         """
         Returns the plans of the first round. A plan that cannot fit into memory is replaced
         by its variant with the lowest ZeRO stage that may fit, else with states in the host's
-        memory. If no plan may fit, all are
-        returned, so that the error can say how much memory is missing.
+        memory. If no plan may fit, all are returned, so that the error can say how much memory
+        is missing.
         """
         found: dict[Plan, None] = {}
         # First those that are judged quickly and most likely possible.
@@ -225,16 +225,13 @@ class AutoSearch(PlanSearch):
             self.space.first(), key=lambda c: (isinstance(c, LayoutPlan), c.p)
         )
         for plan in plans:
-            variants = [plan]
-            if self.space.trains and isinstance(plan, GridPlan) and plan.d * plan.e > 1:
-                variants += [replace(plan, zero=zero) for zero in self.space.zero]
+            variants: list[Plan] = [plan]
             if self.space.trains and isinstance(plan, GridPlan):
-                variants += [
-                    replace(variant, offload_states=True)
-                    for variant in variants
-                    if True in self.space.offload_states
-                    and isinstance(variant, GridPlan)
-                ]
+                stages = self.space.zero if plan.d * plan.e > 1 else ()
+                grid = [plan, *(replace(plan, zero=zero) for zero in stages)]
+                if True in self.space.offload_states:
+                    grid += [replace(each, offload_states=True) for each in grid]
+                variants = [*grid]
             may_fit = [c for c in variants if self._may_fit(c)]
             found.update(dict.fromkeys(may_fit[:1]))
         return list(found) or plans

@@ -238,7 +238,7 @@ class _Search:
         work = {
             phase: np.array(
                 [
-                    sum(np.array(shape.graph.work[phase])[np.array(stages) == s])
+                    np.bincount(stages, shape.graph.work[phase], len(own))[s]
                     for s, shape in enumerate(own)
                 ]
             )
