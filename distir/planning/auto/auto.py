@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
+from distir.planning.auto.effects import Effects
 from distir.planning.auto.forecast import enough, forecast
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
 from distir.planning.experts import expert_degrees
@@ -21,7 +22,7 @@ from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, swit
 from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
-from distir.planning.result import Impossible, Simulated, simulated
+from distir.planning.result import Impossible, Result, Simulated, simulated
 from distir.program import entry_function, parameters_of_states
 from distir.solver.clock import SEARCHING, Clock
 
@@ -143,9 +144,12 @@ class AutoSearch(PlanSearch):
     their neighbours. Each further round judges the neighbours of the fastest plans that fit, and of the fastest
     that would be faster still but do not fit; while nothing fits, of those that need the
     least memory. Those of the fastest one of each kind come first, and of these the ones
-    that are quickly judged: what refines a plan (overlap, searched stages) takes several times
-    as long and gains a few per cent, so that it waits until the plan is among the best, as
-    does what may fit only with less memory once something fits. A plan is not distributed at
+    that are quickly judged, points of the grid before searched layouts: what refines a plan
+    (overlap, searched stages) takes several times as long and gains a few per cent, so that
+    it waits until the plan is among the best, as
+    does what may fit only with less memory once something fits. In a round, changes that made
+    other plans faster come first (`Effects`), and neighbours of a plan that is among the
+    fastest no longer are left out; once it is again, they are judged. A plan is not distributed at
     all if a bound says that it cannot be faster than the best one known or cannot fit.
 
     - `results`: what was judged; what it holds before the search is not judged again;
@@ -172,8 +176,11 @@ class AutoSearch(PlanSearch):
         self.jobs = jobs
         self.rounds = 0
         self._skipped: set[Plan] = set()
-        self._expanded: set[tuple[Plan, bool]] = set()
-        self._failed: set[Plan] = set()
+        self._effects = Effects()
+        # The neighbours of the round, each with the result of the plan whose neighbour it is.
+        self._origins: dict[Plan, Simulated] = {}
+        # Whether a plan of the round turned out to be better than all before.
+        self._improved = False
         self._clock = clock or Clock()
         self._evaluator = Evaluator(programs)
         self._on_progress = on_progress or _nobody
@@ -273,17 +280,26 @@ class AutoSearch(PlanSearch):
             known=known,
             clock=self._clock,
             least=self._least,
-            is_promising=self._is_promising,
+            is_promising=self._is_due,
             evaluator=self._evaluator,
         )
         for results in judged:
             for result in results:
-                self.results[result.plan] = result
+                self._take(result)
             self._tell_forecast()
             if self._ends:
                 judged.close()
                 return False
         return True
+
+    def _take(self, result: Result) -> None:
+        """Takes note of a result, and of what it says about the change that led to it."""
+        self.results[result.plan] = result
+        origin = self._origins.get(result.plan)
+        if origin is not None:
+            self._effects.learn(origin, result)
+            first = [found[0] for found in self._sorted(refined=True) if found]
+            self._improved |= result in first
 
     def _tell_forecast(self) -> None:
         """Says how long the search will take, once, when that can be told."""
@@ -295,41 +311,48 @@ class AutoSearch(PlanSearch):
 
     def _next(self) -> list[Plan]:
         """
-        Returns the neighbours to judge in the next round; none when the search is over.
+        Returns the neighbours to judge in the next round, the most promising ones first;
+        none when the search is over.
         """
-        if overlapped := self._overlapped_best():
-            return [overlapped]
+        self._improved = False
         for width in range(1, _WIDTH + 1):
+            self._origins = {}
             for refined in (False, True):
-                found: dict[Plan, None] = {}
-                for result in self._beam(width, refined):
-                    self._expanded.add((result.plan, refined))
+                for result in self._leaders(width, refined=refined):
                     for plan in self.space.neighbours(result.plan):
-                        if _is_refined(plan) == refined and self._may_help(
-                            result, plan
-                        ):
-                            found[plan] = None
-                if refined or self.best is None:
-                    found.update(dict.fromkeys(self._smaller()))
-                new = [plan for plan in found if plan not in self.results]
-                promising = [plan for plan in new if self._is_promising(plan)]
-                if promising:
-                    return sorted(promising, key=_quick_first)
-        return []
+                        if self._comes_now(result, plan, refined):
+                            self._origins.setdefault(plan, result)
+            promising = [plan for plan in self._origins if self._is_promising(plan)]
+            if promising:
+                return sorted(promising, key=self._order)
+        smaller = [p for p in self._smaller() if self._is_promising(p)]
+        return sorted(dict.fromkeys(smaller))
 
-    def _overlapped_best(self) -> LayoutPlan | None:
+    def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
-        Returns the best plan's variant with overlap, if the best plan's layouts were
-        searched without overlap and the variant was not judged yet. As its layouts are
-        known, this is the quickest way to a better plan.
+        Whether a neighbour of the plan of a result is to be judged. Plans are refined in one
+        way at a time, and only those near the best.
         """
-        best = self.best
-        if best is None or True not in self.space.overlap or best.plan.overlap:
-            return None
-        if not isinstance(best.plan, LayoutPlan):
-            return None
-        overlapped = replace(best.plan, overlap=True)
-        return None if overlapped in self.results else overlapped
+        if plan in self.results or not self._may_help(result, plan):
+            return False
+        if not refined:
+            return not _refinements(plan)
+        is_near = result.throughput_samples_per_s >= self._least()
+        return is_near and _refinements(plan) > _refinements(result.plan)
+
+    def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
+        """
+        Sort key that puts plans first that most likely fit and are the fastest, then quick
+        ones.
+        """
+        origin = self._origins[plan]
+        return (
+            not self._effects.may_fit(origin, plan),
+            -self._effects.expected_throughput(origin, plan),
+            _refinements(plan),
+            isinstance(plan, LayoutPlan),
+            plan,
+        )
 
     def _smaller(self) -> list[LayoutPlan]:
         """Returns variants with less memory of the plans for which no layouts fitted."""
@@ -338,9 +361,8 @@ class AutoSearch(PlanSearch):
             for plan, result in self.results.items()
             if isinstance(plan, LayoutPlan) and isinstance(result, Impossible)
         ]
-        new = [plan for plan in failed if plan not in self._failed]
-        self._failed.update(new)
-        return [smaller for plan in new for smaller in self.space.smaller(plan)]
+        variants = [smaller for plan in failed for smaller in self.space.smaller(plan)]
+        return [plan for plan in variants if plan not in self.results]
 
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
@@ -368,24 +390,34 @@ class AutoSearch(PlanSearch):
         offloads = _offloads(plan) and not _offloads(c)
         return not (recomputes or offloads) and not (plan.p == 1 and plan.k > c.k)
 
-    def _beam(self, width: int, refined: bool) -> list[Simulated]:
+    def _sorted(self, *, refined: bool) -> tuple[list[Simulated], list[Simulated]]:
         """
-        Returns the plans, `width` of each kind, whose neighbours come next. With `refined`,
-        these are the refined neighbours, and only plans near the best are returned.
+        Returns the results of the plans that fit, the fastest first, and of those that would
+        be faster but do not; while nothing fits, these are sorted by their memory. Plans with
+        refinements are among them if `refined`.
         """
-        fitting = ranked(self.results.values())
-        large = [r for r in simulated(self.results.values()) if not r.fits]
-        if fitting:
-            fastest = fitting[0].throughput_samples_per_s
-            large = [o for o in large if o.throughput_samples_per_s > fastest]
-            large.sort(key=lambda o: -o.throughput_samples_per_s)
-        else:
-            large.sort(key=lambda o: o.peak_memory_bytes)
-        first = [*_first(fitting, width), *_first(large, width)]
-        if refined:
-            least = self._least()
-            first = [r for r in first if r.throughput_samples_per_s >= least]
-        return [r for r in first if (r.plan, refined) not in self._expanded]
+        known = simulated(self.results.values())
+        if not refined:
+            known = [r for r in known if not _refinements(r.plan)]
+        fitting = ranked(known)
+        large = [r for r in known if not r.fits]
+        if not fitting:
+            return [], sorted(large, key=lambda o: o.peak_memory_bytes)
+        fastest = fitting[0].throughput_samples_per_s
+        large = [o for o in large if o.throughput_samples_per_s > fastest]
+        return fitting, sorted(large, key=lambda o: -o.throughput_samples_per_s)
+
+    def _leaders(self, width: int, *, refined: bool) -> list[Simulated]:
+        """Returns the plans, `width` of each kind, whose neighbours come next."""
+        fitting, large = self._sorted(refined=refined)
+        return [*_first_of_kinds(fitting, width), *_first_of_kinds(large, width)]
+
+    def _is_due(self, plan: Plan) -> bool:
+        """
+        Whether a plan is still to be judged when its turn comes. When a neighbour turned out
+        to be better than the plans before, its own neighbours come first.
+        """
+        return not self._improved and self._is_promising(plan)
 
     def _is_promising(self, plan: Plan) -> bool:
         """
@@ -436,24 +468,17 @@ def _offloads(plan: Plan) -> bool:
     return isinstance(plan, GridPlan) and plan.offload_states
 
 
-def _quick_first(plan: Plan) -> tuple[bool, Plan]:
+def _refinements(plan: Plan) -> int:
     """
-    Sort key that puts plans that are judged quickly first: those that need a search come
-    last.
-    """
-    return isinstance(plan, LayoutPlan), plan
-
-
-def _is_refined(plan: Plan) -> bool:
-    """
-    Whether a plan has refinements (overlap, searched stages, a pipeline with states in the
-    host's memory), with which it takes several times as long to judge as without.
+    Returns how many refinements a plan has (overlap, searched stages, a pipeline with states
+    in the host's memory), with each of which it takes several times as long to judge as
+    without.
     """
     offloads = plan.is_pipelined and _offloads(plan)
-    return plan.overlap or bool(plan.stages) or offloads
+    return plan.overlap + bool(plan.stages) + offloads
 
 
-def _first(results: Sequence[Simulated], width: int) -> list[Simulated]:
+def _first_of_kinds(results: Sequence[Simulated], width: int) -> list[Simulated]:
     """
     Returns the first `width` results of each kind (searched layouts, pipelines, others). Of
     plans with the same outcome only the first counts.

@@ -256,8 +256,8 @@ class AutoSpace:
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
         Yields the neighbours of a plan with searched layouts: other pipelines, one axis
-        split into two, and pipelines of twice or half as many ranks on meshes of half or
-        twice the size.
+        split into two, a factor of two moved to another axis, and pipelines of twice or half
+        as many ranks on meshes of half or twice the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]
@@ -268,6 +268,11 @@ class AutoSpace:
                 if size % outer == 0:
                     split = [*sizes[:i], outer, size // outer, *sizes[i + 1 :]]
                     yield replace(c, axes=self._named(split))
+            for j in range(len(sizes)) if size % 2 == 0 else ():
+                moved = [*sizes]
+                moved[i], moved[j] = moved[i] // 2, 2 * moved[j]
+                if i != j:
+                    yield replace(c, axes=self._named([n for n in moved if n > 1]))
             if size % 2 == 0:
                 rest = [n for n in (*sizes[:i], size // 2, *sizes[i + 1 :]) if n > 1]
                 schedule = c.schedule or (*self.schedules, "")[0]

@@ -26,9 +26,6 @@ _PlanKind = TypeVar("_PlanKind", bound=Plan)
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
-_LONGEST = 24
-"""The most plans with searched layouts that one process works on."""
-
 _ROUNDS = 4
 """Each of the concurrent processes is to get work at least this many times."""
 
@@ -56,7 +53,7 @@ def run(
     Evaluates plans and yields lists of results, possibly empty, as they become known, in no
     particular order.
 
-    `jobs` processes run at a time (0: one per core). Plans that share work are evaluated
+    `jobs` processes run at a time (0: one per core). Points of the grid that share work are evaluated
     together, at most `longest` of them in one process. Where processes cannot be forked,
     `source` is pickled.
 
@@ -149,8 +146,9 @@ def available_cores() -> int:
 def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[Plan]]:
     """
     Divides plans into groups that share work, small enough to keep all processes busy:
-    points of the grid with the same division, for all sizes of the batch (`SharedStages`),
-    and plans whose layouts are searched together.
+    points of the grid with the same division, for all sizes of the batch (`SharedStages`).
+    A plan whose layouts are searched is a group of its own: what it shares with others is
+    among the `known` results. Groups come in the order of their first plans.
     """
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
     size = max(1, len(grid) // (_ROUNDS * jobs))
@@ -163,10 +161,9 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
                 groups[-1] += ends_first(piece)
             else:
                 groups.append(ends_first(piece))
-    others = (p for p in plans if not isinstance(p, GridPlan))
-    for _, same in groupby(others, key=lambda p: p.shared):
-        groups += _pieces(list(same), longest or _LONGEST)
-    return groups
+    groups += [[plan] for plan in plans if not isinstance(plan, GridPlan)]
+    places = {plan: place for place, plan in enumerate(plans)}
+    return sorted(groups, key=lambda group: min(places[plan] for plan in group))
 
 
 def _kin(plan: Plan) -> tuple[Any, ...]:
