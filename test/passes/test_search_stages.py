@@ -47,7 +47,7 @@ def built(name: str) -> ModuleOp:
         ("gpt", {"p": 3, "k": 2, "d": 2}),
         ("gpt", {"p": 2, "k": 2, "schedule": "zbv"}),
         ("gpt inference", {"p": 4, "k": 2, "t": 2}),
-        ("unet_deep", {"p": 3, "k": 4}),
+        pytest.param("unet_deep", {"p": 3, "k": 4}, marks=pytest.mark.slow),
         pytest.param(
             "encoder_decoder_deep flat", {"p": 4, "k": 2}, marks=pytest.mark.slow
         ),

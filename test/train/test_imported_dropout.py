@@ -186,7 +186,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
             {"d": 2, "checkpoint": "full"},
             {"t": 4},
         ],
-        2,
+        4,
     ),
 )
 def test_distributions_of_gpt2_train_alike(options: dict[str, Any]):
