@@ -51,17 +51,8 @@ def on_processes(
         np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
 
 
-SLOW = ("forward", "two axes", "a pipeline")
-"""What the training on one axis and `test_the_best_pipeline_runs` have as well."""
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.slow if case in SLOW else ())
-        for case in PROGRAMS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PROGRAMS)
 def test_searched_plans_run(case: str, spawner: Spawner, tmp_path: Path) -> None:
     """Work is dear and communication cheap, so that values are split."""
     build, axes, options = PROGRAMS[case]

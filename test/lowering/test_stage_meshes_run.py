@@ -27,7 +27,7 @@ from distir.weights import save_weights
             ("mlp_deep", ("d=2", "t=1"), {"k": 4, "blocking_sends": True}),
             ("gpt2_deep", ("t=1", "d=2"), {"k": 2, "zero": 1}),
             ("gpt2_deep", ("d=2", "t=2"), {"k": 4, "schedule": "zb-h1"}),
-            ("gpt2_causal_deep", ("d=2,t=2", "t=4"), {"k": 2, "zero": 3}),
+            ("gpt2", ("d=2,t=2", "t=4"), {"k": 2, "zero": 3}),
             ("mlp_deep", ("d=4", "d=2", "t=2"), {"k": 2}),
             ("encoder_decoder_deep", ("t=2", "d=2"), {"schedule": "zbv", "k": 4}),
         ],

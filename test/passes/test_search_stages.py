@@ -125,10 +125,10 @@ def test_skips_are_cut_where_they_are_few() -> None:
 def test_calls_are_nodes() -> None:
     """What is divided are the layers, however many ops they have."""
     module = llama_step(
-        layers=12, batch=4, seq=4, width=8, heads=2, groups=1, hidden=8, vocab=8
+        layers=6, batch=4, seq=4, width=8, heads=2, groups=1, hidden=8, vocab=8
     )
     (note,) = read_notes(distributed(module, p=4, k=2, stages=SEARCH))
-    assert "divided 16 ops into 4 stages" in note  # 12 layers, and 4 ops around them
+    assert "divided 10 ops into 4 stages" in note  # 6 layers, and 4 ops around them
     assert "proven to be the best" in note
 
 
