@@ -114,7 +114,7 @@ def test_memory_is_kept_to(level) -> None:
 
 
 def test_sharing_is_released_where_a_gap_is_asked_for() -> None:
-    program = training_gpt(layers=4)
+    program = training_gpt(layers=6)
     shared, _ = found_for(program, tie_layers=True)
     assert shared.tied and not shared.released
     found, module = found_for(program, Limits(release=True), tie_layers=True)

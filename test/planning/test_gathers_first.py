@@ -70,7 +70,7 @@ def test_only_where_gatherings_of_parameters_overlap() -> None:
 
 @pytest.mark.parametrize("zero", chosen([1, 2], [1]))
 def test_it_is_faster_and_sends_as_much(zero: int) -> None:
-    module = step("bf16", 4, 512)
+    module = step("bf16", 8, 512)
     gradients = distributed(
         module.clone(), d=8, zero=zero, overlap=True, overlapped=("dp",)
     )
