@@ -14,7 +14,6 @@ import torch
 # Processes that are forked may not use threads that were started before.
 torch.set_num_threads(1)
 
-import peft  # noqa: E402, F401
 import torch.distributed.checkpoint.state_dict  # noqa: E402  # pyright: ignore[reportUnusedImport]
 import torch.distributed.tensor  # noqa: E402  # pyright: ignore[reportUnusedImport]
 from torch import nn  # noqa: E402
