@@ -45,7 +45,8 @@ def test_adapters_alone_are_trained(
 
 def test_adapters_that_drop_some_of_their_inputs(tmp_path: Path) -> None:
     """What is dropped follows from the seed: one rank and four drop the same."""
-    (alone,) = run_ranks(1, adapters_run, "llama", {}, tmp_path / "checkpoint", 0.5)
+    folder = tmp_path / "checkpoint"
+    (alone,) = run_ranks(1, adapters_run, "llama", {}, folder, 0.5, 1)
     assert all(".lora_" in name for name in alone["trained"])
     assert alone["same"] == alone["names"] - alone["trained"]
     ranks = run_ranks(4, dropped_run, "llama", dict(d=2, t=2))
