@@ -17,38 +17,17 @@ from distir.dialects.train_ops.recurrent import (
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
 from distir.program import describe
-
-_SEQUENCE_LENGTHS, _PEEPHOLES = 4, 7
-"""Schema positions of operands with which there is no gradient."""
-
-_ACTIVATIONS = {
-    "onnx.RNN": ("tanh",),
-    "onnx.GRU": ("sigmoid", "tanh"),
-    "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
-}
+from distir.sharding.rules.recurrent import unusual_form
 
 
 def _check(op: OnnxOp) -> None:
     """Raises DistIRError for a form that has no gradient."""
-    reasons = {
-        "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
-        "a clip": op.attribute("clip") is not None,
-    }
-    if op.name == "onnx.LSTM":
-        reasons["peepholes"] = op.input(_PEEPHOLES) is not None
-        reasons["coupled input and forget gates"] = bool(op.attribute("input_forget"))
-    directions = 2 if op.attribute("direction") == "bidirectional" else 1
-    wanted = _ACTIVATIONS[op.name] * directions
-    given = op.attribute("activations") or wanted
-    # The schema's default for one direction has an entry for a second one.
-    same = [g.lower() for g in given][: len(wanted)] == list(wanted)
-    reasons["other activations than tanh and sigmoid"] = not same
-    for reason, holds in reasons.items():
-        if holds:
-            raise DistIRError(
-                f"{describe(op)} has no gradient with {reason}; write the layer out in "
-                f"operators that have one"
-            )
+    reason = unusual_form(op)
+    if reason is not None:
+        raise DistIRError(
+            f"{describe(op)} has no gradient with {reason}; write the layer out in "
+            f"operators that have one"
+        )
 
 
 @gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
