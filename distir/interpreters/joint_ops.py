@@ -22,7 +22,7 @@ from distir.sharding.mesh import Mesh
 Array = npt.NDArray[Any]
 
 
-class Group:
+class Peers:
     """The devices that exchange states with this one: here it is alone."""
 
     def gather(self, x: Array) -> Array:
@@ -43,7 +43,7 @@ class _Meeting:
         self.barrier = Barrier(size)
 
 
-class _Member(Group):
+class _Peer(Peers):
     """A device at a position of a group; all of them call the same methods in turn."""
 
     def __init__(self, meeting: _Meeting, position: int):
@@ -71,7 +71,7 @@ class _Member(Group):
         return found
 
 
-JointFunction = Callable[[Operation, Group, PythonValues], PythonValues]
+JointFunction = Callable[[Operation, Peers, PythonValues], PythonValues]
 
 joint_op = Registry[JointFunction]("distir.interpreters.train")
 """
@@ -105,7 +105,7 @@ def run_together(
     def compute(position: int) -> PythonValues:
         try:
             return function(
-                members[position][0], _Member(meeting, position), members[position][1]
+                members[position][0], _Peer(meeting, position), members[position][1]
             )
         except BaseException:
             meeting.barrier.abort()  # nobody waits for this device any more

@@ -21,7 +21,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import element_type
-from distir.interpreters.joint_ops import Group, joint_op
+from distir.interpreters.joint_ops import Peers, joint_op
 from distir.interpreters.reference import register_reference_implementations
 
 Array = npt.NDArray[Any]
@@ -51,12 +51,12 @@ def computes_jointly(
 ) -> Callable[[JointComputation], JointComputation]:
     """
     Registers what ops compute in which devices exchange values: a function from the op, the
-    device's `Group` and the arrays of its operands to those of its results.
+    device's `Peers` and the arrays of its operands to those of its results.
     """
 
     def register(function: JointComputation) -> JointComputation:
         def of_one_device(op: Operation, *args: Array) -> tuple[Array, ...]:
-            return function(op, Group(), *args)
+            return function(op, Peers(), *args)
 
         for op_type in op_types:
             joint_op(op_type.name)(partial(_run_jointly, function))
@@ -67,9 +67,9 @@ def computes_jointly(
 
 
 def _run_jointly(
-    function: JointComputation, op: Operation, group: Group, args: PythonValues
+    function: JointComputation, op: Operation, peers: Peers, args: PythonValues
 ) -> PythonValues:
-    return _narrowed(op, function(op, group, *map(_widened, args)))
+    return _narrowed(op, function(op, peers, *map(_widened, args)))
 
 
 @register_reference_implementations

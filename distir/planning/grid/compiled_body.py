@@ -143,7 +143,9 @@ class Compilation:
     def _compiled(self, part: Part) -> list[CompiledStep]:
         op, operands = part.op, part.operands
         if not isinstance(op, ReshardOp):
-            return [self.step(op, operands, part.defined.start)]
+            exchange = self.compiler.exchange(op, part.defined.start)
+            own = self.step(op, operands, part.defined.start)
+            return [own] if exchange is None else [exchange, own]
         steps: list[CompiledStep] = []
         ops = self.shared.lowering.ops(op)
         for i, each in enumerate(ops, 1):
