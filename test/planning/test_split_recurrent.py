@@ -1,0 +1,86 @@
+"""Recurrent layers whose hidden features are split: what they compute, and when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.recurrent_programs import GATES, Layer
+from support.training_programs import distributed
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+
+LAYERS = [
+    Layer(kind, direction, batch_first)
+    for kind in GATES
+    for direction, batch_first in (
+        ("forward", False),
+        ("reverse", True),
+        ("bidirectional", True),
+        ("bidirectional", False),
+    )
+] + [
+    Layer("GRU", linear_before_reset=True),
+    Layer("GRU", "bidirectional", batch_first=True, linear_before_reset=True),
+]
+
+
+def gathered(module: ModuleOp) -> list[GatheredOp]:
+    """Returns the ops of a program that gather states."""
+    return [op for op in module.walk() if isinstance(op, GatheredOp)]
+
+
+def assert_same(program: ModuleOp, split: ModuleOp) -> None:
+    arguments = random_arguments(program, 3)
+    results = zip(
+        run_program(split, arguments), run_program(program, arguments), strict=True
+    )
+    for got, expected in results:
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_forward_and_gradients_on_two_devices(layer: Layer) -> None:
+    program = layer.gradients()
+    split = layer.split(program, t=2)
+    assert len(gathered(split)) == 2
+    assert_same(program, split)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_features_and_batch_split(kind: str) -> None:
+    """Four parts of features for each half of the batch."""
+    layer = Layer(kind, "bidirectional", batch_first=True)
+    program = layer.gradients()
+    split = layer.split(program, t=4, d=2)
+    assert len(gathered(split)) == 2
+    assert_same(program, split)
+
+
+def test_a_layer_stays_whole_where_messages_cost_more_than_its_work() -> None:
+    assert not gathered(distributed(Layer("LSTM").gradients(), t=2))
+
+
+def test_a_large_layer_is_split() -> None:
+    """Half of a step is 17 GFLOP here, which takes longer than a message."""
+    large = Layer("LSTM", batch=256, inputs=4096, hidden=4096)
+    assert len(gathered(distributed(large.gradients(), t=2))) == 2
+
+
+@pytest.mark.parametrize("layer", LAYERS[1::5], ids=str)
+def test_a_layer_that_a_schedule_decomposes_is_split(layer: Layer) -> None:
+    """Who writes the layer as one that gathers its state has decided on its messages."""
+    program, decomposed = layer.gradients(), layer.program()
+    schedule = schedule_of(decomposed)
+    schedule["rnn"].decompose()
+    schedule.apply()
+    differentiate(decomposed)
+    assert [op.axes for op in gathered(decomposed)] == [None, None]
+    assert_same(program, decomposed)
+    split = distributed(decomposed, t=2)
+    for op in gathered(split):
+        (layout,) = {layout_of(op.r)}
+        assert layout is not None and layout.dim(1)
+    assert_same(program, split)
