@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.training_programs import assert_descended, distributed
+from support.recurrent_programs import Layer
+from support.training_programs import assert_descended, distributed, on_processes
 from torch import Tensor, nn
 from xdsl.context import Context
 from xdsl.ir import Operation
 
 from distir.dialects.dist import layout_of
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.frontends.torch_importer import import_torch
 from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
@@ -138,6 +140,34 @@ def test_a_step_with_split_hidden_features(
 ) -> None:
     """Processes gather the state in each step, and scatter its gradient."""
     assert_trains(make, op, tmp_path, spawner, shard=HIDDEN, **mesh)
+
+
+@pytest.mark.parametrize(
+    ("layer", "t"),
+    [
+        (Layer("GRU", "reverse"), 2),
+        pytest.param(
+            Layer("GRU", "bidirectional", batch_first=True),
+            4,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Layer("LSTM", "bidirectional", batch_first=True),
+            2,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(Layer("RNN", "bidirectional"), 4, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_processes_compute_what_the_reference_does(
+    layer: Layer, t: int, tmp_path: Path, spawner: Spawner
+) -> None:
+    """Layers that PyTorch has no kernel for are among them: a reset before the product."""
+    program = layer.gradients()
+    split = layer.split(program, t)
+    assert any(isinstance(op, GatheredOp) for op in split.walk())
+    on_processes(program, split, spawner, tmp_path)
 
 
 def assert_trains(

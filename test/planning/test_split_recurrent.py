@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from support.recurrent_programs import GATES, Layer
+from support.recurrent_programs import GATES, Layer, differentiated
+from support.schedules import scheduled
 from support.training_programs import distributed
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.dist import layout_of
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.passes.search_sharding import SearchShardingPass
+from distir.scheduling import Schedule
 
 LAYERS = [
     Layer(kind, direction, batch_first)
@@ -69,18 +77,33 @@ def test_a_large_layer_is_split() -> None:
     assert len(gathered(distributed(large.gradients(), t=2))) == 2
 
 
-@pytest.mark.parametrize("layer", LAYERS[1::5], ids=str)
+@pytest.mark.parametrize("layer", LAYERS[::4], ids=str)
 def test_a_layer_that_a_schedule_decomposes_is_split(layer: Layer) -> None:
     """Who writes the layer as one that gathers its state has decided on its messages."""
-    program, decomposed = layer.gradients(), layer.program()
-    schedule = schedule_of(decomposed)
+    schedule = Schedule()
     schedule["rnn"].decompose()
-    schedule.apply()
-    differentiate(decomposed)
+    program = layer.gradients()
+    decomposed = differentiated(scheduled(layer.program(), schedule))
     assert [op.axes for op in gathered(decomposed)] == [None, None]
     assert_same(program, decomposed)
     split = distributed(decomposed, t=2)
-    for op in gathered(split):
-        (layout,) = {layout_of(op.r)}
-        assert layout is not None and layout.dim(1)
+    layouts = [layout_of(op.r) for op in gathered(split)]
+    assert layouts and all(layout is not None and layout.dim(1) for layout in layouts)
     assert_same(program, split)
+
+
+def searched(module: ModuleOp, **options: Any) -> ModuleOp:
+    """Returns the program with the layouts that a search chooses over two devices."""
+    found = module.clone()
+    first = found.body.block.first_op
+    assert first is not None
+    found.body.block.insert_op_before(load_cluster("cpu"), first)
+    SearchShardingPass(axes=("t=2",), **options).apply(Context(), found)
+    return found
+
+
+def test_a_search_splits_a_layer_where_memory_is_short() -> None:
+    """Its weights are 256 KiB, and twice that with their gradients."""
+    step = differentiated(Layer("LSTM", hidden=128, inputs=128).program(), "sgd")
+    assert not gathered(searched(step))
+    assert len(gathered(searched(step, memory=700e3))) == 2

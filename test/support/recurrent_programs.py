@@ -52,7 +52,7 @@ class Layer(NamedTuple):
         return parse(f"""
             func.func @main({arguments}) -> {_tensor(y)} {{
               %y = onnx.{self.kind}(%x, %w, %r, %b) {{hidden_size = {self.hidden} : i64,
-                direction = "{self.direction}", layout = {int(self.batch_first)} : i64{reset}}}
+                direction = "{self.direction}", layout = {int(self.batch_first)} : i64, scope = "rnn"{reset}}}
                 : ({", ".join(types.values())}) -> {_tensor(y)}
               func.return %y : {_tensor(y)}
             }}
@@ -60,9 +60,7 @@ class Layer(NamedTuple):
 
     def gradients(self) -> ModuleOp:
         """Returns the layer with the gradients of the squares of errors."""
-        module = self.program()
-        DifferentiatePass(loss="mse", optimizer="none").apply(Context(), module)
-        return module
+        return differentiated(self.program())
 
     def split(self, module: ModuleOp, t: int, **options: object) -> ModuleOp:
         """Returns the program with the hidden features split over t."""
@@ -71,6 +69,12 @@ class Layer(NamedTuple):
         if self.kind == "RNN":  # whose rows are features
             shard = tuple(f"{name}:1=t" for name in "wr") if t > 1 else ()
         return distributed(module, t=t, shard=shard, **options)
+
+
+def differentiated(module: ModuleOp, optimizer: str = "none") -> ModuleOp:
+    """Returns the program with its loss and the gradients of its parameters."""
+    DifferentiatePass(loss="mse", optimizer=optimizer).apply(Context(), module)
+    return module
 
 
 def _tensor(shape: list[int]) -> str:

@@ -39,7 +39,7 @@ class Transfer:
     """
     Groups of devices (one row of `positions` each) that wait for each other and are then
     busy for `seconds` (one per group, or one number); `sent` are the bytes that each device
-    sends, in the shape of `positions`. The host takes `issue` seconds to issue it. An
+    sends, in the shape of `positions`, in so many `messages`. The host takes `issue` seconds to issue it. An
     asynchronous send leaves its sender free unless it `occupies` it.
     """
 
@@ -48,6 +48,7 @@ class Transfer:
     sent: npt.NDArray[np.float64]
     issue: float = 0.0
     occupies: bool = False
+    messages: int = 1
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
@@ -277,10 +278,13 @@ def exchange_of(
             times * each.sent,
             times * each.issue,
         )
+        messages = times
         if total is not None:
             seconds, sent = seconds + total.seconds, sent + total.sent
-            issue += total.issue
-        total = replace(each, seconds=seconds, sent=sent, issue=issue)
+            issue, messages = issue + total.issue, messages + total.messages
+        total = replace(
+            each, seconds=seconds, sent=sent, issue=issue, messages=messages
+        )
     return total
 
 

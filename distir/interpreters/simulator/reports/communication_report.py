@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.collective import CollectiveOp
+from distir.dialects.dist import layout_of
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.interpreters.simulator.engine.compiled import CommunicationStep
 from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Execution
@@ -73,13 +75,13 @@ class CommunicationRecorder(Follower):
         rows = self._rows.among(positions)
         if not rows:
             return
-        sizes = _sizes(step, np.asarray(positions))
+        messages, sizes = _messages(step, np.asarray(positions))
         key = self._key(step, self._scope(step.op, path))
         for row, offset in rows:
             sent = self._sent[row].get(key)
             if sent is None:
                 sent = self._sent[row][key] = Sent(*key)
-            sent.times += 1
+            sent.times += messages
             sent.size += float(sizes[offset])
 
     def _key(self, step: CommunicationStep, scope: str) -> Key:
@@ -87,6 +89,9 @@ class CommunicationRecorder(Follower):
         if key is None:
             op = step.op
             axes = op.axis_names if isinstance(op, CollectiveOp) else ()
+            layout = layout_of(op.r) if isinstance(op, GatheredOp) else None
+            if layout is not None:
+                axes = tuple(shard.axis for shard in layout.dim(1))
             name = scope if self._by_layer else pattern(scope)
             key = self._keys[step, scope] = name, op.name, axes
         return key
@@ -104,14 +109,17 @@ class CommunicationRecorder(Follower):
         return list(most.values())
 
 
-def _sizes(
+def _messages(
     step: CommunicationStep, positions: npt.NDArray[np.intp]
-) -> npt.NDArray[Any]:
-    """Returns what each of the positions sends in the transfer that they take part in."""
+) -> tuple[int, npt.NDArray[Any]]:
+    """
+    Returns the number of messages in the transfer that the positions take part in, and the
+    bytes that each of them sends.
+    """
     for transfer in step.transfers:
         if np.array_equal(transfer.positions.ravel(), positions):
-            return transfer.sent.ravel()
-    return np.zeros(len(positions))
+            return transfer.messages, transfer.sent.ravel()
+    return 1, np.zeros(len(positions))
 
 
 def communication_of(simulation: Simulation, by_layer: bool = False) -> list[Sent]:
