@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from xdsl.ir import Operation
 
-from distir.dialects.dist import Layout
+from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.gathered_recurrent import Exchange, GatheredOp
@@ -25,6 +25,15 @@ class StateExchange(NamedTuple):
     axes: tuple[str, ...]
     size: int
     kinds: tuple[Exchange, ...]
+
+
+def exchanged_axes(op: Operation) -> tuple[str, ...]:
+    """
+    Returns the mesh axes over which an op of the distributed form exchanges states; none for
+    an op that does not communicate while it computes.
+    """
+    layout = layout_of(op.r) if isinstance(op, GatheredOp) else None
+    return () if layout is None else tuple(shard.axis for shard in layout.dim(1))
 
 
 def state_exchange(

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.programs import parse
 from support.recurrent_programs import GATES, Layer, differentiated
 from support.schedules import scheduled
-from support.training_programs import distributed
+from support.training_programs import assert_judged_as_simulated, distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -18,7 +19,9 @@ from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.search_sharding import SearchShardingPass
+from distir.planning.plan import GridPlan
 from distir.scheduling import Schedule
+from distir.sharding.exchanges import exchanged_axes
 
 LAYERS = [
     Layer(kind, direction, batch_first)
@@ -107,3 +110,36 @@ def test_a_search_splits_a_layer_where_memory_is_short() -> None:
     step = differentiated(Layer("LSTM", hidden=128, inputs=128).program(), "sgd")
     assert not gathered(searched(step))
     assert len(gathered(searched(step, memory=700e3))) == 2
+
+
+X, W, Y = "tensor<4x5x8xf32>", "tensor<1x24x8xf32>", "tensor<4x5x1x8xf32>"
+TWO_LAYERS = f"""
+func.func @main(%x: {X} {{dist.role = "input", dist.name = "x"}}, {
+    ", ".join(
+        f'%{n}: {W} {{dist.role = "parameter", dist.name = "{n}"}}'
+        for n in ("v", "q", "w", "r")
+    )
+}) -> {Y} {{
+  %axis = onnx.Constant() {{value = dense<2> : tensor<1xi64>}} : () -> tensor<1xi64>
+  %a = train.gathered_gru %x, %v, %q {{direction = "forward", batch_first, scope = "a"}} : {
+    X
+}, {W}, {W} -> {Y}
+  %h = onnx.Squeeze(%a, %axis) {{scope = "a"}} : ({Y}, tensor<1xi64>) -> {X}
+  %y = train.gathered_gru %h, %w, %r {{direction = "forward", batch_first, scope = "b"}} : {
+    X
+}, {W}, {W} -> {Y}
+  func.return %y : {Y}
+}}
+"""
+
+
+def test_a_search_judges_a_pipeline_as_it_is_simulated() -> None:
+    """Two stages of two devices, which split the features of their layers."""
+    program = differentiated(parse(TWO_LAYERS))
+    step = program.clone()
+    first = step.body.block.first_op
+    assert first is not None
+    step.body.block.insert_op_before(load_cluster("cpu"), first)
+    assert_judged_as_simulated(step, GridPlan(4, t=2, p=2, k=2))
+    assert all(exchanged_axes(op) == ("t",) for op in gathered(step))
+    assert_same(program, step)

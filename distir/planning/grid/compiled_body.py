@@ -302,8 +302,9 @@ class CompiledBody:
             same[part.defined.start + by] = where[operand]
             return
         for step in steps[:-1]:
-            between = step.op.results[0].type
-            where[step.defined.start] = self.define([between])
+            if step.defined:  # not what an op communicates while it computes
+                between = step.op.results[0].type
+                where[step.defined.start] = self.define([between])
         for step in steps:
             self.steps.add(step.moved(where, by))
 

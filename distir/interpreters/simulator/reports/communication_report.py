@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.dist import layout_of
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.interpreters.simulator.engine.compiled import CommunicationStep
 from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Execution
@@ -19,6 +17,7 @@ from distir.interpreters.simulator.engine.run import DeviceGroup
 from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
 from distir.interpreters.simulator.reports.group_rows import GroupRows
 from distir.interpreters.simulator.simulation import Simulation
+from distir.sharding.exchanges import exchanged_axes
 
 
 @dataclass
@@ -88,10 +87,8 @@ class CommunicationRecorder(Follower):
         key = self._keys.get((step, scope))
         if key is None:
             op = step.op
-            axes = op.axis_names if isinstance(op, CollectiveOp) else ()
-            layout = layout_of(op.r) if isinstance(op, GatheredOp) else None
-            if layout is not None:
-                axes = tuple(shard.axis for shard in layout.dim(1))
+            is_collective = isinstance(op, CollectiveOp)
+            axes = op.axis_names if is_collective else exchanged_axes(op)
             name = scope if self._by_layer else pattern(scope)
             key = self._keys[step, scope] = name, op.name, axes
         return key
