@@ -1,7 +1,7 @@
 // RUN: distir-opt %s -p 'distribute{t=2 shard="r:1=t:4"}' | filecheck %s
 // RUN: distir-opt %s -p 'distribute{t=2}' | filecheck %s --check-prefix=WHOLE
 
-// Hidden features are split where that is asked for. Two devices would each save 2000 operations in a step here, and
+// Hidden features are split where that is asked for. Two devices would each save 1800 operations in a step here, and
 // wait for a message.
 
 device.cluster @box {
