@@ -27,6 +27,7 @@ from distir.dialects.train_ops.recurrent import (
     LstmGradBase,
     RecurrentGradOp,
     check_recurrent_layer,
+    check_weights,
 )
 
 
@@ -58,6 +59,7 @@ class GatheredOp(TrainOp):
     # their own business.
     if TYPE_CHECKING:
         x: Operand
+        w: Operand
         r: Operand
         batch_first: UnitAttr | None
     GATES: ClassVar[int]
@@ -89,6 +91,7 @@ class GatheredOp(TrainOp):
         return 1
 
     def _verify_features(self) -> None:
+        check_weights(self, self.x, self.w, self.r)
         rows, hidden = shape_of(self.r)[1:]
         own = self.features
         if rows != own * self.GATES or not own or hidden % own:

@@ -27,6 +27,13 @@ from distir.dialects.train_ops.checks import (
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
+def check_weights(op: TrainOp, x: SSAValue, w: SSAValue, r: SSAValue) -> None:
+    """Raises VerifyException unless inputs and weights of a layer have their ranks."""
+    for name, value in (("x", x), ("w", w), ("r", r)):
+        if len(shape_of(value)) != 3:
+            raise VerifyException(f"{op.name}: {name} must have three dimensions")
+
+
 def check_recurrent_layer(
     op: TrainOp,
     weights: Sequence[SSAValue],
@@ -38,7 +45,7 @@ def check_recurrent_layer(
 ) -> None:
     """
     Raises VerifyException unless the values of a recurrent layer fit each other. `weights`
-    are x, w and r, which have the gates of `features` hidden features; `others` are further
+    are x, w and r, of three dimensions each, which have the gates of `features` hidden features; `others` are further
     values by what they are: a bias "b", a state "h" or outputs "y", with a name after it.
     """
     x, w, r = weights
@@ -48,9 +55,6 @@ def check_recurrent_layer(
             f'{op.name}: direction is "{direction}", expected one of '
             f"{', '.join(DIRECTIONS)}"
         )
-    for name, value in zip("xwr", weights, strict=True):
-        if len(shape_of(value)) != 3:
-            raise VerifyException(f"{op.name}: {name} must have three dimensions")
     steps, batch, width = shape_of(x)
     if batch_first:
         steps, batch = batch, steps
@@ -119,6 +123,7 @@ class RecurrentGradOp(TrainOp):
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:
+        check_weights(self, self.x, self.w, self.r)
         others = [("b", self.b), ("h", self.h), ("y dy", self.dy)]
         check_recurrent_layer(
             self,
