@@ -80,7 +80,7 @@ its local form, the device's group and its operands to its results.
 """
 
 
-def exchanged_axes(op: Operation) -> tuple[str, ...]:
+def _group_axes(op: Operation) -> tuple[str, ...]:
     """Returns the mesh axes over which an op in its local form exchanges values."""
     axes = op.properties.get("axes")
     if joint_op.get(op.name) is None or not isinstance(axes, ArrayAttr):
@@ -124,7 +124,7 @@ def results_on(
 ) -> list[PythonValues]:
     """Returns what each device of a mesh computes for an op: group by group."""
     found: dict[int, PythonValues] = {}
-    for group in mesh.groups(exchanged_axes(members[0][0])):
+    for group in mesh.groups(_group_axes(members[0][0])):
         places = [mesh.devices.index(device) for device in group]
         results = run_together([members[i] for i in places])
         found.update(zip(places, results, strict=True))
