@@ -143,13 +143,12 @@ class AutoSearch(PlanSearch):
     that, for a model that is too large for one device, plans that need little memory, with
     their neighbours. Each further round judges the neighbours of the fastest plans that fit, and of the fastest
     that would be faster still but do not fit; while nothing fits, of those that need the
-    least memory. Those of the fastest one of each kind come first, and of these the ones
-    that are quickly judged, points of the grid before searched layouts: what refines a plan
-    (overlap, searched stages) takes several times as long and gains a few per cent, so that
-    it waits until the plan is among the best, as
-    does what may fit only with less memory once something fits. In a round, changes that made
-    other plans faster come first (`Effects`), and neighbours of a plan that is among the
-    fastest no longer are left out; once it is again, they are judged. A plan is not distributed at
+    least memory. Those of the fastest one of each kind come first, and of these the ones that
+    most likely fit and are the fastest, as changes of options did to other plans (`Effects`).
+    What refines a plan (overlap, searched stages) takes several times as long and gains a few
+    per cent, so that it waits until the plan is among the best. A neighbour that is better
+    than all plans before ends the round, as its own neighbours come first. Meshes on which no
+    layouts fit are tried with more micro-batches in the end. A plan is not distributed at
     all if a bound says that it cannot be faster than the best one known or cannot fit.
 
     - `results`: what was judged; what it holds before the search is not judged again;
@@ -325,6 +324,7 @@ class AutoSearch(PlanSearch):
             promising = [plan for plan in self._origins if self._is_promising(plan)]
             if promising:
                 return sorted(promising, key=self._order)
+        self._origins = {}
         smaller = [p for p in self._smaller() if self._is_promising(p)]
         return sorted(dict.fromkeys(smaller))
 
