@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
 from distir.planning.auto.forecast import enough, forecast
+from distir.planning.auto.recomputation import partly_recomputed
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
 from distir.planning.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
@@ -311,6 +312,13 @@ class AutoSearch(PlanSearch):
                             found[plan] = None
                 if refined or self.best is None:
                     found.update(dict.fromkeys(self._smaller()))
+                found.update(
+                    dict.fromkeys(
+                        partly_recomputed(
+                            self.results, self.space.checkpoint, self.bounds
+                        )
+                    )
+                )
                 new = [plan for plan in found if plan not in self.results]
                 promising = [plan for plan in new if self._is_promising(plan)]
                 if promising:
@@ -359,9 +367,9 @@ class AutoSearch(PlanSearch):
         if plan.schedule and alike and not any(alike):
             return False
         limited = result.layouts is not None and result.layouts.limited
-        if limited or not result.fits:
-            return True
         c, policies = result.plan, self.space.checkpoint
+        if limited or not result.fits or c.checkpoint not in policies:
+            return True
         recomputes = c.checkpoint != plan.checkpoint and policies.index(
             plan.checkpoint
         ) > policies.index(c.checkpoint)
