@@ -79,6 +79,16 @@ def test_searched_layouts_of_a_pipeline(step: ModuleOp, tmp_path: Path) -> None:
     assert_trains(plan_of(step, searched), tmp_path / "plan.json")
 
 
+def test_the_first_stage_recomputes_more(step: ModuleOp, tmp_path: Path) -> None:
+    """The policies of the layers are saved with the plan, and hold for the module's step."""
+    checkpoint = "full:1/1+0/1:products"
+    plan = plan_of(step, GridPlan(8, p=2, k=2, checkpoint=checkpoint))
+    assert_trains(plan, tmp_path / "plan.json")
+    loaded = SavedPlan.load(tmp_path / "plan.json")
+    assert loaded.result.plan == plan.result.plan
+    assert loaded.result.plan.checkpoint == checkpoint
+
+
 def test_parameters_are_kept_in_the_parts_of_their_states(
     step: ModuleOp, tmp_path: Path
 ) -> None:

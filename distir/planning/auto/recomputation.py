@@ -55,7 +55,7 @@ def partly_recomputed(
         best.setdefault(result.plan.overlap, result.throughput_samples_per_s)
     found: dict[Plan, float] = {}
     for family in families.values():
-        for some, more in combinations((p for p in whole if p in family), 2):
+        for some, more in combinations(_different(family, whole), 2):
             mixture = _Mixture.of(family, some, more)
             plan = mixture and mixture.next()
             if mixture and plan:
@@ -64,6 +64,22 @@ def partly_recomputed(
                 if expected >= best.get(plan.overlap, 0.0) * _GAIN:
                     found[plan] = expected
     return sorted(found, key=lambda plan: (-found[plan], plan))[:_MOST]
+
+
+def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[str]:
+    """
+    Returns the policies that a plan's results are known with, in their order; of those that
+    come to the same the first.
+    """
+    found: dict[object, str] = {}
+    for policy in policies:
+        result = family.get(policy)
+        if isinstance(result, Simulated):
+            same = result.step_time_s, result.peak_memory_bytes
+            found.setdefault(same, policy)
+        elif result is not None:
+            found[policy] = policy
+    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -178,13 +178,22 @@ class AutoSpace:
         """Yields the plans that differ from the given one in one option."""
         if self.trains and plan.checkpoint not in self.checkpoint:
             # Numbers of layers hold for one use of memory: with another one they are found
-            # anew, from all layers.
+            # anew, from plans with one policy. Those without any are tried where they do
+            # not fit but would be faster.
             yield from self._refined(plan)
             of_layers = LayerPolicies.of(plan.checkpoint, "search")
-            plan = replace(plan, checkpoint=of_layers.policy)
-        elif self.trains:
+            for policy in (of_layers.policy, of_layers.others):
+                if policy != "none":
+                    alike = replace(plan, checkpoint=policy)
+                    yield from self._with_other_options(alike)
+            return
+        if self.trains:
             for checkpoint in self._next_policies(plan.checkpoint):
                 yield replace(plan, checkpoint=checkpoint)
+        yield from self._with_other_options(plan)
+
+    def _with_other_options(self, plan: Plan) -> Iterator[Plan]:
+        """Yields the plans that differ in one option other than the checkpoint policy."""
         if isinstance(plan, GridPlan):
             yield from self._next_on_grid(plan)
         elif isinstance(plan, LayoutPlan):
