@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,17 +48,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    Tests whose ranks are forked from `support.ranks` come first, so that one worker has all
-    of them and starts that process: which takes long.
+    Sorts the tests by what they need that takes long to start or to make, so that one worker
+    has most of those that need the same: first tests whose ranks are forked from
+    `support.ranks`, then those with ranks of a `spawner`, then those with PyTorch's modules,
+    whose exports and steps are kept in a process. What needs nothing comes last, for
+    workers to take from each other, as it takes little time.
     """
-    ranks = sys.modules.get("support.ranks")
-    if ranks is not None:
-        items.sort(
-            key=lambda item: (
-                getattr(getattr(item, "module", None), "run_ranks", None)
-                is not ranks.run_ranks
-            )
-        )
+    items.sort(key=_what_is_needed)
+
+
+def _what_is_needed(item: pytest.Item) -> int:
+    """Returns the place of a test in the order of `pytest_collection_modifyitems`."""
+    module = getattr(item, "module", None)
+    if getattr(module, "run_ranks", None) is not None:
+        return 0
+    if "spawner" in getattr(item, "fixturenames", ()):
+        return 1
+    return 2 if module is not None and _needs_torch(module) else 3
+
+
+@functools.cache
+def _needs_torch(module: ModuleType) -> bool:
+    """Whether a test file imports PyTorch, or something of a file that does."""
+    known = list(vars(module).values())
+    sources = {getattr(value, "__module__", None) for value in known}
+    files = [vars(sys.modules[name]) for name in sources if name in sys.modules]
+    torch = sys.modules.get("torch")
+    return any(value is torch for value in known) or any(
+        file.get("torch", sys) is torch for file in files
+    )
 
 
 def pytest_collection_finish() -> None:

@@ -31,12 +31,18 @@ def sources() -> dict[str, ast.Module]:
 
 
 @functools.cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a syntax tree, which takes long to walk."""
+    return list(ast.walk(tree))
+
+
+@functools.cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
     """Each class of the package, with its path."""
     return [
         (path, node)
         for path, tree in sources().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ClassDef)
     ]
 
@@ -65,7 +71,7 @@ def errors_for_users() -> set[str]:
 
 def swallowed(tree: ast.AST, errors: set[str]) -> Iterator[int]:
     """The lines that catch one of the errors and raise none."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ExceptHandler):
             raises = any(
                 isinstance(inner, ast.Raise)
@@ -117,7 +123,7 @@ def imported(path: str, tree: ast.Module) -> Iterator[str]:
     is, for typing alone too. What imports by itself to find files (`registries`) is not seen:
     it imports by a name that is made, with the first question that it is asked.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -68,7 +68,7 @@ PIPELINE = {"p": 2, "k": 2}
             ("llama", {"t": 2, "d": 2, "sequence_parallel": True, "zero": 1}),
             ("gpt", {**PIPELINE, "stages": ("search",)}),
         ],
-        4,
+        6,
     ),
 )
 def test_distributed_alike(name: str, options: dict[str, Any]) -> None:

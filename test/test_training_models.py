@@ -112,8 +112,6 @@ def sampled(sample: set[Case]) -> list[Any]:
 REFERENCE_SAMPLE: set[Case] = {
     ("resnet_train", "dynamo", "full"),
     ("gpt2", "dynamo", "sp-zero2-selective"),
-    ("bert", "dynamo", "zero2-d2-t2"),
-    ("llama", "dynamo", "zero1-d4"),
 }
 GLOO_SAMPLE: set[Case] = {
     ("resnet", "dynamo", "zero3-d4"),

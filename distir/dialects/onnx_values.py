@@ -36,6 +36,7 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.host import HostType
+from distir.dialects.tensors import tensor_of
 
 
 @irdl_attr_definition
@@ -192,7 +193,7 @@ def tensor_type(
 ) -> TensorType[Any]:
     """Returns a ranked tensor type; `DYNAMIC_INDEX` is a dynamic dimension."""
     if encoding is None:
-        return TensorType(element, shape)
+        return tensor_of(element, tuple(shape))
     return TensorType(element, shape, encoding)
 
 
@@ -239,12 +240,12 @@ def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
         element = element_type(proto.tensor_type.elem_type)
         if not proto.tensor_type.HasField("shape"):
             return UnrankedTensorType(element)
-        return TensorType(
+        return tensor_of(
             element,
-            [
+            tuple(
                 d.dim_value if d.HasField("dim_value") else DYNAMIC_INDEX
                 for d in proto.tensor_type.shape.dim
-            ],
+            ),
         )
     if kind == "sequence_type":
         return SequenceType(type_from_proto(proto.sequence_type.elem_type))

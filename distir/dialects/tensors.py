@@ -5,8 +5,20 @@ layouts, with -1 for a size that is not known.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
+
+
+@lru_cache(maxsize=1 << 14)
+def tensor_of(element_type: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
+    """
+    Returns the type of tensors without a layout. Equal types are one object, as far as that
+    is cached: to make and verify one takes longer than most of what is asked about it.
+    """
+    return TensorType(element_type, shape)
 
 
 def rank_of(type_: Attribute) -> int:

@@ -241,6 +241,8 @@ class _Step:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         from distir.frontends.onnx_importer import import_onnx
+        from distir.frontends.torch_decompositions import quick_decompositions
+        from distir.frontends.torch_repetitions import without_repetitions
 
         names = [a.name for a in self.arguments]
         if twice := {n for n in names if names.count(n) > 1}:
@@ -258,9 +260,10 @@ class _Step:
             traced = make_fx(self, decomposition_table=table)(*values)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "step.onnx")
-            exported = torch.onnx.export(
-                traced, values, dynamo=True, optimize=False, verbose=False
-            )
+            with quick_decompositions(), without_repetitions():
+                exported = torch.onnx.export(
+                    traced, values, dynamo=True, optimize=False, verbose=False
+                )
             assert exported is not None
             exported.save(path)
             program = import_onnx(path)

@@ -44,6 +44,7 @@ from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
+from distir.interpreters.joint_ops import joint_op, results_on
 from distir.interpreters.kernel_calls import KernelFunctions
 from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
@@ -237,6 +238,8 @@ class ReferenceInterpreter(Interpreter):
                 f"{describe(op)} works on distributed values, but no type says on which "
                 "mesh"
             )
+        if joint_op.get(op.name) is not None:
+            return self._results(op, self._run_jointly(op, inputs, mesh))
         axes = self._distinguishing_axes(op, inputs, mesh)
         known: dict[tuple[int, ...], PythonValues] = {}
         per_device: list[PythonValues] = []
@@ -247,6 +250,24 @@ class ReferenceInterpreter(Interpreter):
                 shards = tuple(self._shard(op, value, index, mesh) for value in inputs)
                 known[key] = self._run_local(op, program, shards)
             per_device.append(known[key])
+        return self._results(op, per_device)
+
+    def _run_jointly(
+        self, op: Operation, inputs: PythonValues, mesh: Mesh
+    ) -> list[PythonValues]:
+        """Returns what each device computes for an op in which devices exchange values."""
+        members: list[tuple[Operation, PythonValues]] = []
+        for index, coordinates in enumerate(mesh.coordinates):
+            key = tuple(coordinates.values())
+            (local,) = self._local_program(op, key, coordinates).ops
+            shards = tuple(self._shard(op, value, index, mesh) for value in inputs)
+            members.append((local, shards))
+        return results_on(mesh, members)
+
+    def _results(
+        self, op: Operation, per_device: Sequence[PythonValues]
+    ) -> PythonValues:
+        """Returns the results of an op from those of all devices."""
         results: list[Any] = []
         for result, shards in zip(
             op.results, zip(*per_device, strict=True), strict=True

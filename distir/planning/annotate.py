@@ -71,7 +71,7 @@ def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
             continue
         parts = parts_of(op)
         ops.update(zip(parts, strategy.parts, strict=True))
-        values[op.results[0]] = parts[-1].results[0]
+        values.update(zip(op.results, parts[-1].results, strict=True))
         Rewriter.replace_op(op, parts)
         for part in parts[:-1]:
             same = equal_before(part)

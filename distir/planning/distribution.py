@@ -288,12 +288,9 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
     cluster = cluster_in(module, options.cluster, _NAME)
-    devices = [("r", options.r)] if options.r > 1 else []
-    devices += [("d", options.d)]
-    devices += [
-        (n, size) for n, size in (("e", options.e), ("c", options.c)) if size > 1
-    ]
-    devices.append(("t", options.t))
+    degrees = [(axis, getattr(options, axis)) for axis in AXES]
+    # Messages name the usual axes, and the others only where they are asked for.
+    devices = [(axis, n) for axis, n in degrees if n > 1 or axis in ("d", "t")]
     if options.stage_meshes:
         check_size([("p", options.p)], cluster, _NAME)
         _check_stages(options, cluster)

@@ -22,7 +22,7 @@ from distir.interpreters.simulator.engine.device_map import (
     NotUniform,
     UniformDeviceMap,
 )
-from distir.interpreters.simulator.engine.transfers import transfers_of
+from distir.interpreters.simulator.engine.transfers import exchange_of, transfers_of
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.work import Work
 from distir.planning.costs import CostModel
@@ -59,8 +59,15 @@ class SimulatedCosts(CostModel):
         self._steps: dict[tuple[str, tuple[str, ...], int, int], float] = {}
 
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
-        """Returns the seconds of an op of the sequential program on each device."""
-        return max(c.seconds for c in self._costs(op, rule, strategy))
+        """
+        Returns the seconds of an op of the sequential program on each device, with those of
+        what it communicates while it computes.
+        """
+        seconds = max(c.seconds for c in self._costs(op, rule, strategy))
+        exchange = exchange_of(op, strategy.operands, self.device_map)
+        if exchange is not None:
+            seconds += float(np.max(exchange.seconds))
+        return seconds
 
     def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
         """

@@ -217,7 +217,7 @@ def _decomposed(
     ops = decompose(op)
     if ops is None:
         return
-    first, *middle, last = ops
+    first, middle, last = ops[0], ops[1:-1], ops[-1]
     layouts = layouts_of_parts(op, ops, operands, mesh)
     if layouts is None:
         return

@@ -8,6 +8,7 @@ communication as possible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, prod
 
 from xdsl.dialects.builtin import TensorType
@@ -16,13 +17,18 @@ from xdsl.ir import Attribute, Operation
 from distir.dialects.dist import Layout
 from distir.planning.costs import CostModel
 from distir.planning.strategies import LayoutStrategy
+from distir.sharding.exchanges import state_exchange
 from distir.sharding.placement import (
     PartialPlacement,
     Placement,
     ReplicatedPlacement,
     SplitPlacement,
 )
-from distir.sharding.prices import PRICE_PER_BYTE_SENT, PRICE_PER_BYTE_TOUCHED
+from distir.sharding.prices import (
+    PRICE_PER_BYTE_SENT,
+    PRICE_PER_BYTE_TOUCHED,
+    PRICE_PER_MESSAGE,
+)
 from distir.sharding.reshard import ReshardStep, StepKind, bytes_moved
 from distir.sharding.rule import Rule
 
@@ -67,9 +73,10 @@ class UnitCosts(CostModel):
         touched = sum(self._sizes(op.operands, operands))
         touched += sum(self._sizes(op.results, results))
         parts = self._parts(rule, operands) if rule.flops else {}
+        exchanged = self.exchange(op, operands)
         shards = (s for x in (*operands, *results) for dim in x.dims for s in dim)
         return self.preferred(
-            self.work(rule.flops / prod(parts.values()), touched),
+            self.work(rule.flops / prod(parts.values()), touched) + exchanged,
             late=any(x.partial for x in operands),
             runs=any(s.run is not None for s in shards),
         )
@@ -81,6 +88,22 @@ class UnitCosts(CostModel):
         sizes = self.bytes(type_, before), self.bytes(type_, step.layout)
         parts = prod(self.mesh.size(axis) for axis in step.axes)
         return self._sent(step.kind, *sizes, parts)
+
+    def exchange(self, op: Operation, operands: Sequence[Layout]) -> float:
+        """
+        Returns the price of what an op communicates while it computes: that of the bytes,
+        and of each message.
+        """
+        found = state_exchange(op, operands, self.mesh)
+        if found is None:
+            return 0.0
+        parts = prod(self.mesh.size(axis) for axis in found.axes)
+        whole, part = found.size, found.size / parts
+        total = 0.0
+        for kind, times in found.kinds:
+            sizes = (part, whole) if kind == "all_gather" else (whole, part)
+            total += times * (PRICE_PER_MESSAGE + self._sent(kind, *sizes, parts))
+        return total
 
     def work(self, flops: float, touched: float) -> float:
         """

@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute
 
 from distir.dialects.dist import Layout, Shard, layout_of
+from distir.dialects.tensors import tensor_of
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
 
@@ -176,7 +177,7 @@ def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
     if layout is None or not isinstance(type_, TensorType):
         return type_
     shape = local_shape(type_.get_shape(), layout, mesh_of[layout.mesh])
-    return TensorType(type_.element_type, shape)
+    return tensor_of(type_.element_type, shape)
 
 
 def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:

@@ -14,6 +14,12 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 
 PRICE_PER_BYTE_SENT = 4.0
 PRICE_PER_BYTE_TOUCHED = 0.05
+PRICE_PER_MESSAGE = 1e9
+"""
+The operations of a device while it waits for a collective of almost no bytes: those of 10 us
+at 100 TFLOP/s. Collectives between ops are not priced by their number, which hardly differs
+between plans; those within an op, in each of its steps, are.
+"""
 
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:

@@ -104,7 +104,7 @@ def statistics_of(norms: int, x: Sizes) -> int:
     ("column", "model"),
     chosen(
         product(("none", "tp", "tp_sp", "tp_sp_sel"), MODELS),
-        [("none", "22B"), ("tp", "1T"), ("tp_sp_sel", "175B")],
+        [("none", "22B"), ("tp_sp_sel", "175B")],
     ),
 )
 def test_m1_without_the_squares(column: str, model: str) -> None:

@@ -185,7 +185,11 @@ def test_steps(family: str) -> None:
     assert calls_on_cuda(training_step(family))
 
 
-AUTOGRAD = ("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
+AUTOGRAD = tuple(
+    f"train.{form}{kind}_grad"
+    for form in ("", "gathered_")
+    for kind in ("rnn", "gru", "lstm")
+)
 """Gradients that PyTorch's autograd computes, which needs threads for the device."""
 
 
@@ -213,7 +217,9 @@ def test_ops_of_training(case: Case) -> None:
         calls_on_cuda(module)
     except (DataDependentOutputException, DynamicOutputShapeException):
         pytest.skip("what it calls depends on values")
-    except RuntimeError as error:
-        if "not linked with support for cuda" not in str(error):
+    except (AssertionError, RuntimeError) as error:
+        # The second one is what PyTorch's GRU says.
+        without = ("not linked with support for cuda", "not compiled with CUDA")
+        if not any(text in str(error) for text in without):
             raise
         pytest.skip("PyTorch without CUDA cannot try it")

@@ -113,14 +113,8 @@ def training_gpt(vocabulary: int = 16, layers: int = 1, **options: Any) -> Modul
     return module
 
 
-@pytest.mark.parametrize(
-    "zero",
-    [
-        pytest.param(1, marks=pytest.mark.slow),
-        2,
-        pytest.param(3, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 2, 3])
 def test_three_processes_train_as_one(
     zero: int, tmp_path: Path, spawner: Spawner
 ) -> None:
@@ -157,7 +151,7 @@ def test_three_by_two_processes_train_as_one(tmp_path: Path, spawner: Spawner) -
 def test_a_training_goes_on_under_another_distribution(
     before: dict[str, int], after: dict[str, int], tmp_path: Path, spawner: Spawner
 ) -> None:
-    module, checkpoints = training_gpt(), tmp_path / "checkpoints"
+    module, checkpoints = training_gpt(clip=0.1), tmp_path / "checkpoints"
     expected = train(tmp_path, module, spawner, Training(4), d=1)
     saving = Training(2, checkpoints=checkpoints, save_every=2)
     train(tmp_path, module, spawner, saving, **before)
@@ -175,7 +169,7 @@ def test_a_padded_vocabulary_trains_as_one(tmp_path: Path, spawner: Spawner) -> 
     found = train(tmp_path, module, spawner, saving, t=2)
     np.testing.assert_allclose(found["loss"], expected["loss"][:2], 1e-4)
     resuming = Training(4, checkpoints=checkpoints, resume="latest")
-    found = train(tmp_path, module, spawner, resuming, d=3, t=2, zero=1)
+    found = train(tmp_path, module, spawner, resuming, d=3, t=2, zero=2)
     expected["loss"] = expected["loss"][2:]
     assert_close(found, expected)
 

@@ -60,8 +60,10 @@ FAST_LINKS = cluster(
 
 @pytest.mark.parametrize(
     ("options", "started"),
-    [({}, "all_reduce"), ({"sequence_parallel": True}, "all_gather")],
-    ids=["tensor", "sequence"],
+    [
+        pytest.param({}, "all_reduce", id="tensor", marks=pytest.mark.slow),
+        pytest.param({"sequence_parallel": True}, "all_gather", id="sequence"),
+    ],
 )
 def test_products_in_pieces(
     options: dict[str, Any], started: str, tmp_path: Path, spawner: Spawner

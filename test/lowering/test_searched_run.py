@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.cost_programs import cluster
-from support.training_programs import training_gpt, training_mlp
+from support.training_programs import on_processes, training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
-from distir.interpreters.inputs import random_arguments
-from distir.interpreters.reference import run_program
-from distir.lowering.launch import Spawner, run_package
-from distir.lowering.torch_package import write_package
+from distir.lowering.launch import Spawner
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import emit
 from distir.planning.plan import LayoutPlan, SearchOptions
-from distir.program import argument_names, entry_function
 
 PROGRAMS = {
     "forward": (
@@ -34,34 +29,8 @@ PROGRAMS = {
 }
 
 
-def on_processes(
-    module: ModuleOp,
-    distributed: ModuleOp,
-    spawner: Spawner,
-    folder: Path,
-) -> None:
-    """Both programs give the same, the second one as processes."""
-    arguments = random_arguments(module, seed=0)
-    expected = run_program(module, arguments)
-    write_package(distributed, folder)
-    names = argument_names(entry_function(module))
-    inputs = dict(zip(names, arguments, strict=True))
-    results = run_package(folder, inputs=inputs, timeout_s=60, spawner=spawner)
-    for actual, value in zip(results.values(), expected, strict=True):
-        np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
-
-
-SLOW = ("forward", "two axes", "a pipeline")
-"""What the training on one axis and `test_the_best_pipeline_runs` have as well."""
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.slow if case in SLOW else ())
-        for case in PROGRAMS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PROGRAMS)
 def test_searched_plans_run(case: str, spawner: Spawner, tmp_path: Path) -> None:
     """Work is dear and communication cheap, so that values are split."""
     build, axes, options = PROGRAMS[case]

@@ -23,6 +23,8 @@ from distir.weights import save_weights
     ("name", "shapes", "options"),
     sampled(
         [
+            # Other axes, numbers of devices and parts of states than the stage before.
+            ("gpt2", ("d=2,t=2", "t=2"), {"k": 2, "zero": 3}),
             ("encoder_decoder_deep", ("d=2,t=2", "t=2"), {"k": 4}),
             ("mlp_deep", ("d=2", "t=1"), {"k": 4, "blocking_sends": True}),
             ("gpt2_deep", ("t=1", "d=2"), {"k": 2, "zero": 1}),
@@ -31,7 +33,7 @@ from distir.weights import save_weights
             ("mlp_deep", ("d=4", "d=2", "t=2"), {"k": 2}),
             ("encoder_decoder_deep", ("t=2", "d=2"), {"schedule": "zbv", "k": 4}),
         ],
-        4,
+        8,
     ),
 )
 def test_training(

@@ -184,6 +184,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package(training_mlp(), folder / "package", d=2, t=2)
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package for one rank."""
+    return package(training_mlp(), tmp_path_factory.mktemp("alone") / "package")
+
+
 def losses(folder: Path, spawner: Spawner, training: Training, **more: Any) -> Any:
     return run_package(folder, spawner=spawner, training=training, **more)["loss"]
 
@@ -373,7 +379,7 @@ def test_a_resumed_run_goes_on_in_the_data(
     ],
 )
 def test_more_steps_than_there_are_data_are_said(
-    data: Path, several: Path, spawner: Spawner, source: str, steps: int, note: str
+    data: Path, alone: Path, spawner: Spawner, source: str, steps: int, note: str
 ):
     sources = {"arrays": [f"{n}={data / n}.npy" for n in ("input", "labels")]}
     named = sources.get(source, [f"{data / 'data.py'}:{source}"])
@@ -381,20 +387,20 @@ def test_more_steps_than_there_are_data_are_said(
     inputs = {n: values[0] for n, values in over_steps(1).items()} if single else {}
     training = Training(steps, data=() if single else named)
     lines: list[str] = []
-    losses(several, spawner, training, inputs=inputs, progress=lines.append)
+    losses(alone, spawner, training, inputs=inputs, progress=lines.append)
     told = [line for line in lines if line.startswith("note: ")]
     assert told == ([f"note: {note}; --data gives more"] if note else [])
 
 
 @pytest.mark.parametrize("source", ["arrays", "whole", "dataset"])
 def test_workers_that_load_nothing_are_said(
-    data: Path, several: Path, spawner: Spawner, source: str
+    data: Path, alone: Path, spawner: Spawner, source: str
 ):
     arrays = [f"{n}={data / n}.npy" for n in ("input", "labels")]
     named = arrays if source == "arrays" else [f"{data / 'data.py'}:{source}"]
     lines: list[str] = []
     training = Training(2, data=named, data_workers=1)
-    losses(several, spawner, training, progress=lines.append)
+    losses(alone, spawner, training, progress=lines.append)
     told = [line for line in lines if "--data-workers" in line]
     if source == "dataset":
         assert not told
@@ -474,13 +480,13 @@ def test_a_full_disk_leaves_the_checkpoints_before(
     ],
 )  # fmt: skip
 def test_data_that_does_not_fit(
-    source: str, message: str, data: Path, several: Path, spawner: Spawner
+    source: str, message: str, data: Path, alone: Path, spawner: Spawner
 ):
     with pytest.raises(DistIRError, match=message):
-        losses(several, spawner, Training(3, data=[f"{data}/{source}"]))
+        losses(alone, spawner, Training(3, data=[f"{data}/{source}"]))
 
 
-def test_arrays_that_do_not_fit(data: Path, several: Path, spawner: Spawner):
+def test_arrays_that_do_not_fit(data: Path, alone: Path, spawner: Spawner):
     np.save(data / "wide.npy", SAMPLES[:, :4])
     (data / "text.npy").write_text("no array")
     label = f"labels={data}/labels.npy"
@@ -492,7 +498,7 @@ def test_arrays_that_do_not_fit(data: Path, several: Path, spawner: Spawner):
         name, file = array.split("=")
         training = Training(2, data=[f"{name}={data}/{file}", label])
         with pytest.raises(DistIRError, match=message):
-            losses(several, spawner, training)
+            losses(alone, spawner, training)
 
 
 @pytest.mark.parametrize("options", [{"p": 2, "k": 2, "d": 2}, {"t": 2}])

@@ -298,15 +298,25 @@ def test_a_killed_run_resumes_under_another_distribution(
     assert_close(found, expected)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, spawner: Spawner) -> Path:
+def saved_in(folder: Path, spawner: Spawner, **options: int) -> Path:
     """A folder with a package, `package`, and its checkpoints of steps 2 and 4."""
-    folder = tmp_path_factory.mktemp("saved")
     module = training_mlp()
-    path = package(module, folder / "package", d=2, t=2, zero=1)
+    path = package(module, folder / "package", **options)
     training = Training(4, checkpoints=folder / "checkpoints", save_every=2)
     train(path, module, spawner, training)
     return folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, spawner: Spawner) -> Path:
+    """A package for two ranks, each of which has a part of the states, and checkpoints."""
+    return saved_in(tmp_path_factory.mktemp("saved"), spawner, d=2, zero=1)
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory, spawner: Spawner) -> Path:
+    """The same for four ranks, with parts over two axes."""
+    return saved_in(tmp_path_factory.mktemp("split"), spawner, d=2, t=2, zero=1)
 
 
 @pytest.fixture
@@ -322,8 +332,8 @@ def resume(
     return train(saved / "package", training_mlp(), spawner, training)
 
 
-def test_every_part_is_written_once(checkpoints: Path):
-    module = training_mlp()
+def test_every_part_is_written_once(split: Path):
+    module, checkpoints = training_mlp(), split / "checkpoints"
     entry = entry_function(module)
     content = json.loads((checkpoints / "step-4" / "manifest.json").read_text())
     needed = sum(
@@ -416,14 +426,11 @@ def test_checkpoints_of_versions_before_say_how_to_go_on(
     ids=str,
 )
 def test_resuming_under_zero_3(
-    options: dict[str, Any],
-    saved: Path,
-    checkpoints: Path,
-    spawner: Spawner,
-    tmp_path: Path,
+    options: dict[str, Any], split: Path, spawner: Spawner, tmp_path: Path
 ):
     module = training_mlp()
     folder = package(module, tmp_path / "package", **options)
+    checkpoints = Path(shutil.copytree(split / "checkpoints", tmp_path / "saved"))
     training = Training(6, checkpoints=checkpoints, resume="latest")
     found = train(folder, module, spawner, training)
     expected = by_reference(module, 6)

@@ -6,15 +6,16 @@ processes that test.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 
-@pytest.fixture(autouse=True, scope="session")
-def cache() -> None:
-    """A folder of packages that is fresh in each run."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv(
-        "DISTIR_CACHE", str(Path(os.environ["DISTIR_TEST_MODELS"], "packages"))
-    )
+@pytest.fixture(autouse=True, scope="package")
+def cache() -> Iterator[None]:
+    """A folder of packages that is fresh in each run, for the tests of this folder alone."""
+    folder = Path(os.environ["DISTIR_TEST_MODELS"], "packages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DISTIR_CACHE", str(folder))
+        yield

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.cost_programs import cluster
 from support.programs import parse
-from support.thoroughness import sampled
+from support.thoroughness import each_once, sampled
 from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -400,15 +400,15 @@ SAVED_PRODUCTS = "save:onnx.MatMul+train.attention"
 
 
 @pytest.mark.parametrize(
-    "policy",
-    [
-        SAVED_PRODUCTS,
-        "save:onnx.Gelu",
-        "recompute:onnx.Gelu+train.layer_norm+onnx.Split",
-    ],
-)
-@pytest.mark.parametrize(
-    "distribution", [{}, {"d": 2, "t": 2}, {"p": 2, "k": 2}], ids=str
+    ("policy", "distribution"),
+    each_once(
+        [
+            "recompute:onnx.Gelu+train.layer_norm+onnx.Split",
+            "save:onnx.Gelu",
+            SAVED_PRODUCTS,
+        ],
+        [{}, {"d": 2, "t": 2}, {"p": 2, "k": 2}],
+    ),
 )
 def test_lists_of_ops_compute_the_same(policy: str, distribution: dict[str, Any]):
     module = training_gpt(optimizer="sgd", learning_rate=1.0)

@@ -229,7 +229,7 @@ def test_what_takes_long_to_judge_is_for_the_best_plans() -> None:
         bests.append(search.best.plan)
 
     found = auto_search(
-        [training_mlp(16)], machine(4), SearchOptions(jobs=1), on_progress=on_progress
+        [training_mlp(16)], machine(2), SearchOptions(jobs=1), on_progress=on_progress
     )
     found.run()
     refined: list[int] = []

@@ -65,7 +65,7 @@ def messages(module: ModuleOp) -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize("number", sampled(range(len(STEPS)), 4))
+@pytest.mark.parametrize("number", sampled(range(len(STEPS)), 6))
 def test_fewer_messages_of_as_many_bytes(number: int) -> None:
     module, fewer = pair(number)
     before, after = simulate(module), simulate(fewer)

@@ -164,7 +164,9 @@ def test_grids_without_configurations() -> None:
 # What a configuration is worth
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "training", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_sharing_work_changes_nothing(training: bool) -> None:
     """Each outcome is exactly that of the program that `distribute` makes on its own."""
     source = small_training if training else small_gpt

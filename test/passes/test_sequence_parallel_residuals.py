@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.thoroughness import sampled
 from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +25,7 @@ def gathers(module: ModuleOp) -> int:
     return sum(op.name == "collective.all_gather" for op in module.walk())
 
 
-@pytest.mark.parametrize("policy", ["none", "selective", "full"])
+@pytest.mark.parametrize("policy", sampled(["none", "selective", "full"], 2))
 def test_residuals_in_parts_and_whole(policy: str):
     module = training_gpt(optimizer="sgd", learning_rate=1.0)
     arguments = random_arguments(module, 2)

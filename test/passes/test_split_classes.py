@@ -99,7 +99,7 @@ def test_of_all_floats(dtype: str):
             {"t": 2, "p": 2, "k": 2},
             {"d": 2, "t": 2, "p": 2, "k": 2, "zero": 2, "schedule": "1f1b"},
         ],
-        2,
+        3,
     ),
     ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()),
 )

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from support.pipelines import assert_same, distributed
 from support.programs import parse
-from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -76,11 +75,16 @@ CASES: list[tuple[str, Callable[[], ModuleOp], tuple[str, ...], dict[str, Any]]]
     ("groups", gpt, ("r=2,d=2", "d=2"), {"zero": 3}),
     ("one rank", gpt, (WIDE,), {}),
 ]  # fmt: skip
+QUICK = ("embedding of two stages", "clipped", "v", "experts")
+"""The cases of `make test`, which have what the others take another way through."""
 
 
 @pytest.mark.parametrize(
     ("module", "shapes", "options"),
-    sampled([pytest.param(*rest, id=name) for name, *rest in CASES], 4),
+    [
+        pytest.param(*rest, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, *rest in CASES
+    ],
 )
 def test_same_results(
     module: Callable[[], ModuleOp], shapes: tuple[str, ...], options: dict[str, Any]

@@ -37,7 +37,7 @@ def _program(kind: str) -> ModuleOp:
         module = build_mlp(layers=8, d_model=16, batch=BATCH)
     else:
         dropout = 0.1 if kind == "dropout" else 0.0
-        layers = 2 if kind == "few" else 8
+        layers = 2 if kind == "few" else 8 if IS_THOROUGH else 4
         module = build_gpt(layers, 16, 4, 32, BATCH, 8, dropout=dropout)
     if kind != "inference":
         loss = "mse" if kind == "mlp" else "cross_entropy"

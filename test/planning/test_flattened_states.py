@@ -45,8 +45,8 @@ def step(batch: int, dtype: str = "f32", **options: Any) -> ModuleOp:
 
 
 CASES = list(product(range(len(OPTIONS)), (1, 2, 3), OPTIMIZERS))
-QUICK = [(i, 1 + i % 3, ("adamw", "sgd")[i // 3]) for i in range(len(OPTIONS))]
-"""All options, all stages, and both optimizers in each stage."""
+QUICK = [(2, 3, "adamw"), (3, 1, "sgd"), (4, 2, "sgd"), (5, 3, "sgd")]
+"""Options that have the parts of the others, all stages and both optimizers."""
 
 
 @pytest.mark.parametrize(("case", "zero", "optimizer"), chosen(CASES, QUICK))

@@ -49,11 +49,11 @@ def is_expert(name: str) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        {"d": 2, "e": 2, "zero": 1},
+        pytest.param({"d": 2, "e": 2, "zero": 1}, marks=pytest.mark.slow),
         {"d": 2, "e": 2, "zero": 2, "k": 2},
         {"d": 2, "e": 2, "zero": 3, "t": 2},
         {"d": 3, "e": 2, "zero": 3},
-        {"d": 1, "e": 4, "zero": 2},
+        pytest.param({"d": 1, "e": 4, "zero": 2}, marks=pytest.mark.slow),
         {"r": 2, "d": 1, "e": 2, "zero": 3},
     ],
     ids=lambda o: "-".join(f"{k}{v}" for k, v in o.items()),

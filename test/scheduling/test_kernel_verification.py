@@ -109,11 +109,12 @@ def test_a_kernel_that_hangs_or_dies_is_refused(tmp_path: Path) -> None:
         "def dies(q, k, v):\n    os._exit(3)\n"
         "def wrong(q, k, v):\n    return q + 0\n"
     )
-    with pytest.raises(
-        DistIRError,
-        match=r"kernel @mine \(alone:wrong\) is refused: its result is .* from its ref",
-    ):
-        verify_kernels(with_kernel("alone:wrong"), [alone], 60)
+    if IS_THOROUGH:  # else a process for each of the others is enough
+        with pytest.raises(
+            DistIRError,
+            match=r"kernel @mine \(alone:wrong\) is refused: its result is .* from its",
+        ):
+            verify_kernels(with_kernel("alone:wrong"), [alone], 60)
     with pytest.raises(DistIRError, match=r"@mine \(alone:dies\).*ended with code 3"):
         verify_kernels(with_kernel("alone:dies"), [alone], 60)
     with pytest.raises(DistIRError, match=r"@mine \(alone:hangs\).*not done after 1 s"):
@@ -215,13 +216,16 @@ def test_text_never_loads_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     for function in ("os:system", "loaded_by_text:f"):
         write_program(with_kernel(function), module)
+        refused = f"kernel @mine asks for '{function}', but text loads no code"
+        if function.startswith("os") and not IS_THOROUGH:
+            assert refused in failure("lower", module, "-o", tmp_path / "package")
+            continue
         succeed("distribute", module, "--cluster", "cpu", "-t", "2", "-o", dist)
         succeed("simulate", dist)
         succeed("search", module, "--cluster", "cpu", "--devices", "2")
         assert "DIFFERS" not in succeed("check", module, dist).output
         verified = distir(dist, "-p", "verify-distribution", command=optimize)
         assert verified.code == 0, verified.errors
-        refused = f"kernel @mine asks for '{function}', but text loads no code"
         assert refused in failure("lower", dist, "-o", tmp_path / "package")
         assert refused in failure("run", dist, "--backend", "gloo")
         mine = ("--kernels", HERE / "mine.py")

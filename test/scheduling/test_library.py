@@ -91,7 +91,7 @@ def test_a_script_takes_no_more_lines_than_slapo(name: str) -> None:
     assert count <= LINES[name]
 
 
-@pytest.mark.parametrize("name", chosen(FAMILIES, ["bert", "gpt2"]))
+@pytest.mark.parametrize("name", chosen(FAMILIES, ["bert"]))
 def test_a_scheduled_model_computes_the_same(name: str) -> None:
     knob = "policy=full" if name == "albert" else "ratio=0.5"
     asked = scheduled(name, knob)

@@ -147,15 +147,15 @@ def test_a_descent_finds_the_best_with_fewer_trials(
     tuned = simulated.programs
     assert simulated.best is not None
     found: list[Point | None] = []
+    # What it would simulate is known.
+    monkeypatch.setattr(
+        Trials, "one", lambda _, point: Trial(point, simulated.trials[point])
+    )
     for seed in range(3):
         tuner = Tuner(simulated.space, tuned, jobs=1)
         tuner.descent(16, seed)
         assert len(tuner.trials) == 16
         found.append(tuner.best)
-        # What the others simulate is known.
-        monkeypatch.setattr(
-            Trials, "one", lambda _, point: Trial(point, simulated.trials[point])
-        )
     # A pipeline has a best number of micro-batches of its own, where a descent may end.
     assert found.count(simulated.best) >= 2
     # It ends when it knows everything.

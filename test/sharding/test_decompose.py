@@ -13,11 +13,12 @@ from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
 
 SUMS = ("Gemm", "Conv", "ConvTranspose")
+RECURRENT = ("GRU", "LSTM", "RNN")
 LABELLED = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.name in (*SUMS, *LABELLED)], ids=str
+    "case", [c for c in CASES if c.name in (*SUMS, *LABELLED, *RECURRENT)], ids=str
 )
 def test_decomposed_ops_compute_the_same(case: Case):
     plain = sequential(case)
@@ -53,6 +54,21 @@ def test_losses_in_steps_compute_the_same(case: Case):
             if operand is classes:
                 (factor,) = dims[-1]
                 assert rule.factors[factor].kind != "replicate"
+    env = dict(zip(plain.op.operands, plain.operands, strict=True))
+    for got, expected in zip(run_block(ops, env), plain.results, strict=True):
+        compare(got, expected)
+
+
+STEPWISE = ("train.gru_grad", "train.lstm_grad", "train.rnn_grad")
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in TRAIN_CASES if c.name in STEPWISE], ids=str
+)
+def test_gradients_that_gather_states_compute_the_same(case: Case):
+    plain = sequential(case)
+    ops = decompose(plain.op)
+    assert ops is not None
     env = dict(zip(plain.op.operands, plain.operands, strict=True))
     for got, expected in zip(run_block(ops, env), plain.results, strict=True):
         compare(got, expected)

@@ -68,7 +68,7 @@ def test_the_program_itself_is_right() -> None:
 
 
 def assert_each_collective_is_missed(original: ModuleOp) -> None:
-    for index in range(0, len(communication(original)), 1 if IS_THOROUGH else 2):
+    for index in range(0, len(communication(original)), 1 if IS_THOROUGH else 4):
         module = original.clone()
         op = communication(module)[index]
         names = {use.operation.name for use in op.results[0].uses}
@@ -159,7 +159,7 @@ def test_changing_any_one_layout_is_found() -> None:
                     continue
                 for layout in other_layouts(result, original):
                     seen += 1
-                    if seen % 3 and not IS_THOROUGH:
+                    if seen % 8 and not IS_THOROUGH:
                         continue
                     module = original.clone()
                     changed = list(functions(module)[name].body.block.ops)[position]
@@ -167,7 +167,7 @@ def test_changing_any_one_layout_is_found() -> None:
                     users = {use.operation.name for use in changed.results[r].uses}
                     refused(module, {changed.name, *users})
                     tried += 1
-    assert seen > 200 and tried >= seen // 3
+    assert seen > 200 and tried >= seen // 8
 
 
 def change_argument(function: FuncOp, index: int, layout: Layout) -> set[str]:
@@ -202,7 +202,7 @@ def test_changing_any_one_argument_is_found() -> None:
             for layout in other_layouts(arg, original):
                 change = (name, names[index], str(layout))
                 seen += 1
-                if seen % 3 and change not in RIGHT_ALL_THE_SAME and not IS_THOROUGH:
+                if seen % 8 and change not in RIGHT_ALL_THE_SAME and not IS_THOROUGH:
                     continue
                 module = original.clone()
                 users = change_argument(functions(module)[name], index, layout)
@@ -213,7 +213,7 @@ def test_changing_any_one_argument_is_found() -> None:
                 verify_distribution(module)
                 assert_same_results(original, module, random_arguments(original, 0))
                 right.add(change)
-    assert seen > 50 and tried >= seen // 3 and right == RIGHT_ALL_THE_SAME
+    assert seen > 50 and tried >= seen // 8 and right == RIGHT_ALL_THE_SAME
 
 
 def test_a_sequential_tensor_in_a_distributed_program() -> None:

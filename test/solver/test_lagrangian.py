@@ -76,7 +76,7 @@ def test_the_mixture_fits_on_average():
 
 
 def test_repeated_layers_under_a_limit_are_nearly_solved():
-    found, multipliers = _climbed(layered_problem(8, ops=20, limit=0.9))
+    found, multipliers = _climbed(layered_problem(6, ops=12, limit=0.9))
     before = found.best.objective
     found.stagger(multipliers)
     assert found.best.objective <= before
@@ -84,7 +84,7 @@ def test_repeated_layers_under_a_limit_are_nearly_solved():
 
 
 def test_what_was_combined_is_not_combined_again(monkeypatch: pytest.MonkeyPatch):
-    found, _ = _climbed(layered_problem(8, ops=20, limit=0.9))
+    found, _ = _climbed(layered_problem(6, ops=12, limit=0.9))
     searched: list[CostGraph] = []
 
     def search(graph: CostGraph, **options: Any) -> SolverResult:

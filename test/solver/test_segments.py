@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.layered_problems import layered_problem
 from support.random_problems import brute_force, random_problem
-from support.thoroughness import tries
+from support.thoroughness import each_once, tries
 
 from distir.solver import InfeasibleError, Problem, solve
 from distir.solver.clock import Clock
@@ -159,9 +159,8 @@ def test_repeated_layers(limit: float | None):
         assert problem.peak(solution.choice) <= problem.memory.limit
 
 
-@pytest.mark.parametrize("is_eliminated", [True, False])
 @pytest.mark.parametrize(
-    "limit", [0.95, 0.85, pytest.param(0.75, marks=pytest.mark.slow)]
+    ("limit", "is_eliminated"), each_once([0.95, 0.85], [True, False])
 )
 def test_prices_of_the_whole_begin_where_segments_end(
     monkeypatch: pytest.MonkeyPatch, limit: float, is_eliminated: bool

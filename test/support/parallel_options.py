@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from support.parallel_scripts import (
 def narrow_run(options: Options) -> dict[str, Any]:
     """Trains GPT-2 in 16 bits in parallel, and in f32 with plain PyTorch."""
     words, _ = batch(0)
-    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    made = functools.partial(tiny_gpt, layers=1)
+    parallel = parallelize(made(), (words,), loss="cross_entropy", **options)
     found = train_parallel(parallel, range(3))
     dtypes = {p.dtype for p in parallel.parameters()}
     parallel(*(own_part(parallel, part) for part in batch(0))).backward()
@@ -42,7 +44,7 @@ def narrow_run(options: Options) -> dict[str, Any]:
         output = parallel(own_part(parallel, words)).logits
     return {
         "found": [loss for loss, _ in found],
-        "expected": [loss for loss, _ in train_plainly(tiny_gpt(), range(3))],
+        "expected": [loss for loss, _ in train_plainly(made(), range(3))],
         "dtypes": {str(dtype) for dtype in dtypes},
         "output": str(output.dtype),
     }
@@ -54,10 +56,11 @@ def float8_run(options: Options) -> dict[str, Any]:
     the distance of outputs is that to a plain module with the same parameters.
     """
     words, _ = batch(0)
-    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    made = functools.partial(tiny_gpt, layers=1)
+    parallel = parallelize(made(), (words,), loss="cross_entropy", **options)
     found = train_parallel(parallel, range(3))
     parallel.eval()
-    plain = tiny_gpt().eval()
+    plain = made().eval()
     values = {n: whole(p) for n, p in parallel.named_parameters()}
     plain.load_state_dict(values, strict=False)
     with torch.no_grad():
@@ -65,7 +68,7 @@ def float8_run(options: Options) -> dict[str, Any]:
         output = parallel(own_part(parallel, words)).logits
     return {
         "found": [loss for loss, _ in found],
-        "expected": [loss for loss, _ in train_plainly(tiny_gpt(), range(3))],
+        "expected": [loss for loss, _ in train_plainly(made(), range(3))],
         "dtypes": {str(value.dtype) for value in values.values()},
         "output": ((output - expected).norm() / expected.norm()).item(),
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, TensorType, f16, f32, f64, i1, i64
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
@@ -53,6 +54,16 @@ from distir.dialects.train_ops.float8 import (
     ToFloat8Op,
     float8_linear,
 )
+from distir.dialects.train_ops.gathered_recurrent import (
+    GatheredGruGradOp,
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredLstmGradOp,
+    GatheredLstmOp,
+    GatheredOp,
+    GatheredRnnGradOp,
+    GatheredRnnOp,
+)
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
@@ -74,7 +85,12 @@ from distir.dialects.train_ops.optimizers import (
     SgdOp,
     SquareSumOp,
 )
-from distir.dialects.train_ops.recurrent import GruGradOp, LstmGradOp, RnnGradOp
+from distir.dialects.train_ops.recurrent import (
+    GruGradOp,
+    LstmGradBase,
+    LstmGradOp,
+    RnnGradOp,
+)
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
@@ -668,29 +684,57 @@ for _before, _after, _mode, _place in (
         label=f"{_mode},{_place},{'x'.join(map(str, _before))}",
     )
 
+
+def _gathered(
+    op: type[GatheredLayerOp],
+    types: Sequence[TensorType],
+    how: dict[str, Any],
+    operands: Sequence[SSAValue],
+) -> Operation:
+    """Makes a layer of its operands: with a bias and first states, or without both."""
+    return op(
+        *operands[:4], list(operands[4:]), y=types[0], last=list(types[1:]), **how
+    )
+
+
 for _op, _gates, _how in (
-    (RnnGradOp, 1, {}),
+    *((op, 1, {}) for op in (RnnGradOp, GatheredRnnOp, GatheredRnnGradOp)),
+    *((op, 3, {}) for op in (GruGradOp, GatheredGruOp, GatheredGruGradOp)),
     (GruGradOp, 3, {"linear_before_reset": True}),
-    (GruGradOp, 3, {}),
-    (LstmGradOp, 4, {}),
+    (GatheredGruOp, 3, {"linear_before_reset": True}),
+    (GatheredGruGradOp, 3, {"linear_before_reset": True}),
+    *((op, 4, {}) for op in (LstmGradOp, GatheredLstmOp, GatheredLstmGradOp)),
 ):
     for _direction, _count, _first in (
         ("forward", 1, False),
         ("reverse", 1, True),
         ("bidirectional", 2, False),
     ):
-        _x, _y, _state = (3, 4, 2), (3, _count, 4, 2), (_count, 4, 2)
+        _h = 6 if issubclass(_op, GatheredOp) else 2
+        _x, _y, _state = (3, 4, 2), (3, _count, 4, _h), (_count, 4, _h)
         if _first:
-            _x, _y, _state = (4, 3, 2), (4, 3, _count, 2), (4, _count, 2)
+            _x, _y, _state = (4, 3, 2), (4, 3, _count, _h), (4, _count, _h)
+        _layer = [
+            real(*_x),
+            real(_count, _h * _gates, 2),
+            real(_count, _h * _gates, _h),
+        ]
+        _layer.append(real(_count, 2 * _h * _gates))
+        _how = {**_how, "direction": _direction, "batch_first": _first}
+        _label = ",".join(map(str, _how.values()))
+        if issubclass(_op, GatheredLayerOp):
+            _types = [TensorType(f32, s) for s in (_y, *[_state] * _op.STATES)]
+            _states = [real(*_state) for _ in range(_op.STATES)]
+            for _inputs in (_layer[:3], [*_layer, *_states]):
+                make = partial(_gathered, _op, _types, _how)
+                label = f"{_label},{len(_inputs)}"
+                CASES.append(Case(_op.name, _inputs, label=label, make=make))
+            continue
         case(
             _op,
-            *([real(*_state), real(*_state)] if _op is LstmGradOp else []),
-            *(real(*_y), real(*_state), real(*_x)),
-            *(real(_count, 2 * _gates, 2), real(_count, 2 * _gates, 2)),
-            *(real(_count, 4 * _gates), real(*_state)),
-            direction=_direction,
-            batch_first=_first,
-            label=f"{_direction},{_how}",
+            *([real(*_state), real(*_state)] if issubclass(_op, LstmGradBase) else []),
+            *(real(*_y), real(*_state), *_layer, real(*_state)),
+            label=_label,
             **_how,
         )
 

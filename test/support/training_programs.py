@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.simulation import Simulation
 from distir.lowering.launch import Spawner, Training, run_package
@@ -108,6 +109,23 @@ def train(
     """
     made = package(module, folder / "-".join(f"{k}{v}" for k, v in how.items()), **how)
     return run_package(made, inputs=batches(module), spawner=spawner, training=training)
+
+
+def on_processes(
+    module: ModuleOp,
+    distributed: ModuleOp,
+    spawner: Spawner,
+    folder: Path,
+) -> None:
+    """Both programs give the same, the second one as processes."""
+    arguments = random_arguments(module, seed=0)
+    expected = run_program(module, arguments)
+    write_package(distributed, folder)
+    names = argument_names(entry_function(module))
+    inputs = dict(zip(names, arguments, strict=True))
+    results = run_package(folder, inputs=inputs, timeout_s=60, spawner=spawner)
+    for actual, value in zip(results.values(), expected, strict=True):
+        np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
 
 
 def assert_close(

@@ -202,8 +202,8 @@ CONFIGS = [
     (BERT, "sequence-classification", "--seq", "[2, 2]"),
     (VIT, "image-classification", "", "[2, 2]"),
 ]
-MARKS = ((), pytest.mark.slow, (), ())
-"""`make test` imports one BERT; a task more is another head."""
+MARKS = ((), pytest.mark.slow, pytest.mark.slow, ())
+"""`make test` imports a model of words and one of images; a task more is another head."""
 
 
 def _config(folder: Path, content: Any) -> Path:

@@ -177,6 +177,7 @@ def test_a_forward_program_is_named_when_it_is_to_be_trained(model: Path):
     assert f"{model} updates no argument" in error and "--training" in error
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_a_learning_rate_does_not_fall_upwards(tmp_path: Path):
     step = tmp_path / "step.mlir"
     sizes = ("--layers", "1", "--d-model", "4", "--batch", "2")

@@ -275,7 +275,7 @@ def test_stored_masks_are_those_drawn_again(written_out: Any):
             {"t": 4, "sequence_parallel": True},
             {"t": 2, "checkpoint": "selective"},
         ],
-        3,
+        5,
     ),
 )
 def test_stored_masks_of_distributions(written_out: Any, options: dict[str, Any]):

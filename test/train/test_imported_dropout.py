@@ -186,7 +186,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
             {"d": 2, "checkpoint": "full"},
             {"t": 4},
         ],
-        2,
+        4,
     ),
 )
 def test_distributions_of_gpt2_train_alike(options: dict[str, Any]):
@@ -200,6 +200,7 @@ def test_distributions_of_gpt2_train_alike(options: dict[str, Any]):
     assert_equal(train(distributed(imported.module, **options), given), expected)
 
 
+@pytest.mark.slow
 def test_gpt2_on_processes(tmp_path: Path, spawner: Spawner):
     imported, given, expected = gpt2()
     weights = tmp_path / "model.safetensors"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.pipelines import arguments_of, assert_equal_results, distributed
 from support.programs import parse
-from support.thoroughness import sampled
+from support.thoroughness import chosen
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -70,20 +70,22 @@ def test_the_least_padding(
     assert new == expected
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {"t": 4},
+    {"t": 4, "sequence_parallel": True, "checkpoint": "full"},
+    {"d": 2, "t": 4, "zero": 1},
+    {"d": 2, "t": 4, "zero": 3},
+    {"t": 4, "p": 2, "k": 2},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    sampled(
-        [
-            {"t": 4},
-            {"t": 4, "sequence_parallel": True, "checkpoint": "full"},
-            {"d": 2, "t": 4, "zero": 1},
-            {"d": 2, "t": 4, "zero": 3},
-            {"t": 4, "p": 2, "k": 2},
-        ],
-        2,
+    ("options", "heads", "key_heads"),
+    chosen(
+        [(options, *heads) for options in OPTIONS for heads in ((6, 6), (14, 2))],
+        [(OPTIONS[0], 6, 6), (OPTIONS[2], 14, 2), (OPTIONS[4], 6, 6)],
     ),
 )
-@pytest.mark.parametrize(("heads", "key_heads"), [(6, 6), (14, 2)])
 def test_padded_heads_change_nothing(
     heads: int, key_heads: int, options: dict[str, Any]
 ) -> None:

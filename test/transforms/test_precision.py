@@ -87,7 +87,7 @@ def distance(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> float:
             *((name, "autocast") for name in ("llama", "resnet", "t5", "bert", "vit")),
             *((name, "dtype") for name in ("vit", "bert", "llama", "resnet", "t5")),
         ],
-        [("llama", "autocast"), ("vit", "autocast"), ("bert", "dtype")],
+        [("llama", "autocast"), ("bert", "dtype")],
     ),
 )
 def test_gradients_in_bf16_are_as_far_from_f32_as_those_of_pytorch(

@@ -26,7 +26,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, base, traits_def
 from xdsl.traits import Pure
 
-from distir.dialects.tensors import element_type, shape_of
+from distir.dialects.tensors import element_type, shape_of, tensor_of
 from distir.dialects.train_ops.checks import accumulation_type, check_type
 
 I64 = IntegerAttr.constr(i64)
@@ -56,12 +56,12 @@ def _plain(value: SSAValue) -> TensorType:
     type_ = value.type
     if isinstance(type_, TensorType) and isinstance(type_.encoding, NoneAttr):
         return type_
-    return TensorType(element_type(value), shape_of(value))
+    return tensor_of(element_type(value), shape_of(value))
 
 
 def total_of(source: str) -> Derived:
     """Returns a scalar of the type in which sums of the elements of `source` are kept."""
-    return Derived(source, lambda value: TensorType(accumulation_type(value), []))
+    return Derived(source, lambda value: tensor_of(accumulation_type(value), ()))
 
 
 Types = Mapping[str, Derived]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr, TensorType, UnitAttr
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -23,6 +25,56 @@ from distir.dialects.train_ops.checks import (
 )
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
+
+
+def check_weights(op: TrainOp, x: SSAValue, w: SSAValue, r: SSAValue) -> None:
+    """Raises VerifyException unless inputs and weights of a layer have their ranks."""
+    for name, value in (("x", x), ("w", w), ("r", r)):
+        if len(shape_of(value)) != 3:
+            raise VerifyException(f"{op.name}: {name} must have three dimensions")
+
+
+def check_recurrent_layer(
+    op: TrainOp,
+    weights: Sequence[SSAValue],
+    direction: str,
+    batch_first: bool,
+    gates: int,
+    features: int,
+    others: Sequence[tuple[str, SSAValue]],
+) -> None:
+    """
+    Raises VerifyException unless the values of a recurrent layer fit each other. `weights`
+    are x, w and r, of three dimensions each, which have the gates of `features` hidden features; `others` are further
+    values by what they are: a bias "b", a state "h" or outputs "y", with a name after it.
+    """
+    x, w, r = weights
+    check_float(op, "x", x)
+    if direction not in DIRECTIONS:
+        raise VerifyException(
+            f'{op.name}: direction is "{direction}", expected one of '
+            f"{', '.join(DIRECTIONS)}"
+        )
+    steps, batch, width = shape_of(x)
+    if batch_first:
+        steps, batch = batch, steps
+    count = 2 if direction == "bidirectional" else 1
+    rows = gates * features
+    state = (count, batch, features)
+    y = (steps, count, batch, features)
+    if batch_first:
+        state, y = (batch, count, features), (batch, steps, count, features)
+    shapes = {
+        "w": (count, rows, width),
+        "r": (count, rows, shape_of(r)[2]),
+        "b": (count, 2 * rows),
+        "h": state,
+        "y": y,
+    }
+    for name, value in (("w", w), ("r", r), *others):
+        kind, _, own = name.partition(" ")
+        check_shape(op, own or kind, value, shapes[kind])
+        check_element_type(op, own or kind, value, element_type(x))
 
 
 class RecurrentGradOp(TrainOp):
@@ -65,36 +117,23 @@ class RecurrentGradOp(TrainOp):
         "dstart": like("h"),
     }
 
+    @property
+    def features(self) -> int:
+        """The hidden features of which the weights have the gates: all of them here."""
+        return shape_of(self.r)[2]
+
     def verify_(self) -> None:
-        check_float(self, "x", self.x)
-        if self.direction.data not in DIRECTIONS:
-            raise VerifyException(
-                f'{self.name}: direction is "{self.direction.data}", expected one of '
-                f"{', '.join(DIRECTIONS)}"
-            )
-        for name in ("x", "w", "r"):
-            if len(shape_of(getattr(self, name))) != 3:
-                raise VerifyException(f"{self.name}: {name} must have three dimensions")
-        steps, batch, features = shape_of(self.x)
-        if self.batch_first is not None:
-            steps, batch = batch, steps
-        count = 2 if self.direction.data == "bidirectional" else 1
-        hidden = shape_of(self.r)[2]
-        rows = self.GATES * hidden
-        state = (count, batch, hidden)
-        y = (steps, count, batch, hidden)
-        if self.batch_first is not None:
-            state, y = (batch, count, hidden), (batch, steps, count, hidden)
-        shapes = {
-            "w": (count, rows, features),
-            "r": (count, rows, hidden),
-            "b": (count, 2 * rows),
-            "h": state,
-            "dy": y,
-        }
-        for name, shape in shapes.items():
-            check_shape(self, name, getattr(self, name), shape)
-            check_element_type(self, name, getattr(self, name), element_type(self.x))
+        check_weights(self, self.x, self.w, self.r)
+        others = [("b", self.b), ("h", self.h), ("y dy", self.dy)]
+        check_recurrent_layer(
+            self,
+            (self.x, self.w, self.r),
+            self.direction.data,
+            self.batch_first is not None,
+            self.GATES,
+            self.features,
+            others,
+        )
         super().verify_()
 
 
@@ -106,21 +145,26 @@ class RnnGradOp(RecurrentGradOp):
     GATES: ClassVar[int] = 1
 
 
-@irdl_op_definition
-class GruGradOp(RecurrentGradOp):
-    """The gradient of gated recurrent units; `linear_before_reset` as in `onnx.GRU`."""
+class GruGradBase(RecurrentGradOp):
+    """
+    Base of the gradients of gated recurrent units; `linear_before_reset` as in `onnx.GRU`.
+    """
 
-    name = "train.gru_grad"
     GATES: ClassVar[int] = 3
 
     linear_before_reset = opt_prop_def(UnitAttr)
 
 
 @irdl_op_definition
-class LstmGradOp(RecurrentGradOp):
-    """The gradient of long short-term memory, whose cells `c` are a state too."""
+class GruGradOp(GruGradBase):
+    """The gradient of gated recurrent units."""
 
-    name = "train.lstm_grad"
+    name = "train.gru_grad"
+
+
+class LstmGradBase(RecurrentGradOp):
+    """Base of the gradients of long short-term memory, whose cells `c` are a state too."""
+
     GATES: ClassVar[int] = 4
 
     c = operand_def(TensorType)
@@ -133,6 +177,13 @@ class LstmGradOp(RecurrentGradOp):
         "dc": like("h"),
         "dstart_cell": like("h"),
     }
+
+
+@irdl_op_definition
+class LstmGradOp(LstmGradBase):
+    """The gradient of long short-term memory."""
+
+    name = "train.lstm_grad"
 
 
 OPS = [RnnGradOp, GruGradOp, LstmGradOp]

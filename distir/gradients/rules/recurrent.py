@@ -1,4 +1,4 @@
-"""The gradient rule of recurrent layers."""
+"""The gradient rules of recurrent layers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.train_ops.gathered_recurrent import (
+    GatheredGruGradOp,
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredLstmGradOp,
+    GatheredRnnGradOp,
+)
 from distir.dialects.train_ops.recurrent import (
     GruGradOp,
+    LstmGradBase,
     LstmGradOp,
     RecurrentGradOp,
     RnnGradOp,
@@ -17,52 +25,47 @@ from distir.dialects.train_ops.recurrent import (
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
 from distir.program import describe
+from distir.sharding.rules.recurrent import unusual_form
 
-_SEQUENCE_LENGTHS, _PEEPHOLES = 4, 7
-"""Schema positions of operands with which there is no gradient."""
-
-_ACTIVATIONS = {
-    "onnx.RNN": ("tanh",),
-    "onnx.GRU": ("sigmoid", "tanh"),
-    "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
+_GRADIENTS: dict[str, type[RecurrentGradOp]] = {
+    "onnx.RNN": RnnGradOp,
+    "onnx.GRU": GruGradOp,
+    "onnx.LSTM": LstmGradOp,
+    "train.gathered_rnn": GatheredRnnGradOp,
+    "train.gathered_gru": GatheredGruGradOp,
+    "train.gathered_lstm": GatheredLstmGradOp,
 }
 
 
 def _check(op: OnnxOp) -> None:
     """Raises DistIRError for a form that has no gradient."""
-    reasons = {
-        "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
-        "a clip": op.attribute("clip") is not None,
-    }
-    if op.name == "onnx.LSTM":
-        reasons["peepholes"] = op.input(_PEEPHOLES) is not None
-        reasons["coupled input and forget gates"] = bool(op.attribute("input_forget"))
-    directions = 2 if op.attribute("direction") == "bidirectional" else 1
-    wanted = _ACTIVATIONS[op.name] * directions
-    given = op.attribute("activations") or wanted
-    # The schema's default for one direction has an entry for a second one.
-    same = [g.lower() for g in given][: len(wanted)] == list(wanted)
-    reasons["other activations than tanh and sigmoid"] = not same
-    for reason, holds in reasons.items():
-        if holds:
-            raise DistIRError(
-                f"{describe(op)} has no gradient with {reason}; write the layer out in "
-                f"operators that have one"
-            )
+    reason = unusual_form(op)
+    if reason is not None:
+        raise DistIRError(
+            f"{describe(op)} has no gradient with {reason}; write the layer out in "
+            f"operators that have one"
+        )
 
 
-@gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
-def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """One op; operands that are left out count as zeros."""
-    _check(op)
-    x, w, r = op.operands[:3]
-    batch_first = bool(op.attribute("layout"))
+def _gradient(
+    made: type[RecurrentGradOp],
+    weights: Sequence[SSAValue | None],
+    starts: Sequence[SSAValue | None],
+    outputs: Gradients,
+    build: GradientBuilder,
+    **how: Any,
+) -> RecurrentGradOp:
+    """
+    Adds the op of class `made` for a layer of x and these `weights`, w, r and b, and first
+    states; what is left out counts as zeros.
+    """
+    x, w, r, b = weights
+    assert x is not None and w is not None and r is not None
     directions, rows, hidden = shape(r)
-    steps, batch = shape(x)[1::-1] if batch_first else shape(x)[:2]
-    state = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
-    y = (steps, directions, batch, hidden)
-    if batch_first:
-        y = (batch, steps, directions, hidden)
+    steps, batch = shape(x)[1::-1] if how["batch_first"] else shape(x)[:2]
+    state, y = (directions, batch, hidden), (steps, directions, batch, hidden)
+    if how["batch_first"]:
+        state, y = (batch, directions, hidden), (batch, steps, directions, hidden)
 
     def known(value: SSAValue | None, sizes: Sequence[int]) -> SSAValue:
         """Returns the value, or zeros of that shape."""
@@ -70,23 +73,49 @@ def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
             return value
         return build.onnx("Expand", build.scalar(0.0, x), build.integers(sizes))
 
-    outputs: list[SSAValue | None] = [*gradients, None, None]
-    given = [known(outputs[0], y), known(outputs[1], state), x, w, r]
-    given += [known(op.input(3), (directions, 2 * rows)), known(op.input(5), state)]
-    how: dict[str, Any] = {"direction": op.attribute("direction")}
-    how["batch_first"] = batch_first
-    made: RecurrentGradOp
-    if op.name == "onnx.LSTM":
-        cells = [known(op.input(6), state), known(outputs[2], state)]
-        made = LstmGradOp(*cells, *given, **how)
-    elif op.name == "onnx.GRU":
+    given = [*outputs, None, None]
+    operands = [known(given[0], y), known(given[1], state), x, w, r]
+    operands += [known(b, (directions, 2 * rows)), known(starts[0], state)]
+    if issubclass(made, LstmGradBase):
+        operands = [known(starts[1], state), known(given[2], state), *operands]
+    new = made(*operands, **how)
+    build.add(new)
+    return new
+
+
+@gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """One op; operands that are left out count as zeros."""
+    _check(op)
+    how = {"direction": op.attribute("direction")}
+    how["batch_first"] = bool(op.attribute("layout"))
+    if op.name == "onnx.GRU":
         how["linear_before_reset"] = bool(op.attribute("linear_before_reset"))
-        made = GruGradOp(*given, **how)
-    else:
-        made = RnnGradOp(*given, **how)
-    build.add(made)
+    weights = [*op.operands[:3], op.input(3)]
+    starts = [op.input(5), op.input(6)]
+    made = _gradient(_GRADIENTS[op.name], weights, starts, gradients, build, **how)
     found: list[SSAValue | None] = [made.dx, made.dw, made.dr, made.db, None]
-    found.append(made.dstart)
-    if isinstance(made, LstmGradOp):
-        found.append(made.dstart_cell)
+    found += _of_starts(made)
     return [found[op.operand_position(i)] for i in range(len(op.operands))]
+
+
+@gradient_rule("train.gathered_rnn", "train.gathered_gru", "train.gathered_lstm")
+def gathered(
+    op: GatheredLayerOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """One op, which gathers states as the layer does."""
+    how = {"direction": op.direction, "batch_first": op.batch_first is not None}
+    if isinstance(op, GatheredGruOp):
+        how["linear_before_reset"] = op.linear_before_reset is not None
+    weights = [op.x, op.w, op.r, op.b]
+    starts = [*op.start, None, None]
+    made = _gradient(_GRADIENTS[op.name], weights, starts, gradients, build, **how)
+    found = [made.dx, made.dw, made.dr]
+    found += [made.db] * (op.b is not None)
+    return [*found, *_of_starts(made)[: len(op.start)]]
+
+
+def _of_starts(made: RecurrentGradOp) -> list[SSAValue]:
+    """Returns the gradients of the first states."""
+    cells = [made.dstart_cell] if isinstance(made, LstmGradBase) else []
+    return [made.dstart, *cells]

@@ -5,6 +5,7 @@ Registers what the ops of `train` compute on arrays; half precision is computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,13 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import element_type
+from distir.interpreters.joint_ops import Peers, joint_op
 from distir.interpreters.reference import register_reference_implementations
 
 Array = npt.NDArray[Any]
 Computation = Callable[..., Array | tuple[Array, ...]]
+
+JointComputation = Callable[..., tuple[Array, ...]]
 
 _COMPUTATIONS: dict[type[Operation], Computation] = {}
 
@@ -42,6 +46,32 @@ def computes(*op_types: type[Operation]) -> Callable[[Computation], Computation]
     return register
 
 
+def computes_jointly(
+    *op_types: type[Operation],
+) -> Callable[[JointComputation], JointComputation]:
+    """
+    Registers what ops compute in which devices exchange values: a function from the op, the
+    device's `Peers` and the arrays of its operands to those of its results.
+    """
+
+    def register(function: JointComputation) -> JointComputation:
+        def of_one_device(op: Operation, *args: Array) -> tuple[Array, ...]:
+            return function(op, Peers(), *args)
+
+        for op_type in op_types:
+            joint_op(op_type.name)(partial(_run_jointly, function))
+        computes(*op_types)(of_one_device)
+        return function
+
+    return register
+
+
+def _run_jointly(
+    function: JointComputation, op: Operation, peers: Peers, args: PythonValues
+) -> PythonValues:
+    return _narrowed(op, function(op, peers, *map(_widened, args)))
+
+
 @register_reference_implementations
 @register_impls
 class TrainFunctions(InterpreterFunctions):
@@ -56,11 +86,15 @@ class TrainFunctions(InterpreterFunctions):
     ) -> OpImplResult:
         found = _COMPUTATIONS[type(op)](op, *map(_widened, args))
         arrays = found if isinstance(found, tuple) else (found,)
-        narrowed = (
-            np.asarray(array).astype(numpy_dtype(element_type(result)))
-            for array, result in zip(arrays, op.results, strict=True)
-        )
-        return OpImplResult(tuple(narrowed), None)
+        return OpImplResult(_narrowed(op, arrays), None)
+
+
+def _narrowed(op: Operation, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Returns the arrays in the types of an op's results."""
+    return tuple(
+        np.asarray(array).astype(numpy_dtype(element_type(result)))
+        for array, result in zip(arrays, op.results, strict=True)
+    )
 
 
 def _widened(x: Any) -> Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import SendOp
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.eager.walk import ProgramRun, RunStep, RunValue
 from distir.lowering.eager.weights import WeightKind, WeightUse, weight_use
 
@@ -128,7 +129,7 @@ class _Chains:
         op, axis = step.op, self.axis
         moves = isinstance(op, CollectiveOp) and axis in {a.data for a in op.axes.data}
         reduces = any(value.is_partial_over(axis) for value in step.results)
-        if moves or reduces or isinstance(op, SendOp):
+        if moves or reduces or isinstance(op, SendOp | GatheredOp):
             self._end(sources)
             return
         for value in step.operands:

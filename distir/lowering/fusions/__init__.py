@@ -13,6 +13,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.fusions.convolution import fuse_convolution_gradients
 from distir.lowering.fusions.linear import (
     fuse_flattened_linear,
@@ -64,7 +65,7 @@ def _erase_unused(function: FuncOp) -> None:
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (
-            not isinstance(op, CollectiveOp | MessageOp)
+            not isinstance(op, CollectiveOp | MessageOp | GatheredOp)
             and KEPT not in op.attributes
             and is_side_effect_free(op)
         )

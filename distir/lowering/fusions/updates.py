@@ -27,6 +27,7 @@ from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.tensors import element_type
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.dialects.train_ops.optimizers import AdamFamilyOp, SgdOp, UpdateOp
 from distir.lowering.emitter import Call, torch_emitter
 from distir.lowering.sharing import SharedMemory
@@ -261,7 +262,7 @@ class UpdateFuser:
 
 def _can_wait(op: Operation) -> bool:
     return (
-        not isinstance(op, CallOp | CollectiveOp | ReturnOp)
+        not isinstance(op, CallOp | CollectiveOp | GatheredOp | ReturnOp)
         and is_side_effect_free(op)
         and not op.regions
     )

@@ -8,6 +8,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.emitter import known_constant
 from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.helper_modules import helper_modules
@@ -54,7 +55,8 @@ class MethodNames:
         return self.writer.helper(module)
 
     def group(self, op: Operation) -> str:
-        assert isinstance(op, CollectiveOp | CoordinateOp | MessageOp)
+        assert isinstance(op, CollectiveOp | CoordinateOp | GatheredOp | MessageOp)
+        assert op.axes is not None  # the per-rank form
         return self.writer.group(op, tuple(a.data for a in op.axes.data))
 
     def number(self, value: int) -> str:

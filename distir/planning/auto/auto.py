@@ -312,13 +312,9 @@ class AutoSearch(PlanSearch):
                             found[plan] = None
                 if refined or self.best is None:
                     found.update(dict.fromkeys(self._smaller()))
-                found.update(
-                    dict.fromkeys(
-                        partly_recomputed(
-                            self.results, self.space.checkpoint, self.bounds
-                        )
-                    )
-                )
+                policies = self.space.checkpoint
+                mixed = partly_recomputed(self.results, policies, self.bounds)
+                found.update(dict.fromkeys(mixed))
                 new = [plan for plan in found if plan not in self.results]
                 promising = [plan for plan in new if self._is_promising(plan)]
                 if promising:

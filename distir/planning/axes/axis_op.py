@@ -36,12 +36,14 @@ from distir.sharding.rule import Dim, Rule, dim_shards, factor_shards, layout_fo
 class Decomposition(NamedTuple):
     """
     An op's decomposition: `parts` are the strategies of its ops on all axes so far, `price`
-    is the cost of reducing what they leave partial on this axis; the last field says
-    whether the value left partial is the op's own result.
+    is the cost of reducing what they leave partial on this axis, `exchanged` that of what they
+    communicate while they compute; the last field says whether the value left partial is
+    the op's own result.
     """
 
     parts: tuple[LayoutStrategy, ...]
     price: float
+    exchanged: float
     is_of_result: bool
 
 
@@ -142,7 +144,7 @@ class AxisOp:
             if kind == "reduction":
                 results = (PartialPlacement(monoid),) * len(results)
             if factor in rule.decomposed:
-                found = self._decompose(operands)
+                found = self._decompose(operands, kind == "reduction")
                 if found is None:
                     return None
                 self._decompositions[split] = found
@@ -161,10 +163,12 @@ class AxisOp:
         )
         return Strategy(strategy.options[-1:], operands, results)
 
-    def _decompose(self, placements: Sequence[Placement]) -> Decomposition | None:
+    def _decompose(
+        self, placements: Sequence[Placement], is_reduction: bool
+    ) -> Decomposition | None:
         """
-        Returns the op's decomposition for operands in these placements; None if there is
-        none.
+        Returns the op's decomposition for operands in these placements, into what is a
+        reduction as a whole or not; None if there is none.
         """
         parts = decompose(self.op)
         if parts is None:
@@ -176,12 +180,19 @@ class AxisOp:
             found = layouts_of_parts(self.op, parts, operands, self.mesh)
             if found is None:
                 return None
+            # The last part's results are the op's own, which their users reduce, unless the
+            # op as a whole is a reduction.
+            within = parts if is_reduction else parts[:-1]
             partial = [
                 (value.type, local_bytes(value, layout, self.mesh))
-                for part, own in zip(parts, found, strict=True)
+                for part, own in zip(within, found, strict=False)
                 for value, layout in zip(part.results, own.results, strict=True)
                 if self.axis in layout.partial_axes
             ]
+            exchanged = sum(
+                self.costs.exchange(part, own.operands)
+                for part, own in zip(parts, found, strict=True)
+            )
             axes = [axis for axis, _ in self.mesh.axes[: len(self.base.options) + 1]]
             sums = PartialPlacement("sum")
             return Decomposition(
@@ -189,6 +200,7 @@ class AxisOp:
                 sum(
                     self.costs.move(sums, REPLICATED, n, self.parts) for _, n in partial
                 ),
+                exchanged,
                 any(type_ == self.op.results[0].type for type_, _ in partial),
             )
         finally:
@@ -196,7 +208,7 @@ class AxisOp:
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
         """What the axes planned before do to the ops of this op's decomposition."""
-        found = self._decompose((REPLICATED,) * len(self.operand_types))
+        found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
         return tuple(part._replace(options=part.options[:-1]) for part in found.parts)
 
@@ -208,10 +220,20 @@ class AxisOp:
         found = self._decompositions.get(option)
         return found is not None and found.is_of_result
 
+    def exchanged(self, strategy: AxisStrategy) -> float:
+        """
+        Returns the cost of what an op communicates while it computes, if it is decomposed
+        for that. An op of the program that does so by itself was asked for.
+        """
+        (option,) = strategy.options
+        if not strategy.parts or not isinstance(option, SplitFactor):
+            return 0.0
+        return self._decompositions[option].exchanged
+
     def cost(self, strategy: AxisStrategy) -> float:
         """
         Returns the cost of the op on one device, with the communication between the parts
-        of its decomposition.
+        of its decomposition, but not within them (`exchanged`).
         """
         known = self._costs.get(strategy)
         if known is None:

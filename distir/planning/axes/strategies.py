@@ -99,7 +99,23 @@ class OpStrategies:
             f.source == "activation" for f in operands
         )
         weight = WITHOUT_PARAMETERS if without else 1
-        return [OpAlternative(*s, weight * self.info.cost(s[0])) for s in found]
+        return [
+            OpAlternative(
+                *s, weight * self.info.cost(s[0]) + self._paid(s[0], operands)
+            )
+            for s in found
+        ]
+
+    def _paid(self, strategy: AxisStrategy, operands: Sequence[OperandFacts]) -> float:
+        """
+        Returns the price of what the op communicates while it computes: nothing where that
+        follows from a split that was requested.
+        """
+        asked = any(
+            facts.requested and isinstance(p, SplitPlacement) and p in facts.possible
+            for facts, p in zip(operands, strategy.operands, strict=True)
+        )
+        return 0.0 if asked else self.info.exchanged(strategy)
 
     def _add(
         self,

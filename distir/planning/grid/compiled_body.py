@@ -143,7 +143,9 @@ class Compilation:
     def _compiled(self, part: Part) -> list[CompiledStep]:
         op, operands = part.op, part.operands
         if not isinstance(op, ReshardOp):
-            return [self.step(op, operands, part.defined.start)]
+            exchange = self.compiler.exchange(op, part.defined.start)
+            own = self.step(op, operands, part.defined.start)
+            return [own] if exchange is None else [exchange, own]
         steps: list[CompiledStep] = []
         ops = self.shared.lowering.ops(op)
         for i, each in enumerate(ops, 1):
@@ -300,8 +302,9 @@ class CompiledBody:
             same[part.defined.start + by] = where[operand]
             return
         for step in steps[:-1]:
-            between = step.op.results[0].type
-            where[step.defined.start] = self.define([between])
+            if step.defined:  # not what an op communicates while it computes
+                between = step.op.results[0].type
+                where[step.defined.start] = self.define([between])
         for step in steps:
             self.steps.add(step.moved(where, by))
 

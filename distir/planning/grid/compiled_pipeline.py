@@ -47,6 +47,7 @@ from distir.planning.grid.compiled_body import (
 )
 from distir.planning.layouts.fitted import Step
 from distir.program import updated_arguments
+from distir.sharding.exchanges import exchanged_axes
 from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.functions import (
@@ -148,12 +149,15 @@ class CompiledEntry(CompiledBody):
 
         results = builder.build(new)
         compiled = bodies[-1].finish(results, common.device_map.index[mesh])
-        axes = {
-            step.op.axis_names
+        ops = (
+            step.op
             for each in (compiled, *(callee for _, callee in common.called(compiled)))
             for step in each.steps
-            if isinstance(step.op, CollectiveOp)
-        }
+        )
+        axes = {
+            op.axis_names if isinstance(op, CollectiveOp) else exchanged_axes(op)
+            for op in ops
+        } - {()}
         return SharedFunction(compiled, frozenset(axes), builder.numbered)
 
     def call(

@@ -4,53 +4,192 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, i64
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.gathered_recurrent import (
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredLstmOp,
+    GatheredOp,
+    GatheredRnnOp,
+)
+from distir.errors import DistIRError
+from distir.program import describe
+from distir.sharding.decompose import decomposition, in_scope_of
+from distir.sharding.layout import joint_run
 from distir.sharding.local import LocalContext, local_form
-from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule
+from distir.sharding.rule import Dim, Rule
+from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, train_rule
 
-_FIRST_STATE = 5
-"""Schema position of the first initial state; input 4 holds the sequence lengths."""
+_SEQUENCE_LENGTHS, _FIRST_STATE, _PEEPHOLES = 4, 5, 7
+"""Schema positions of operands; a second initial state follows the first one."""
 
 DIRECTIONS = ("forward", "reverse")
 """The directions of a bidirectional layer, in the order of its weights."""
+
+_ACTIVATIONS = {
+    "onnx.RNN": ("tanh",),
+    "onnx.GRU": ("sigmoid", "tanh"),
+    "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
+}
+
+_GATHERED: dict[str, type[GatheredLayerOp]] = {
+    "onnx.RNN": GatheredRnnOp,
+    "onnx.GRU": GatheredGruOp,
+    "onnx.LSTM": GatheredLstmOp,
+}
+
+
+def unusual_form(op: OnnxOp) -> str | None:
+    """
+    Returns what a recurrent layer has beside that of which there is a gradient, and which
+    can be split over hidden features; None for a layer of these.
+    """
+    reasons = {
+        "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
+        "a clip": op.attribute("clip") is not None,
+    }
+    if op.name == "onnx.LSTM":
+        reasons["peepholes"] = op.input(_PEEPHOLES) is not None
+        reasons["coupled input and forget gates"] = bool(op.attribute("input_forget"))
+    directions = 2 if op.attribute("direction") == "bidirectional" else 1
+    wanted = _ACTIVATIONS[op.name] * directions
+    given = op.attribute("activations") or wanted
+    # The schema's default for one direction has an entry for a second one.
+    same = [g.lower() for g in given][: len(wanted)] == list(wanted)
+    reasons["other activations than tanh and sigmoid"] = not same
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+class RecurrentDims(NamedTuple):
+    """The dimensions of what recurrent layers compute with."""
+
+    sequence: Dims
+    state: Dims
+    output: Dims
+    weight: Dims
+    bias: Dims
+
+    @staticmethod
+    def of(
+        builder: RuleBuilder,
+        batch: Dim,
+        directions: Dim,
+        gates: int,
+        hidden: Dim,
+        batch_first: bool,
+    ) -> RecurrentDims:
+        """
+        Returns the dimensions for these factors; the rows of weights are gates of hidden
+        features, and so are both halves of a bias.
+        """
+        own: Dim = ()
+        both: Dim = ()
+        if hidden:
+            own, both = (builder.factor(n, "replicate") for n in (gates, 2 * gates))
+        return RecurrentDims(
+            (batch, (), ()) if batch_first else ((), batch, ()),
+            (batch, directions, hidden) if batch_first else (directions, batch, hidden),
+            (batch, (), directions, hidden)
+            if batch_first
+            else ((), directions, batch, hidden),
+            (directions, (*own, *hidden), ()),
+            (directions, (*both, *hidden)),
+        )
 
 
 @onnx_rule("LSTM", "GRU", "RNN")
 def recurrent(op: OnnxOp) -> Rule:
     """
-    The rule of recurrent layers: the batch and the two directions of a bidirectional layer are
-    parallel; time and features are whole, as each step needs all features of the state before.
+    The rule of recurrent layers: the batch and the two directions of a bidirectional layer
+    are parallel; time is whole. Hidden features, with their gates, are split by the
+    decomposition, as each step needs all features of the state before.
     """
     builder = RuleBuilder(op)
     batch_first = bool(op.attribute("layout"))
     batch = builder.factor(shape_of(op.operands[0])[0 if batch_first else 1])
-    directions, _, hidden = shape_of(op.operands[2])
+    directions, rows, hidden = shape_of(op.operands[2])
     each = builder.factor(directions) if _is_divisible(op, directions) else ()
-    sequence: Dims = (batch, (), ()) if batch_first else ((), batch, ())
-    state: Dims = (batch, each, ()) if batch_first else (each, batch, ())
-    output: Dims = (batch, (), each, ()) if batch_first else ((), each, batch, ())
-    weight: Dims = (each, (), ())
-    inputs: dict[int, Dims] = {0: sequence, 1: weight, 2: weight, 3: (each, ())}
-    inputs |= {4: (batch,), _FIRST_STATE: state}
+    features = builder.factor(hidden) if _can_gather(op) else ()
+    dims = RecurrentDims.of(builder, batch, each, rows // hidden, features, batch_first)
+    inputs: dict[int, Dims] = {0: dims.sequence, 1: dims.weight, 2: dims.weight}
+    inputs |= {3: dims.bias, _SEQUENCE_LENGTHS: (batch,), _FIRST_STATE: dims.state}
     if op.name == "onnx.LSTM":
-        inputs |= {_FIRST_STATE + 1: state, _FIRST_STATE + 2: (each, ())}
-    # Each gate of each step multiplies the input and the state by a matrix.
-    _, rows, width = shape_of(op.operands[1])
-    steps = prod(shape_of(op.operands[0])[:2])
-    flops = 2 * directions * steps * rows * (width + hidden)
-    return builder.rule(inputs, [output, state, state], flops=flops)
+        inputs |= {_FIRST_STATE + 1: dims.state, _PEEPHOLES: (each, ())}
+    return builder.rule(
+        inputs,
+        [dims.output, dims.state, dims.state],
+        decomposed=[features],
+        flops=_flops(op),
+    )
+
+
+def _flops(op: Operation) -> int:
+    """Each gate of each step multiplies the input and the state by a matrix."""
+    directions, rows, width = shape_of(op.operands[1])
+    steps, hidden = prod(shape_of(op.operands[0])[:2]), shape_of(op.operands[2])[2]
+    return 2 * directions * steps * rows * (width + hidden)
 
 
 def _is_divisible(op: OnnxOp, directions: int) -> bool:
     """Whether an op of one direction can do the work of one of several."""
     options = ("activation_alpha", "activation_beta")
     return directions > 1 and all(op.attribute(name) is None for name in options)
+
+
+def _can_gather(op: OnnxOp) -> bool:
+    """Whether there is an op of `train` that computes the same with split features."""
+    states = 2 if op.name == "onnx.LSTM" else 1
+    given = [op.input(_FIRST_STATE + i) is not None for i in range(states)]
+    return unusual_form(op) is None and len(set(given)) == 1
+
+
+@decomposition("onnx.LSTM", "onnx.GRU", "onnx.RNN")
+def gathered_layer(op: Operation) -> list[Operation] | None:
+    """The one op that computes the same and can split hidden features."""
+    assert isinstance(op, OnnxOp)
+    if not _can_gather(op):
+        return None
+    start = [op.input(_FIRST_STATE), op.input(_FIRST_STATE + 1)]
+    settings = {"direction": op.attribute("direction")}
+    settings["batch_first"] = bool(op.attribute("layout"))
+    if op.name == "onnx.GRU":
+        settings["linear_before_reset"] = bool(op.attribute("linear_before_reset"))
+    made = _GATHERED[op.name](
+        *op.operands[:3],
+        op.input(3),
+        [value for value in start if value is not None],
+        y=op.results[0].type,
+        last=[value.type for value in op.results[1:]],
+        **settings,
+    )
+    return in_scope_of(op, [made])
+
+
+@train_rule("gathered_rnn", "gathered_gru", "gathered_lstm")
+def gathered(op: GatheredLayerOp) -> Rule:
+    """The rule of layers that gather their state: hidden features are parallel, too."""
+    builder = RuleBuilder(op)
+    batch_first = op.batch_first is not None
+    directions, size, hidden = op.state_shape
+    batch = builder.factor(size)
+    dims = RecurrentDims.of(
+        builder,
+        batch,
+        builder.factor(directions),
+        op.GATES,
+        builder.factor(hidden) if op.axes is None else (),
+        batch_first,
+    )
+    operands = [dims.sequence, dims.weight, dims.weight]
+    operands += [dims.bias] * (op.b is not None) + [dims.state] * len(op.start)
+    results = [dims.output, *[dims.state] * len(op.last)]
+    return builder.rule(operands, results, flops=_flops(op))
 
 
 @local_form("onnx.LSTM", "onnx.GRU", "onnx.RNN")
@@ -65,6 +204,40 @@ def recurrent_local(context: LocalContext) -> Sequence[Operation]:
             half = len(given.data) // 2
             first = DIRECTIONS.index(direction) * half
             local.properties["activations"] = ArrayAttr(given.data[first:][:half])
+    return [local]
+
+
+@local_form(
+    *("train.gathered_rnn", "train.gathered_gru", "train.gathered_lstm"),
+    *("train.gathered_rnn_grad", "train.gathered_gru_grad", "train.gathered_lstm_grad"),
+)
+def gathered_local(context: LocalContext) -> Sequence[Operation]:
+    """
+    The local form of a layer that gathers its state, or of its gradient: it names the axes
+    that split hidden features, and has one direction where directions are split.
+    """
+    op, local = context.op, context.same_op()
+    assert isinstance(op, GatheredOp)
+    rows = list(op.operands).index(op.r)
+    weight = context.rule.operands[rows]
+    direction = local_direction(context, weight[0])
+    if direction is not None:
+        local.properties["direction"] = StringAttr(direction)
+    features = weight[1][-1:]
+    if features and context.parts_of(features[0]) > 1:
+        shards = context.assignment[features[0]]
+        try:
+            run = joint_run(op.state_shape[2], shards, context.mesh)
+        except ValueError as error:
+            raise DistIRError(
+                f"{describe(op)}: its hidden features are split over "
+                f"{', '.join(context.axes_of(features[0]))} with run lengths that do not "
+                f"nest, which one collective cannot gather; split them contiguously"
+            ) from error
+        axes = [StringAttr(axis) for axis in context.axes_of(features[0])]
+        local.properties["axes"] = ArrayAttr(axes)
+        if run is not None:
+            local.properties["run"] = IntegerAttr(run, i64)
     return [local]
 
 

@@ -18,6 +18,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from distir.dialects import collective, dist
 from distir.dialects.dist import LAYOUT, SCOPE, Layout, LayoutAttr, layout_of
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.errors import DistIRError
 from distir.program import (
     ENTRY,
@@ -285,9 +286,10 @@ class FunctionProjection:
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
-            if mesh is not None and isinstance(
+            names_axes = isinstance(
                 new, collective.CollectiveOp | collective.CoordinateOp
-            ):
+            ) or (isinstance(new, GatheredOp) and new.axes is not None)
+            if mesh is not None and names_axes:
                 new.attributes[MESH] = SymbolRefAttr(mesh.name)
             self.block.add_op(new)
         for old, new in zip(op.results, ops[-1].results, strict=True):

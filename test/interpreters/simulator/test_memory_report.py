@@ -1,5 +1,7 @@
 """What is in memory at the peak: it adds up, and every value has its kind."""
 
+from itertools import product
+
 import pytest
 from support.cost_programs import (
     MACHINES,
@@ -28,8 +30,9 @@ def report_of(text: str, on: ClusterOp | None = None) -> GroupMemory:
     return memory
 
 
-@pytest.mark.parametrize("options", sampled(STRATEGIES, 3), ids=str)
-@pytest.mark.parametrize("flat", [False, True], ids=["short", "flat"])
+@pytest.mark.parametrize(
+    ("options", "flat"), sampled(product(STRATEGIES, (False, True)), 5)
+)
 def test_kinds_scopes_and_values_add_up_to_the_peak(options, flat):
     result = simulate(distributed(training_gpt(), MACHINES, **options), flat=flat)
     report = MemoryReport.of(result)

@@ -1,6 +1,6 @@
 """Where the time goes: every femtosecond of every device has one cause."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from support.cost_programs import MACHINES, STRATEGIES, distributed, simulate_text
@@ -18,8 +18,9 @@ from distir.interpreters.simulator.reports.time_report import (
 )
 
 
-@pytest.mark.parametrize("options", sampled(STRATEGIES, 3), ids=str)
-@pytest.mark.parametrize("flat", [False, True], ids=["short", "flat"])
+@pytest.mark.parametrize(
+    ("options", "flat"), sampled(product(STRATEGIES, (False, True)), 5)
+)
 def test_causes_add_up_to_the_step(options, flat):
     result = simulate(distributed(training_gpt(), MACHINES, **options), flat=flat)
     report = TimeReport.of(result)

@@ -104,7 +104,7 @@ def test_a_parameter_of_two_stages_is_refused() -> None:
     with pytest.raises(
         DistIRError, match="share a parameter, but are in stages 1 and 0"
     ):
-        plan_of("bert", dict(p=2, k=2))
+        plan_of("gpt2", dict(p=2, k=2))
 
 
 def test_stages_on_meshes_of_different_shapes_are_refused() -> None:

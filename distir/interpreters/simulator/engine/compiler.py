@@ -15,6 +15,7 @@ from distir.dialects.dist import (
     SendOp,
     layout_of,
 )
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.compiled import (
@@ -37,7 +38,11 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
 from distir.interpreters.simulator.engine.pacing import pace
-from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
+from distir.interpreters.simulator.engine.transfers import (
+    Transfer,
+    exchange_of,
+    transfers_of,
+)
 from distir.program import describe, return_op, updated_arguments
 
 
@@ -213,6 +218,9 @@ class Compiler:
         operands = build.slots(op.operands)
         first = build.define(len(op.results))
         build.bind(op.results, first)
+        exchange = self.exchange(op, first)
+        if exchange is not None:
+            build.add(exchange)
         step = self.step(op, operands, first)
         build.add(step)
         return step
@@ -305,6 +313,33 @@ class Compiler:
             defined=defined,
             positions=NOWHERE,
             results=results,
+        )
+
+    def exchange(self, op: Operation, first: int) -> CommunicationStep | None:
+        """
+        Returns the step before that of an op which communicates while it computes: what it
+        communicates on the whole. `first` is the slot of the op's first result.
+        """
+        if not isinstance(op, GatheredOp):
+            return None
+        layouts = [layout_of(v) for v in op.operands]
+        known = [layout for layout in layouts if layout is not None]
+        transfer = None
+        if len(known) == len(layouts):
+            transfer = exchange_of(op, known, self.device_map)
+        if transfer is None:
+            return None
+        return CommunicationStep(
+            op=op,
+            operands=(),
+            defined=range(first, first),
+            positions=NOWHERE,
+            transfers=(transfer,),
+            is_asynchronous=False,
+            is_collective=True,
+            holds_operand=False,
+            issue=transfer.issue,
+            results=(),
         )
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:

@@ -19,6 +19,7 @@ from distir.dialects.collective import CollectiveOp, SliceOp
 from distir.dialects.dist import SendOp, layout_of
 from distir.interpreters.simulator.engine.compiled import PlacedFunction
 from distir.interpreters.simulator.engine.device_map import DeviceMap
+from distir.sharding.exchanges import exchanged_axes
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,7 @@ def _communicators(
                 sizes = device_map.meshes[mesh].sizes
                 if prod(sizes[axis] for axis in op.axis_names) > 1:
                     yield (mesh,), op.axis_names
+            elif axes := exchanged_axes(op):
+                layout = layout_of(op.operands[0])
+                assert layout is not None
+                yield (place or layout.mesh,), axes

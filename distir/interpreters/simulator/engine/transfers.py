@@ -5,7 +5,7 @@ each sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -30,6 +30,7 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.fusion import is_bucketed
 from distir.program import describe
+from distir.sharding.exchanges import state_exchange
 from distir.sharding.sends import keeps_coordinates, plan_send
 
 
@@ -38,7 +39,7 @@ class Transfer:
     """
     Groups of devices (one row of `positions` each) that wait for each other and are then
     busy for `seconds` (one per group, or one number); `sent` are the bytes that each device
-    sends, in the shape of `positions`. The host takes `issue` seconds to issue it. An
+    sends, in the shape of `positions`, in so many `messages`. The host takes `issue` seconds to issue it. An
     asynchronous send leaves its sender free unless it `occupies` it.
     """
 
@@ -47,6 +48,7 @@ class Transfer:
     sent: npt.NDArray[np.float64]
     issue: float = 0.0
     occupies: bool = False
+    messages: int = 1
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
@@ -131,9 +133,11 @@ def _transfer(
     seconds: Seconds,
     size: float,
     sent: npt.NDArray[np.float64] | float,
+    kind: str | None = None,
 ) -> Transfer:
     """
-    Returns the transfer of an op among groups of devices. `seconds` gives its time from
+    Returns the transfer of an op among groups of devices: a collective of that kind, by
+    default the op itself. `seconds` gives its time from
     `size`, in bytes, and a topology; a profile adds the time of launching it. `sent` are
     the bytes that each device sends, or one number for all.
     """
@@ -146,7 +150,7 @@ def _transfer(
             issue = profile.dispatch.collective
         else:
             seconds = _later(seconds, profile.dispatch.collective)
-    kind = op.name.removeprefix("collective.")
+    kind = kind or op.name.removeprefix("collective.")
     by_topology = {
         stages: seconds(size, communication.of_kind(kind, stages))
         for stages in groups.distinct()
@@ -244,6 +248,44 @@ _COLLECTIVES: dict[type[Operation], Cost] = {
     collective.ScatterOp: _scatter,
     collective.GatherOp: _gather,
 }
+
+
+_EXCHANGES: dict[str, Seconds] = {
+    "all_gather": communication.all_gather_seconds,
+    "reduce_scatter": communication.reduce_scatter_seconds,
+}
+
+
+def exchange_of(
+    op: Operation, operands: Sequence[Layout], device_map: DeviceMap
+) -> Transfer | None:
+    """
+    Returns what an op that gathers a state in each of its steps communicates on the whole,
+    if its operands have these layouts; None if that is nothing.
+    """
+    name = operands[0].mesh if operands else ""
+    mesh = device_map.meshes.get(name)
+    found = None if mesh is None else state_exchange(op, operands, mesh)
+    if found is None:
+        return None
+    groups = device_map.groups(name, found.axes)
+    once = (groups.size - 1) / groups.size * found.size
+    total: Transfer | None = None
+    for kind, times in found.kinds:
+        each = _transfer(op, groups, _EXCHANGES[kind], found.size, once, kind)
+        seconds, sent, issue = (
+            times * each.seconds,
+            times * each.sent,
+            times * each.issue,
+        )
+        messages = times
+        if total is not None:
+            seconds, sent = seconds + total.seconds, sent + total.sent
+            issue, messages = issue + total.issue, messages + total.messages
+        total = replace(
+            each, seconds=seconds, sent=sent, issue=issue, messages=messages
+        )
+    return total
 
 
 def _send(op: SendOp, device_map: DeviceMap) -> tuple[Transfer, ...]:

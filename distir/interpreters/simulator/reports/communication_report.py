@@ -17,6 +17,7 @@ from distir.interpreters.simulator.engine.run import DeviceGroup
 from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
 from distir.interpreters.simulator.reports.group_rows import GroupRows
 from distir.interpreters.simulator.simulation import Simulation
+from distir.sharding.exchanges import exchanged_axes
 
 
 @dataclass
@@ -73,20 +74,21 @@ class CommunicationRecorder(Follower):
         rows = self._rows.among(positions)
         if not rows:
             return
-        sizes = _sizes(step, np.asarray(positions))
+        messages, sizes = _messages(step, np.asarray(positions))
         key = self._key(step, self._scope(step.op, path))
         for row, offset in rows:
             sent = self._sent[row].get(key)
             if sent is None:
                 sent = self._sent[row][key] = Sent(*key)
-            sent.times += 1
+            sent.times += messages
             sent.size += float(sizes[offset])
 
     def _key(self, step: CommunicationStep, scope: str) -> Key:
         key = self._keys.get((step, scope))
         if key is None:
             op = step.op
-            axes = op.axis_names if isinstance(op, CollectiveOp) else ()
+            is_collective = isinstance(op, CollectiveOp)
+            axes = op.axis_names if is_collective else exchanged_axes(op)
             name = scope if self._by_layer else pattern(scope)
             key = self._keys[step, scope] = name, op.name, axes
         return key
@@ -104,14 +106,17 @@ class CommunicationRecorder(Follower):
         return list(most.values())
 
 
-def _sizes(
+def _messages(
     step: CommunicationStep, positions: npt.NDArray[np.intp]
-) -> npt.NDArray[Any]:
-    """Returns what each of the positions sends in the transfer that they take part in."""
+) -> tuple[int, npt.NDArray[Any]]:
+    """
+    Returns the number of messages in the transfer that the positions take part in, and the
+    bytes that each of them sends.
+    """
     for transfer in step.transfers:
         if np.array_equal(transfer.positions.ravel(), positions):
-            return transfer.sent.ravel()
-    return np.zeros(len(positions))
+            return transfer.messages, transfer.sent.ravel()
+    return 1, np.zeros(len(positions))
 
 
 def communication_of(simulation: Simulation, by_layer: bool = False) -> list[Sent]:

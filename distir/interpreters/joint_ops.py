@@ -1,0 +1,131 @@
+"""
+Ops in which devices exchange values while they compute: what a group of devices computes,
+each of them in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, BrokenBarrierError
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr
+from xdsl.interpreter import PythonValues
+from xdsl.ir import Operation
+
+from distir.registries import Registry
+from distir.sharding.mesh import Mesh
+
+Array = npt.NDArray[Any]
+
+
+class Peers:
+    """The devices that exchange states with this one: here it is alone."""
+
+    def gather(self, x: Array) -> Array:
+        """Returns the parts of all devices, joined along the last dimension."""
+        return x
+
+    def scatter(self, x: Array) -> Array:
+        """Returns this device's part, along the last dimension, of the sum of all."""
+        return x
+
+
+class _Meeting:
+    """What the members of a group hold out to each other, in runs of `run` elements."""
+
+    def __init__(self, size: int, run: int | None):
+        self.run = run
+        self.held: list[Array] = [np.empty(0)] * size
+        self.barrier = Barrier(size)
+
+
+class _Peer(Peers):
+    """A device at a position of a group; all of them call the same methods in turn."""
+
+    def __init__(self, meeting: _Meeting, position: int):
+        self.meeting = meeting
+        self.position = position
+
+    def gather(self, x: Array) -> Array:
+        parts = self._all(x)
+        run = self.meeting.run or x.shape[-1]
+        runs = np.stack([p.reshape(*p.shape[:-1], -1, run) for p in parts], -2)
+        return runs.reshape(*x.shape[:-1], -1)
+
+    def scatter(self, x: Array) -> Array:
+        parts = self._all(x)
+        total = np.sum(parts, axis=0)
+        run = self.meeting.run or x.shape[-1] // len(parts)
+        runs = total.reshape(*x.shape[:-1], -1, len(parts), run)
+        return runs[..., self.position, :].reshape(*x.shape[:-1], -1)
+
+    def _all(self, x: Array) -> list[Array]:
+        self.meeting.held[self.position] = x
+        self.meeting.barrier.wait()
+        found = list(self.meeting.held)
+        self.meeting.barrier.wait()
+        return found
+
+
+JointFunction = Callable[[Operation, Peers, PythonValues], PythonValues]
+
+joint_op = Registry[JointFunction]("distir.interpreters.train")
+"""
+Registers what one device computes for the ops with these names: a function from the op in
+its local form, the device's group and its operands to its results.
+"""
+
+
+def _group_axes(op: Operation) -> tuple[str, ...]:
+    """Returns the mesh axes over which an op in its local form exchanges values."""
+    axes = op.properties.get("axes")
+    if joint_op.get(op.name) is None or not isinstance(axes, ArrayAttr):
+        return ()
+    return tuple(a.data for a in axes.data if isinstance(a, StringAttr))
+
+
+def run_together(
+    members: Sequence[tuple[Operation, PythonValues]],
+) -> list[PythonValues]:
+    """
+    Returns the results of the devices of one group, from each one's op and operands. Raises
+    what a device raises.
+    """
+    first, _ = members[0]
+    run, function = first.properties.get("run"), joint_op.get(first.name)
+    assert function is not None
+    meeting = _Meeting(
+        len(members), run.value.data if isinstance(run, IntegerAttr) else None
+    )
+
+    def compute(position: int) -> PythonValues:
+        try:
+            return function(
+                members[position][0], _Peer(meeting, position), members[position][1]
+            )
+        except BaseException:
+            meeting.barrier.abort()  # nobody waits for this device any more
+            raise
+
+    with ThreadPoolExecutor(len(members)) as pool:
+        futures = [pool.submit(compute, i) for i in range(len(members))]
+    errors = [e for f in futures if (e := f.exception()) is not None]
+    for error in sorted(errors, key=lambda e: isinstance(e, BrokenBarrierError)):
+        raise error
+    return [future.result() for future in futures]
+
+
+def results_on(
+    mesh: Mesh, members: Sequence[tuple[Operation, PythonValues]]
+) -> list[PythonValues]:
+    """Returns what each device of a mesh computes for an op: group by group."""
+    found: dict[int, PythonValues] = {}
+    for group in mesh.groups(_group_axes(members[0][0])):
+        places = [mesh.devices.index(device) for device in group]
+        results = run_together([members[i] for i in places])
+        found.update(zip(places, results, strict=True))
+    return [found[i] for i in range(len(members))]

@@ -1,0 +1,264 @@
+"""
+Recurrent layers that gather their state, and their gradients, on arrays.
+
+Both directions go through their steps together: what is called `x[t]` here are the inputs
+of all directions in their step t, [directions, batch, features].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from distir.dialects.train_ops.gathered_recurrent import (
+    GatheredGradOp,
+    GatheredGruGradOp,
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredLstmGradOp,
+    GatheredLstmOp,
+    GatheredOp,
+    GatheredRnnGradOp,
+    GatheredRnnOp,
+)
+from distir.interpreters.joint_ops import Peers
+from distir.interpreters.simulator.costs.op_costs import op_class
+from distir.interpreters.train.arithmetic import Array, computes_jointly
+
+States = list[Array]
+
+
+class StepGradients(NamedTuple):
+    """
+    The gradients of a step: of its products with `w` and `r`, and of the states before it
+    apart from what goes through the product with `r`.
+    """
+
+    left: Array
+    right: Array
+    states: States
+
+
+class TakenStep(NamedTuple):
+    """
+    The states after a step, a function from their gradients to those before, and what the
+    last rows of `r` multiply if that is not the state before.
+    """
+
+    states: States
+    backward: Callable[[States], StepGradients]
+    kept: Array | None = None
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _rnn(left: Array, right: Array) -> TakenStep:
+    new = np.tanh(left + right)
+
+    def backward(gradients: States) -> StepGradients:
+        inner = gradients[0] * (1 - new**2)
+        return StepGradients(inner, inner, [np.zeros_like(new)])
+
+    return TakenStep([new], backward)
+
+
+def _lstm(left: Array, right: Array, c: Array) -> TakenStep:
+    parts = np.split(left + right, 4, axis=-1)
+    i, o, f = map(_sigmoid, parts[:3])
+    g = np.tanh(parts[3])
+    cell = f * c + i * g
+    seen = np.tanh(cell)
+
+    def backward(gradients: States) -> StepGradients:
+        dh, dc = gradients
+        dc = dc + dh * o * (1 - seen**2)
+        di, do = dc * g * i * (1 - i), dh * seen * o * (1 - o)
+        df, dg = dc * c * f * (1 - f), dc * i * (1 - g**2)
+        inner = np.concatenate([di, do, df, dg], axis=-1)
+        return StepGradients(inner, inner, [np.zeros_like(dh), dc * f])
+
+    return TakenStep([o * seen, cell], backward)
+
+
+def _gru(
+    op: GatheredOp, r: Array, recurrent: Array, peers: Peers
+) -> Callable[..., TakenStep]:
+    """
+    Returns the step of a GRU; `recurrent` is its bias of the product with the state. Without
+    `linear_before_reset`, `right` means nothing for the last gate.
+    """
+    linear_before_reset = op.properties.get("linear_before_reset") is not None
+    size = op.features
+    last, bias = r[:, 2 * size :], recurrent[..., 2 * size :]
+
+    def step(left: Array, right: Array, h: Array) -> TakenStep:
+        z, reset = np.split(_sigmoid((left + right)[..., : 2 * size]), 2, axis=-1)
+        inner, kept = right[..., 2 * size :], None
+        if linear_before_reset:
+            part = reset * inner
+        else:
+            kept = peers.gather(reset * h)
+            part = kept @ last.swapaxes(1, 2) + bias
+        new = np.tanh(left[..., 2 * size :] + part)
+
+        def backward(gradients: States) -> StepGradients:
+            (dh,) = gradients
+            dnew = dh * (1 - z) * (1 - new**2)
+            dz = dh * (h - new) * z * (1 - z)
+            before = dh * z
+            if linear_before_reset:
+                dinner, dreset = dnew * reset, dnew * inner
+            else:
+                dkept = peers.scatter(dnew @ last)
+                dinner, dreset = dnew, dkept * h
+                before = before + dkept * reset
+            dreset = dreset * reset * (1 - reset)
+            return StepGradients(
+                np.concatenate([dz, dreset, dnew], axis=-1),
+                np.concatenate([dz, dreset, dinner], axis=-1),
+                [before],
+            )
+
+        return TakenStep([(1 - z) * new + z * h], backward, kept)
+
+    return step
+
+
+class _DirectedLayer:
+    """A layer on one device: its weights, and each direction's own order of time."""
+
+    def __init__(
+        self, op: GatheredOp, peers: Peers, x: Array, w: Array, r: Array, b: Array
+    ):
+        self.peers = peers
+        self.batch_first = op.batch_first is not None
+        direction = op.properties["direction"]
+        count = len(w)
+        named = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+        self.backwards = named[direction.data]  # type: ignore[attr-defined]
+        own, recurrent = np.split(b[:, None], 2, axis=-1)
+        if self.batch_first:
+            x = x.swapaxes(0, 1)
+        self.x = self.in_order(np.stack([x] * count, 1))
+        self.w, self.r, self.recurrent = w, r, recurrent
+        self.left = self.x @ w.swapaxes(1, 2) + own
+        steps: dict[int, Callable[..., TakenStep]] = {1: _rnn, 4: _lstm}
+        self.step = steps.get(op.GATES) or _gru(op, r, recurrent, peers)
+
+    def in_order(self, x: Array) -> Array:
+        """Brings [T, D, ...] into the order of each direction, or back."""
+        parts = [
+            x[::-1, d] if reverse else x[:, d]
+            for d, reverse in enumerate(self.backwards)
+        ]
+        return np.stack(parts, 1)
+
+    def state(self, h: Array) -> Array:
+        """Brings a state from the form of the op to [D, B, H], or back."""
+        return h.swapaxes(0, 1) if self.batch_first else h
+
+    def forward(self, states: States) -> tuple[list[TakenStep], list[Array]]:
+        """Returns all steps, and the states that they gathered."""
+        steps, gathered = list[TakenStep](), list[Array]()
+        for left in self.left:
+            gathered.append(self.peers.gather(states[0]))
+            right = gathered[-1] @ self.r.swapaxes(1, 2) + self.recurrent
+            steps.append(self.step(left, right, *self._others(states)))
+            states = steps[-1].states
+        return steps, gathered
+
+    def _others(self, states: States) -> States:
+        """What a step takes beside products: the state of a GRU, the cells of an LSTM."""
+        return states[1:] if len(states) > 1 else states * (self.step is not _rnn)
+
+
+def _rows(a: Array) -> Array:
+    """Returns [T, D, B, N] as [D, T * B, N]."""
+    return a.swapaxes(0, 1).reshape(a.shape[1], -1, a.shape[-1])
+
+
+@computes_jointly(GatheredRnnOp, GatheredGruOp, GatheredLstmOp)
+def layer(op: GatheredLayerOp, peers: Peers, *operands: Array) -> tuple[Array, ...]:
+    x, w, r, *others = operands
+    count, size = len(r), r.shape[1]
+    b = others.pop(0) if op.b is not None else np.zeros((count, 2 * size), x.dtype)
+    own = _DirectedLayer(op, peers, x, w, r, b)
+    batch = own.x.shape[2]
+    zeros = np.zeros((count, batch, op.features), x.dtype)
+    starts = [own.state(s) for s in others] or [zeros] * op.STATES
+    steps, _ = own.forward(starts)
+    y = own.in_order(np.stack([step.states[0] for step in steps]))
+    if own.batch_first:
+        y = y.transpose(2, 0, 1, 3)
+    last = [own.state(s) for s in steps[-1].states]
+    return (y, *last[: len(op.last)])
+
+
+def _gradients(
+    op: GatheredGradOp,
+    peers: Peers,
+    dy: Array,
+    weights: Sequence[Array],
+    starts: States,
+    ends: States,
+) -> tuple[Array, ...]:
+    """
+    Returns the gradients of x, w, r, b and the first states; `ends` are those of the last
+    ones.
+    """
+    x, w, r, b = weights
+    own = _DirectedLayer(op, peers, x, w, r, b)
+    steps, gathered = own.forward([own.state(s) for s in starts])
+    dy = own.in_order(dy.transpose(1, 2, 0, 3) if own.batch_first else dy)
+    gradients = [own.state(e) for e in ends]
+    # Rows of r that do not multiply the state before are left out of its gradient.
+    size = r.shape[1] if steps[0].kept is None else 2 * op.features
+    found = list[StepGradients]()
+    for step, more in zip(reversed(steps), dy[::-1], strict=True):
+        gradients = [gradients[0] + more, *gradients[1:]]
+        found.append(before := step.backward(gradients))
+        through = peers.scatter(before.right[..., :size] @ r[:, :size])
+        gradients = [before.states[0] + through, *before.states[1:]]
+    left, right = (
+        np.stack([getattr(before, name) for before in reversed(found)])
+        for name in ("left", "right")
+    )
+    turned = _rows(right).swapaxes(1, 2)
+    dr = turned[:, :size] @ _rows(np.stack(gathered))
+    kept = [step.kept for step in steps if step.kept is not None]
+    if kept:
+        dr = np.concatenate([dr, turned[:, size:] @ _rows(np.stack(kept))], axis=1)
+    dx = own.in_order(left @ w).sum(1)
+    return (
+        dx.swapaxes(0, 1) if own.batch_first else dx,
+        _rows(left).swapaxes(1, 2) @ _rows(own.x),
+        dr,
+        np.concatenate([left.sum((0, 2)), right.sum((0, 2))], axis=-1),
+        *(own.state(g) for g in gradients),
+    )
+
+
+@computes_jointly(GatheredRnnGradOp, GatheredGruGradOp)
+def gradient(op: GatheredGradOp, peers: Peers, *operands: Array) -> tuple[Array, ...]:
+    dy, dh, x, w, r, b, h = operands
+    return _gradients(op, peers, dy, (x, w, r, b), [h], [dh])
+
+
+@computes_jointly(GatheredLstmGradOp)
+def lstm_gradient(
+    op: GatheredLstmGradOp, peers: Peers, *operands: Array
+) -> tuple[Array, ...]:
+    c, dc, dy, dh, x, w, r, b, h = operands
+    found = _gradients(op, peers, dy, (x, w, r, b), [h, c], [dh, dc])
+    return (found[-1], *found[:-1])
+
+
+op_class(
+    "contraction",
+    *("train.gathered_rnn", "train.gathered_gru", "train.gathered_lstm"),
+    *("train.gathered_rnn_grad", "train.gathered_gru_grad", "train.gathered_lstm_grad"),
+)
