@@ -26,7 +26,11 @@ class ActivationCheckpointPass(DistIRPass):
       recomputes the rest, such as norms and activation functions (the usual policy of
       PyTorch's selective activation checkpointing); `offload`: it recomputes nothing, and
       activations are in the host's memory meanwhile. With `full:0.5` or `full:1/2` half of
-      the layers, evenly spread, have the policy, the others keep everything.
+      the layers, evenly spread, have the policy, the others keep everything. With
+      `full:6/6+4/6+0/7` 6 of the first 6 layers have it, 4 of the next 6 and none of the last
+      7: such as on the stages of a pipeline, the first of which keeps values of the most
+      micro-batches. With `full:1/2:products`, or `full:6/6+4/6+0/7:products`, the other
+      layers have `products`.
       `save:onnx.MatMul+train.attention` keeps the results of the ops of these names, and computes
       all others again that a gradient needs; `recompute:onnx.Gelu` keeps those of all other ops.
       They are kept even where gradients only need what follows from them (the policies of

@@ -37,7 +37,7 @@ from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.checkpoint_policies import check_policy
+from distir.transforms.checkpoint_policies import LayerPolicies
 from distir.transforms.checkpointing import checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
@@ -175,7 +175,7 @@ class DistributionOptions(PipelineOptions):
                 f"and 3 scatter for each of them, but the ZeRO stage is {self.zero} and k is "
                 f"{self.k}; leave it out, or choose such a stage and a larger -k"
             )
-        check_policy(self.checkpoint, _NAME)
+        LayerPolicies.of(self.checkpoint, _NAME)
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
             asked.append(f"{self.checkpoint} activation checkpointing")

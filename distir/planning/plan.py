@@ -14,7 +14,7 @@ from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution import CONTEXTS, DistributionOptions
-from distir.transforms.checkpoint_policies import check_policy
+from distir.transforms.checkpoint_policies import LayerPolicies
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
@@ -81,7 +81,7 @@ class SearchOptions:
         for name in self.schedules:
             one_of("pipeline schedule", name, SCHEDULES)
         for name in self.checkpoint:
-            check_policy(name, "search")
+            LayerPolicies.of(name, "search")
         degrees = {
             "the degree of context parallelism c": self.c,
             "the degree of expert parallelism e": self.e,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distir.planning.layouts.layout_graph import ChosenLayouts
@@ -51,9 +51,12 @@ class Impossible(Result):
 class Simulated(Result):
     """
     A plan and its simulation. `peak_memory_bytes`, `memory_bytes` and
-    `reserved_memory_bytes` are of the device that has the least left. `bound_s`: if the layouts were searched, no others on that mesh take
+    `reserved_memory_bytes` are of the device that has the least left; `spare_bytes` is what
+    is left on each device, or on one of each pipeline rank, in order. `bound_s`: if the layouts were searched, no others on that mesh take
     fewer seconds (0: unknown; overlap and buckets may go below it). `layouts`: the searched
-    layouts, so that they need not be searched again.
+    layouts, so that they need not be searched again. `layer_ranks`: of a training step, the
+    pipeline rank that each layer is on, if known. JSON has none of the spare bytes, the
+    layouts and the layers' ranks, and results that differ in the first and last are equal.
     """
 
     step_time_s: float
@@ -61,8 +64,10 @@ class Simulated(Result):
     peak_memory_bytes: int
     memory_bytes: int
     reserved_memory_bytes: int = 0
+    spare_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
     bound_s: float = 0.0
     layouts: ChosenLayouts | None = None
+    layer_ranks: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def needed_bytes(self) -> int:

@@ -154,7 +154,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "its layers' gradients need (full), all of the layers as PyTorch does (whole), what "
         "attention computes between its matrix products (selective), or all but the results "
         "of products and attention (products); or what it keeps in the host's memory meanwhile "
-        "(offload). full:0.5 recomputes every second layer; save:onnx.MatMul+train.attention "
+        "(offload). full:0.5 recomputes every second layer, full:6/6+2/6 all of the first 6 "
+        "layers and 2 of the next 6, full:6/6+2/6:products the others by products; save:onnx.MatMul+train.attention "
         "keeps the results of these ops alone, recompute:onnx.Gelu those of all others",
     ),
     "--offload-states": dict(

@@ -61,8 +61,9 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="POLICY,...",
         help="what a training step recomputes: none, full, whole, selective, products, in "
-        "a part of its layers full:0.5, or by ops, save:onnx.MatMul+train.attention (default none; "
-        "with --auto none, selective, products, full:0.5 and full)",
+        "a part of its layers full:0.5, in so many of each run of layers full:4/6+0/6, or by ops, "
+        "save:onnx.MatMul+train.attention (default none; with --auto none, selective, products "
+        "and full, and mixtures of two of the given ones where memory binds)",
     )
     grid.add_argument(
         "--schedules",

@@ -5,7 +5,7 @@ keeping it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -35,49 +35,137 @@ are kept, or those of all others.
 """
 
 
-def check_policy(text: str, of: str) -> tuple[str, Fraction]:
+@dataclass(frozen=True)
+class LayerPolicies:
     """
-    Returns the policy that a text names, and the part of the layers that it holds for: all,
-    or those of `full:0.5` or `full:1/2`. Raises DistIRError, which says what the text is
-    `of`, for anything else.
+    Which layer has which policy. Written as text, this is one of
+
+    - `full`: all layers have that policy, which may list ops (`save:onnx.MatMul`);
+    - `full:0.5` or `full:1/2`: that part of the layers has it, evenly spread; the others keep
+      everything;
+    - `full:6/6+4/6+0/7`: of the first 6 layers 6 have it, of the next 6 layers 4, and of
+      the last 7 layers none, such as of the stages of a pipeline, the first of which keep
+      values of more micro-batches;
+    - `full:1/2:products`: the other layers have the policy `products`.
+
+    - `policy`, `others`: the two policies;
+    - `parts`: the part of the layers that has `policy`, of each run of `lengths` layers;
+      without lengths, of all layers.
     """
-    name, colon, rest = text.partition(":")
-    if name in LISTS:
-        if not all(rest.split("+")):
+
+    policy: str
+    others: str = "none"
+    parts: tuple[Fraction, ...] = (Fraction(1),)
+    lengths: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(text: str, what: str) -> LayerPolicies:
+        """
+        Returns the policies that a text names. Raises DistIRError, which says `what` the
+        text is of, for anything else.
+        """
+        name, colon, rest = text.partition(":")
+        if name in LISTS:
+            if not all(rest.split("+")):
+                raise DistIRError(
+                    f"{what}: {text!r} should list ops after the colon, such as "
+                    f"{name}:onnx.MatMul+train.attention"
+                )
+            return LayerPolicies(text)
+        lists = tuple(f"{each}:OP+OP" for each in LISTS)
+        one_of("checkpoint policy", name, (*POLICIES, *lists), what)
+        if not colon:
+            return LayerPolicies(name)
+        shares, more, others = rest.partition(":")
+        if more:
+            others = check_layer_policy(others, what)
+        try:
+            parts, lengths = _parts(shares)
+        except (ValueError, ZeroDivisionError) as error:
             raise DistIRError(
-                f"{of}: {text!r} should list ops after the colon, such as "
-                f"{name}:onnx.MatMul+train.attention"
+                f"{what}: {text!r} should say after the colon for which part of the layers the "
+                f"policy {name!r} holds, a number above 0 and up to 1, such as {name}:0.5, or "
+                f"for how many of each run of layers, such as {name}:4/6+0/6"
+            ) from error
+        return LayerPolicies(name, others or "none", parts, lengths)
+
+    @staticmethod
+    def of_runs(
+        policy: str, others: str, runs: Sequence[tuple[int, int]]
+    ) -> LayerPolicies:
+        """Returns the policies of runs of layers, given as (with `policy`, all)."""
+        parts = tuple(Fraction(some, length) for some, length in runs)
+        lengths = tuple(length for _, length in runs)
+        return LayerPolicies(
+            policy, others, parts, lengths if len(runs) > 1 else lengths[:0]
+        )
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all layers have the same policy."""
+        return self.parts == (1,) and not self.lengths
+
+    def of_layers(self, count: int, what: str) -> list[str]:
+        """
+        Returns the policy of each of a program's layers. Raises DistIRError, which says
+        `what` the policies are of, if they are for another number of layers.
+        """
+        lengths = self.lengths or (count,)
+        if sum(lengths) != count:
+            raise DistIRError(
+                f"{what}: {str(self)!r} is for {sum(lengths)} layers, but the program has "
+                f"{count}"
             )
-        return text, Fraction(1)
-    lists = tuple(f"{each}:OP+OP" for each in LISTS)
-    one_of("checkpoint policy", name, (*POLICIES, *lists), of)
-    if not colon:
-        return name, Fraction(1)
-    try:
-        share = Fraction(rest)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(0)
-    if not 0 < share <= 1:
+        return [
+            self.policy if has_policy(layer, length, part) else self.others
+            for part, length in zip(self.parts, lengths, strict=True)
+            for layer in range(length)
+        ]
+
+    def __str__(self) -> str:
+        shares = str(self.parts[0])
+        if self.lengths:
+            pairs = zip(self.parts, self.lengths, strict=True)
+            shares = "+".join(f"{part * length}/{length}" for part, length in pairs)
+        if self.is_one:
+            return self.policy
+        others = "" if self.others == "none" else f":{self.others}"
+        return f"{self.policy}:{shares}{others}"
+
+
+def _parts(text: str) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
+    """
+    Returns the part of all layers that a text says, or those of runs of layers and how long
+    these are. Raises ValueError or ZeroDivisionError.
+    """
+    terms = text.split("+")
+    parts = tuple(map(Fraction, terms))
+    lengths: tuple[int, ...] = ()
+    if len(terms) > 1:
+        lengths = tuple(int(term.partition("/")[2]) for term in terms)
+    if not all(0 <= part <= 1 for part in parts) or not any(parts):
+        raise ValueError
+    return parts, lengths
+
+
+def check_layer_policy(text: str, what: str) -> str:
+    """Returns the policy of one layer, as `LayerPolicies.of`. Raises DistIRError."""
+    policies = LayerPolicies.of(text, what)
+    if policies.policy != text:
         raise DistIRError(
-            f"{of}: {text!r} should say after the colon for which part of the layers the "
-            f"policy {name!r} holds, a number above 0 and up to 1, such as {name}:0.5"
+            f"{what}: {text!r} is for a part of several layers; ask for "
+            f"{policies.policy!r} of some"
         )
-    return name, share
+    return text
 
 
-def check_layer_policy(text: str, of: str) -> str:
-    """Returns the policy of one layer, as `check_policy`. Raises DistIRError."""
-    policy, _ = check_policy(text, of)
-    if policy != text:
-        raise DistIRError(
-            f"{of}: {text!r} is for a part of several layers; ask for {policy!r} of some"
-        )
-    return policy
-
-
-def has_policy(layer: int, share: Fraction) -> bool:
-    """Whether a layer is one of a part of all layers that is spread evenly over them."""
-    return floor((layer + 1) * share) > floor(layer * share)
+def has_policy(layer: int, count: int, part: Fraction) -> bool:
+    """
+    Whether a layer is one of a part of `count` layers that is spread evenly over them. The
+    last one is not, unless all are: its backward comes first, when the values of all other
+    layers are still kept, and what it computed again would be added to these.
+    """
+    return floor((count - layer) * part) > floor((count - layer - 1) * part)
 
 
 @dataclass(frozen=True)

@@ -40,13 +40,14 @@ from distir.program import (
 )
 from distir.transforms.checkpoint_policies import (
     KeptOps,
+    LayerPolicies,
     attention_core,
     beside_products,
     check_layer_policy,
-    check_policy,
-    has_policy,
 )
 from distir.transforms.offloading import Offloading
+
+_NAME = "activation-checkpoint"
 
 
 def checkpoint(
@@ -59,7 +60,7 @@ def checkpoint(
     already: a policy of all layers leaves the latter as they are, one of given layers that
     differs is an error. Raises DistIRError.
     """
-    policy, share = check_policy(policy, "activation-checkpoint")
+    policies = LayerPolicies.of(policy, _NAME)
     if every < 1:
         raise DistIRError("activation-checkpoint: `every` must be at least 1")
     entry = entry_function(module)
@@ -77,10 +78,11 @@ def checkpoint(
             f"activation-checkpoint: there is no layer {max(layers)}; the "
             f"program has {len(pairs)}"
         )
+    of_layers = [] if layers else policies.of_layers(len(pairs), _NAME)
     for i, pair in enumerate(pairs):
-        asked = i in layers if layers else has_policy(i, share)
-        if i % every == 0 and asked:
-            _request_policy(pair.forward, policy, i if layers else None)
+        if i % every == 0 and (not layers or i in layers):
+            asked = policies.policy if layers else of_layers[i]
+            _request_policy(pair.forward, asked, i if layers else None)
     recomputing, offloading = Recomputing(module), Offloading(module)
     asked = _take_policies(entry)
     _check_ops(asked.values(), [recomputing.forward_of(pair) for pair in pairs])

@@ -82,6 +82,16 @@ def test_searched_layouts_of_a_pipeline(tmp_path: Path) -> None:
     assert_trains(plan_of(step(2), searched), tmp_path / "plan.json", 2)
 
 
+def test_the_first_stage_recomputes_more(tmp_path: Path) -> None:
+    """The policies of the layers are saved with the plan, and hold for the module's step."""
+    checkpoint = "full:1/1+0/1:products"
+    plan = plan_of(step(2), GridPlan(8, p=2, k=2, checkpoint=checkpoint))
+    assert_trains(plan, tmp_path / "plan.json", 2)
+    loaded = SavedPlan.load(tmp_path / "plan.json")
+    assert loaded.result.plan == plan.result.plan
+    assert loaded.result.plan.checkpoint == checkpoint
+
+
 def test_parameters_are_kept_in_the_parts_of_their_states(tmp_path: Path) -> None:
     states = ("*c_fc.weight.*:0=d", "input_ids:0=d")
     plan = plan_of(step(), LayoutPlan(8, axes=(("d", 2),)), states)

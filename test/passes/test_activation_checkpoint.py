@@ -32,6 +32,7 @@ from distir.planning.grid import GridPlan, Programs, Simulated, ranked, run
 from distir.planning.plan import SearchOptions
 from distir.planning.result import simulated
 from distir.program import entry_function, functions, return_op
+from distir.transforms.checkpoint_policies import LayerPolicies
 
 Array = np.ndarray[Any, Any]
 
@@ -264,26 +265,84 @@ def test_products_under_tensor_parallelism():
 @pytest.mark.parametrize(
     ("policy", "layers"),
     [
-        ("full:0.5", [1, 3, 5]),
-        ("full:1/3", [2, 5]),
+        ("full:0.5", [0, 2, 4]),
+        ("full:1/3", [0, 3]),
         ("selective:0.5", []),
         ("full:1", [0, 1, 2, 3, 4, 5]),
         ("full:0.1", []),
+        ("full:1/3+3/3", [0, 3, 4, 5]),
+        ("full:2/2+2/3+0/1", [0, 1, 2, 3]),
     ],
 )
 def test_a_part_of_the_layers_recomputes(policy: str, layers: list[int]):
-    """They are spread evenly."""
+    """They are spread evenly, over all layers or over each run of them."""
     module = training_gpt(layers=6, optimizer="sgd", learning_rate=1.0)
     found = after(module, {"policy": policy})
     expected = after(module, {"layers": tuple(layers)}) if layers else module
     assert str(found) == str(expected)
 
 
-@pytest.mark.parametrize("policy", ["full:", "full:0", "full:1.5", "full:half"])
+def test_the_last_layer_is_the_last_to_recompute():
+    """
+    Its backward comes first, when all other layers still keep their values: to compute it
+    again there takes more memory than to compute another one again.
+    """
+    module = training_gpt(layers=4, optimizer="sgd", learning_rate=1.0)
+    programs = [
+        after(module, options)
+        for options in ({"policy": "full:0.5"}, {"layers": (1, 3)})
+    ]
+    for program in programs:
+        block = program.body.block
+        block.insert_op_before(small_machine(1, 10**10), block.ops.first)  # type: ignore[arg-type]
+    first, last = (simulate(program).peak_memory_bytes for program in programs)
+    assert first < last
+
+
+@pytest.mark.parametrize(
+    ("policy", "policies"),
+    [
+        ("full:1/2:products", ["full", "products"] * 2),
+        ("full:1/1+0/3:products", ["full", *["products"] * 3]),
+        (
+            "full:1/2+0/2:save:onnx.MatMul+train.attention",
+            ["full", *["save:onnx.MatMul+train.attention"] * 3],
+        ),
+    ],
+)
+def test_the_other_layers_have_a_policy_of_their_own(policy: str, policies: list[str]):
+    module = training_gpt(layers=4, optimizer="sgd", learning_rate=1.0)
+    found = after(module, {"policy": policy})
+    expected = after(requested(module, dict(enumerate(policies))), {"policy": "none"})
+    assert str(found) == str(expected)
+    assert str(LayerPolicies.of(policy, "test")) == policy
+    arguments = random_arguments(module, 3)
+    pairs = zip(
+        run_program(module, arguments), run_program(found, arguments), strict=True
+    )
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *("full:", "full:0", "full:1.5", "full:half", "full:0/2+0/2", "full:3/2+0/2"),
+        *("full:0.5+0.5", "full:1/2+", "full:-1/2+1/2"),
+    ],
+)
 def test_parts_that_are_none(policy: str):
     module = training_gpt()
     with pytest.raises(DistIRError, match=r"for which part of the layers .* full:0\.5"):
         after(module, {"policy": policy})
+
+
+def test_runs_of_another_number_of_layers():
+    module = training_gpt(layers=4)
+    with pytest.raises(DistIRError, match=r"is for 3 layers, but the program has 4"):
+        after(module, {"policy": "full:1/1+0/2"})
+    with pytest.raises(DistIRError, match="is for a part of several layers"):
+        after(module, {"policy": "full:1/2:full:1/2"})
 
 
 @pytest.mark.parametrize("p", sampled([1, 2], 2))
@@ -315,7 +374,7 @@ def test_half_of_the_layers_beats_all_and_none(p: int):
     if p > 1:
         return
     for policies, chosen in (
-        (("none", "full:0.5", "full"), "full:0.5"),
+        (("none", "full"), "full:1/4"),
         ((), "products"),
     ):
         options = SearchOptions(jobs=1, micro_batches=(1,), checkpoint=policies)

@@ -11,6 +11,7 @@ from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
 from distir.planning.auto.effects import Effects
 from distir.planning.auto.forecast import enough, forecast
+from distir.planning.auto.recomputation import partly_recomputed
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
 from distir.planning.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
@@ -314,6 +315,10 @@ class AutoSearch(PlanSearch):
         none when the search is over.
         """
         self._improved = False
+        self._origins = {}
+        policies = self.space.checkpoint
+        if mixed := partly_recomputed(self.results, policies, self.bounds):
+            return mixed
         for width in range(1, _WIDTH + 1):
             self._origins = {}
             for refined in (False, True):
@@ -381,9 +386,9 @@ class AutoSearch(PlanSearch):
         if plan.schedule and alike and not any(alike):
             return False
         limited = result.layouts is not None and result.layouts.limited
-        if limited or not result.fits:
-            return True
         c, policies = result.plan, self.space.checkpoint
+        if limited or not result.fits or c.checkpoint not in policies:
+            return True
         recomputes = c.checkpoint != plan.checkpoint and policies.index(
             plan.checkpoint
         ) > policies.index(c.checkpoint)

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.planning.plan import Axes, GridPlan, LayoutPlan, Plan, Space
+from distir.transforms.checkpoint_policies import LayerPolicies
 
 AXES = "dtsu"
 """
@@ -19,10 +20,11 @@ name the first two.
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
-POLICIES_BY_COST = ("none", "selective", "products", "full:0.5", "full")
+POLICIES_BY_COST = ("none", "selective", "products", "full")
 """
-The checkpoint policies, from the one that recomputes least to the one that recomputes most;
-half of the layers is often the best that fits (Slapo, Chen et al. 2024).
+The checkpoint policies, from the one that recomputes least to the one that recomputes most.
+How many layers have them is found for good plans (`recomputation`): a part of the layers is
+often the best that fits (Slapo, Chen et al. 2024).
 """
 
 
@@ -174,9 +176,24 @@ class AutoSpace:
 
     def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """Yields the plans that differ from the given one in one option."""
+        if self.trains and plan.checkpoint not in self.checkpoint:
+            # Numbers of layers hold for one use of memory: with another one they are found
+            # anew, from plans with one policy. Those without any are tried where they do
+            # not fit but would be faster.
+            yield from self._refined(plan)
+            of_layers = LayerPolicies.of(plan.checkpoint, "search")
+            for policy in (of_layers.policy, of_layers.others):
+                if policy != "none":
+                    alike = replace(plan, checkpoint=policy)
+                    yield from self._with_other_options(alike)
+            return
         if self.trains:
             for checkpoint in self._next_policies(plan.checkpoint):
                 yield replace(plan, checkpoint=checkpoint)
+        yield from self._with_other_options(plan)
+
+    def _with_other_options(self, plan: Plan) -> Iterator[Plan]:
+        """Yields the plans that differ in one option other than the checkpoint policy."""
         if isinstance(plan, GridPlan):
             yield from self._next_on_grid(plan)
         elif isinstance(plan, LayoutPlan):
@@ -184,6 +201,14 @@ class AutoSpace:
                 yield replace(plan, overlap=overlap)
             if not self.own_axes:
                 yield from self._next_to_searched(plan)
+
+    def _refined(self, plan: Plan) -> Iterator[Plan]:
+        """Yields the plan with overlap and with searched stages."""
+        devices = not isinstance(plan, GridPlan) or plan.devices > 1
+        for overlap in self.overlap if devices else ():
+            yield replace(plan, overlap=overlap)
+        if plan.p > 1:
+            yield replace(plan, stages="search")
 
     def _next_policies(self, policy: str) -> list[str]:
         """

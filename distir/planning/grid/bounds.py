@@ -20,6 +20,7 @@ from distir.program import (
     functions,
     parameters_of_states,
 )
+from distir.transforms.checkpoint_policies import LayerPolicies
 from distir.transforms.checkpointing import checkpoint
 
 
@@ -103,7 +104,12 @@ class Bounds:
         Returns a lower bound of this plan's seconds, with its recomputation and its copies of
         states.
         """
-        seconds = self.seconds_at_peak[plan.checkpoint] / self.devices
+        work = self.seconds_at_peak.get(plan.checkpoint)
+        if work is None:  # the layers have one of two policies
+            of_layers = LayerPolicies.of(plan.checkpoint, "search")
+            both = of_layers.policy, of_layers.others
+            work = min(self.seconds_at_peak.get(policy, 0.0) for policy in both)
+        seconds = work / self.devices
         if isinstance(plan, GridPlan) and plan.offload_states:
             seconds += self.seconds_to_host / _parts_of_states(plan)
         return seconds

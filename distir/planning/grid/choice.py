@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp
 
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.dialects.dist import ReshardOp, layout_of
@@ -23,7 +24,7 @@ from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.verification import DistributionVerifier
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
-from distir.transforms.pipelines.pipeline import divided
+from distir.transforms.pipelines.pipeline import divided, schedule_for
 
 SharedByMeshes = dict[tuple[object, ...], SharedStages]
 """
@@ -143,7 +144,8 @@ def _is_repeated(op: ReshardOp) -> bool:
 class ChosenProgram:
     """
     A program in the layouts that were chosen for a plan. `stages` is what its pipelines
-    share with those of other programs.
+    share with those of other programs; `layer_ranks` are the ranks that its layers, calls,
+    are on in the pipelines so far, by the name of their schedule.
     """
 
     def __init__(self, plan: GridPlan, module: ModuleOp, stages: SharedByMeshes):
@@ -151,6 +153,7 @@ class ChosenProgram:
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
+        self.layer_ranks: dict[str, tuple[int, ...]] = {}
         self._simulators: dict[tuple[str, bool], PipelineSimulator] = {}
         self._stages = stages
         self._cluster = cluster_in(module, "", "search")
@@ -210,6 +213,12 @@ class ChosenProgram:
         division = divided(self.copy(micro_batches), pipeline, ())
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
+        schedule = schedule_for(division.structure, pipeline)
+        self.layer_ranks[pipeline.schedule] = tuple(
+            schedule.stage_rank(division.stages[op])
+            for op in division.structure.forward
+            if isinstance(op, CallOp)
+        )
         return division
 
     def step(

@@ -296,12 +296,12 @@ class PipelineSimulator:
         seconds, batch = machine.end, batch_size(structure.function)
         kinds = device_map.hardware.kinds
         memory = [kinds[mesh.devices[0]].memory for mesh in fold.stages]
-        peak, most = min(
-            zip(machine.peak.tolist(), memory, strict=True),
-            key=lambda device: device[1] - device[0],
-        )
+        devices = list(zip(machine.peak.tolist(), memory, strict=True))
+        spare = tuple(most - peak for peak, most in devices)
+        peak, most = min(devices, key=lambda device: device[1] - device[0])
+        samples = batch / seconds if seconds else 0.0
         # Without a profile nothing is reserved beside the values.
-        return Step(seconds, batch / seconds if seconds else 0.0, peak, most, peak)
+        return Step(seconds, samples, peak, most, peak, spare)
 
 
 @lru_cache(maxsize=128)

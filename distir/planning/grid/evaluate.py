@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 from distir.errors import DistIRError
+from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
@@ -38,6 +39,7 @@ from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests, check_whole
 from distir.planning.result import Impossible, Result, Simulated
 from distir.planning.stages import make_pipeline_as_asked
+from distir.program import entry_function, functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
@@ -116,7 +118,7 @@ class Evaluator:
         try:
             step = self._pipelined_step(plan)
             if step is not None:
-                return Simulated(plan, *step)
+                return Simulated(plan, *step, layer_ranks=self._layer_ranks(plan))
             found = self._distributed(plan, known)
             simulated = found.simulated
             if simulated is None:
@@ -132,7 +134,20 @@ class Evaluator:
             *step,
             bound_s=0.0 if plan.overlap or plan.buckets else bound,
             layouts=found.layouts,
+            layer_ranks=self._layer_ranks(plan),
         )
+
+    def _layer_ranks(self, plan: Plan) -> tuple[int, ...]:
+        """
+        Returns the pipeline rank that each layer of a training step is on; () if the plan
+        does not say.
+        """
+        if plan.p > 1 and (plan.stages or not isinstance(plan, GridPlan)):
+            return ()
+        if isinstance(plan, GridPlan) and plan.p > 1:
+            return self._choose(plan).layer_ranks.get(plan.schedule, ())
+        module = self._program(plan.batch)
+        return (0,) * len(call_pairs(entry_function(module), functions(module)))
 
     def _pipelined_step(self, plan: Plan) -> Step | None:
         """

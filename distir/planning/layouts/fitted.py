@@ -68,7 +68,8 @@ class Step(NamedTuple):
     """
     A simulated step of a program: its seconds, the samples of the batch per second, and the
     peak bytes, and those that the software takes for them, of the device that has the least
-    left of its `memory_bytes`.
+    left of its `memory_bytes`; and what is left on each device, or on one of each pipeline
+    rank, in order.
     """
 
     seconds: float
@@ -76,6 +77,7 @@ class Step(NamedTuple):
     peak_bytes: int
     memory_bytes: int
     reserved_bytes: int
+    spare_bytes: tuple[int, ...] = ()
 
     @staticmethod
     def of(simulated: Simulation | Step) -> Step:
@@ -83,18 +85,22 @@ class Step(NamedTuple):
         if isinstance(simulated, Step):
             return simulated
         simulation = simulated
-        peak, memory, reserved = min(
+        devices = list(
             zip(
                 simulation.peak_memory_bytes,
                 simulation.memory_bytes,
                 simulation.reserved_memory_bytes,
                 strict=True,
-            ),
-            key=lambda device: device[1] - device[2],
+            )
         )
-        seconds = simulation.step_time_s
+        peak, memory, reserved = min(devices, key=lambda d: d[1] - d[2])
         return Step(
-            seconds, simulation.throughput_samples_per_s, peak, memory, reserved
+            simulation.step_time_s,
+            simulation.throughput_samples_per_s,
+            peak,
+            memory,
+            reserved,
+            tuple(memory - reserved for _, memory, reserved in devices),
         )
 
 

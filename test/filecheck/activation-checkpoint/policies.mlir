@@ -5,8 +5,10 @@
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=whole}" -t torch | filecheck %s --check-prefix=TORCH
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=none}" | filecheck %s --check-prefix=NONE
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=\"full:1/3\"}" | filecheck %s --check-prefix=THIRD
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=\"full:2/2+0/1\"}" | filecheck %s --check-prefix=RUNS
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=products}" | filecheck %s --check-prefix=PRODUCTS
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=\"full:2\"}" 2>&1 | filecheck %s --check-prefix=PART
+// RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=\"full:1/2+0/2\"}" 2>&1 | filecheck %s --check-prefix=OTHERS
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=most}" 2>&1 | filecheck %s --check-prefix=POLICY
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{every=0}" 2>&1 | filecheck %s --check-prefix=ZERO
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{layers=0,3}" 2>&1 | filecheck %s --check-prefix=LAYER
@@ -41,17 +43,23 @@
 
 // NONE-NOT: recompute
 
-// One of three layers, the last, whose backward comes first.
-// THIRD-COUNT-1: func.call @layer_backward{{(_1)?}}_recompute
-// THIRD:         func.call @layer_backward_1(
-// THIRD:         func.call @layer_backward(
+// One of three layers, the first, whose backward comes last.
+// THIRD:      func.call @layer_backward_1(%{{[0-9]+}}, %w2,
+// THIRD:      func.call @layer_backward_1(%{{[0-9]+}}, %w1,
+// THIRD:      func.call @layer_backward_recompute(%x, %w0,
+
+// All of the first two layers, and none of the last one.
+// RUNS:      func.call @layer_backward_1(%{{[0-9]+}}, %w2,
+// RUNS:      func.call @layer_backward_1_recompute(%{{[0-9]+}}, %w1,
+// RUNS:      func.call @layer_backward_recompute(%x, %w0,
 
 // The transpose is computed again; what follows from products alone by way of a function is kept.
 // PRODUCTS:      func.func private @layer_backward_recompute(
 // PRODUCTS-NEXT:   %t = onnx.Transpose(%e)
 // PRODUCTS-NEXT:   onnx.Einsum(%gradient
 
-// PART: error: activation-checkpoint: 'full:2' should say after the colon for which part of the layers the policy 'full' holds, a number above 0 and up to 1, such as full:0.5
+// PART: error: activation-checkpoint: 'full:2' should say after the colon for which part of the layers the policy 'full' holds, a number above 0 and up to 1, such as full:0.5, or for how many of each run of layers, such as full:4/6+0/6
+// OTHERS: error: activation-checkpoint: 'full:1/2+0/2' is for 4 layers, but the program has 3
 // POLICY: error: activation-checkpoint: there is no checkpoint policy 'most'; choose one of none, full, whole, selective, products, offload, save:OP+OP, recompute:OP+OP
 // ZERO: error: activation-checkpoint: `every` must be at least 1
 // LAYER: error: activation-checkpoint: there is no layer 3; the program has 3

@@ -1,0 +1,206 @@
+"""
+Plans that recompute as few layers as memory allows, on each rank of a pipeline for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, groupby
+from math import ceil
+
+from distir.planning.grid.bounds import Bounds
+from distir.planning.grid.results import ranked
+from distir.planning.plan import LayoutPlan, Plan
+from distir.planning.result import Result, Simulated
+from distir.transforms.checkpoint_policies import LayerPolicies
+
+_TRIES = 3
+"""How many numbers of recomputed layers are judged for two policies of a plan, at most."""
+
+_GAIN = 1.005
+"""A plan is judged only if it may be so many times as fast as the best one."""
+
+_MOST = 2
+"""How many plans are judged at once, at most."""
+
+_WHAT = "search"
+
+
+def partly_recomputed(
+    results: Mapping[Plan, Result],
+    policies: Sequence[str],
+    bounds: Mapping[int, Bounds],
+) -> list[Plan]:
+    """
+    Returns plans in which some layers have one checkpoint policy and the others another
+    one, the most promising first: those between a plan that does not fit (or whose layouts
+    memory decided on) and the same plan with a policy that recomputes more, which fits.
+
+    - `results`: the plans judged so far; `policies`: those that layers may have, from the
+      one that recomputes least;
+    - `bounds`: of plans, by the size of their batch.
+
+    Those that would hardly be faster than the best plan with overlap, or without, are left
+    out.
+    """
+    families: dict[Plan, dict[str, Result]] = {}
+    for plan, result in results.items():
+        family = families.setdefault(replace(plan, checkpoint=policies[0]), {})
+        family[plan.checkpoint] = result
+    whole = [p for p in policies if LayerPolicies.of(p, _WHAT).is_one]
+    best: dict[bool, float] = {}
+    for result in ranked(results.values()):
+        best.setdefault(result.plan.overlap, result.throughput_samples_per_s)
+    found: dict[Plan, float] = {}
+    for family in families.values():
+        for some, more in combinations(_different(family, whole), 2):
+            mixture = _Mixture.of(family, some, more)
+            plan = mixture and mixture.next()
+            if mixture and plan:
+                seconds = mixture.seconds(plan, bounds[plan.batch])
+                expected = plan.batch / seconds if seconds else 0.0
+                if expected >= best.get(plan.overlap, 0.0) * _GAIN:
+                    found[plan] = expected
+    return sorted(found, key=lambda plan: (-found[plan], plan))[:_MOST]
+
+
+def _different(family: Mapping[str, Result], policies: Sequence[str]) -> list[str]:
+    """
+    Returns the policies that a plan's results are known with, in their order; of those that
+    come to the same the first.
+    """
+    found: dict[object, str] = {}
+    for policy in policies:
+        result = family.get(policy)
+        if isinstance(result, Simulated):
+            same = result.step_time_s, result.peak_memory_bytes
+            found.setdefault(same, policy)
+        elif result is not None:
+            found[policy] = policy
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """
+    A plan in which some layers have the checkpoint policy `more` and the others `some`, which
+    recomputes less.
+
+    Memory is nearly linear in the number of layers that have `more`: the simulated memory of a
+    pipeline rank tells how many of its layers must have it, and every plan that is judged tells
+    it better. Searched layouts use whatever memory there is: the interval in which the number
+    lies is halved.
+
+    - `all_some`, `all_more`: the results with one policy for all layers; `mixed`: those of
+      mixtures.
+    """
+
+    some: str
+    more: str
+    all_some: Result
+    all_more: Simulated
+    mixed: Sequence[Result]
+
+    @staticmethod
+    def of(family: Mapping[str, Result], some: str, more: str) -> _Mixture | None:
+        """
+        Returns the mixture of two policies; None if all layers may have the first one, or
+        too little is known. `family` has the results of a plan by checkpoint policy.
+        """
+        all_some, all_more = family[some], family[more]
+        if not isinstance(all_more, Simulated) or not _has_enough(all_more):
+            return None
+        if not all_more.layer_ranks or _has_enough(all_some):
+            return None
+        mixed: list[Result] = []
+        for text, result in family.items():
+            policies = LayerPolicies.of(text, _WHAT)
+            both = policies.policy, policies.others
+            if not policies.is_one and both == (more, some):
+                mixed.append(result)
+        return _Mixture(some, more, all_some, all_more, mixed)
+
+    def next(self) -> Plan | None:
+        """Returns the mixture to judge next; None if there is none."""
+        known = [
+            (self._counts(result.plan), result)
+            for result in (self.all_some, *self.mixed, self.all_more)
+        ]
+        ranks = self.all_more.plan.p
+        counts = [
+            _least_enough([(n[rank], _spare(r, rank)) for n, r in known])
+            for rank in range(ranks)
+        ]
+        if len(self.mixed) >= _TRIES or any(n == counts for n, _ in known):
+            return None
+        left, runs = list(counts), list[tuple[int, int]]()
+        for rank, layers in groupby(self.all_more.layer_ranks):
+            length = len(list(layers))
+            runs.append((min(left[rank], length), length))
+            left[rank] -= runs[-1][0]
+        policies = LayerPolicies.of_runs(self.more, self.some, runs)
+        return replace(self.all_more.plan, checkpoint=str(policies))
+
+    def seconds(self, plan: Plan, bounds: Bounds) -> float:
+        """
+        Estimates the seconds of a mixture from those of the plans with one policy. Searched
+        layouts that memory decided on make a plan slower: then the operations of the two are
+        compared.
+        """
+        all_some, slow = self.all_some, self.all_more.step_time_s
+        if isinstance(all_some, Simulated) and all_some.layouts is None:
+            fast = all_some.step_time_s
+        else:
+            most = bounds.seconds_of(self.all_more.plan)
+            fast = slow * bounds.seconds_of(all_some.plan) / most if most else slow
+        pairs = zip(self._counts(plan), self._counts(self.all_more.plan), strict=True)
+        # The rank that recomputes the most decides on a pipeline's time.
+        part = max(some / all_ for some, all_ in pairs if all_)
+        return fast + part * (slow - fast)
+
+    def _counts(self, plan: Plan) -> list[int]:
+        """Returns how many layers of each rank have the policy `more` in a plan."""
+        ranks = self.all_more.layer_ranks
+        policies = LayerPolicies.of(plan.checkpoint, _WHAT).of_layers(len(ranks), _WHAT)
+        pairs = zip(ranks, policies, strict=True)
+        found = Counter(rank for rank, policy in pairs if policy == self.more)
+        return [found[rank] for rank in range(plan.p)]
+
+
+def _has_enough(result: Result) -> bool:
+    """Whether a plan fits, and memory did not decide on its layouts."""
+    layouts = result.layouts if isinstance(result, Simulated) else None
+    return result.fits and not (layouts is not None and layouts.limited)
+
+
+def _spare(result: Result, rank: int) -> float | None:
+    """
+    Returns the bytes that are left on a rank, negative if some are missing; None if some
+    are and nobody knows how many.
+    """
+    if not isinstance(result, Simulated):
+        return None
+    if isinstance(result.plan, LayoutPlan):
+        return 0.0 if _has_enough(result) else None
+    each = len(result.spare_bytes) // result.plan.p
+    return min(result.spare_bytes[rank * each : (rank + 1) * each])
+
+
+def _least_enough(known: Sequence[tuple[int, float | None]]) -> int:
+    """
+    Returns the least number of layers with which a rank probably has enough memory, from
+    the bytes that are left with other numbers; those of the largest are not negative.
+    """
+    enough = {n: spare for n, spare in known if spare is not None and spare >= 0}
+    most = min(enough)
+    lacking = {n: spare for n, spare in known if n not in enough and n < most}
+    if not lacking:
+        return most
+    fewest = max(lacking)
+    missing, left = lacking[fewest], enough[most]
+    if missing is None:
+        return (fewest + most + 1) // 2
+    part = -missing / (left - missing)
+    return min(max(fewest + ceil((most - fewest) * part), fewest + 1), most)
