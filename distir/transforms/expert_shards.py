@@ -32,12 +32,11 @@ _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
 
 def places_needed(op: ExpertPlacesOp, shards: int) -> int:
     """
-    Returns how many places a group needs in each of so many shards for its tokens' choices,
-    which are of different experts.
+    Returns how many places a group needs in each of so many shards for its tokens' choices.
     """
     _, tokens, choices = shape_of(op.ids)
     own = op.experts.value.data // shards
-    return min(own * op.capacity.value.data, tokens * min(choices, own))
+    return min(own * op.capacity.value.data, tokens * choices)
 
 
 def deal_out_experts(module: ModuleOp, shards: int) -> None:
