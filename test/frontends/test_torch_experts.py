@@ -58,7 +58,7 @@ def test_a_token_may_choose_an_expert_twice(shards: int) -> None:
         n_routed_experts=4,
         num_experts_per_tok=2,
         q_lora_rank=8,
-        qk_rope_head_dim=4,
+        partial_rotary_factor=1.0,
         o_groups=2,
         o_lora_rank=8,
         use_cache=False,
