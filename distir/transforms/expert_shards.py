@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr
 from distir.dialects.tensors import shape_of
@@ -17,6 +17,7 @@ from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,
     ExpertPlacesOp,
+    GroupedOp,
     GroupedProductGradOp,
     rows_of,
 )
@@ -47,6 +48,27 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
     with more shards than experts a token chooses, more places stay empty. Raises DistIRError.
     """
     _Dealer(module, shards).run()
+
+
+def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
+    """
+    Returns, for a request for the layout of rows, what says which experts they belong to,
+    and how many rows of a group are taken in all shards, as the op says that the request was
+    made for. None if the rows are used in another way.
+    """
+    users = [use.operation for use in op.result.uses]
+    for user in users:
+        if not isinstance(user, CombineOp | GroupedOp):
+            continue
+        rows = user.rows
+        while isinstance(rows.owner, ConstrainOp):
+            rows = rows.owner.source
+        shards, _, places = rows_of(rows)
+        if isinstance(user, GroupedOp):
+            return rows, user.taken_of(shards, places)
+        _, tokens, choices = shape_of(user.slots)
+        return rows, min(tokens * choices, shards * places)
+    return None
 
 
 class _Dealer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -19,6 +20,7 @@ from distir.dialects.dist import (
     FIXED_BY,
     LAYOUT,
     OPERAND_LAYOUTS,
+    RAGGED,
     REDUCE_LATE,
     RESHARD_EARLY,
     RESULT_LAYOUTS,
@@ -48,6 +50,7 @@ from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import reshard_bytes
 from distir.sharding.rule import layouts_read, rule_for
+from distir.transforms.expert_shards import rows_and_taken
 from distir.transforms.pipelines.over_time import without_time
 from distir.transforms.resharding import lower_reshards
 
@@ -143,6 +146,8 @@ class Partitioner:
     def _op(self, op: Operation) -> None:
         wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
         given = _layouts(op, RESULT_LAYOUTS, len(op.results))
+        if isinstance(op, ConstrainOp) and RAGGED in op.attributes:
+            self._bring_rows(op, wanted[0])
         operands = self._operands(op, wanted)
         if isinstance(op, ConstrainOp):
             # A constant is whole on every device anyway, and no collective should come
@@ -200,6 +205,29 @@ class Partitioner:
         if not self.separate and not self._is_gathered_for_each_use(value):
             versions[layout] = reshard.result
         return reshard.result
+
+    def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
+        """
+        Makes a version of rows of experts in a layout, with what an all-to-all needs to know
+        which of them are empty.
+        """
+        versions = self.versions[op.source]
+        routed = rows_and_taken(op)
+        if layout in versions or routed is None:
+            return
+        rows, taken = routed
+        before, source = next(iter(versions.items()))
+        sides = [
+            self._version(rows, replace(side, dims=side.dims[:3], partial=()), op)
+            for side in (before, layout)
+        ]
+        type_ = source.type
+        assert isinstance(type_, TensorType)
+        reshard = ReshardOp(source, with_layout(type_, layout), sides, taken)
+        if SCOPE in op.attributes:
+            reshard.attributes[SCOPE] = op.attributes[SCOPE]
+        self.block.add_op(reshard)
+        versions[layout] = reshard.result
 
     def _unread(
         self, index: int, op: Operation, wanted: Sequence[Layout]

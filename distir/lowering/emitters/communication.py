@@ -57,6 +57,18 @@ for _name, _function, _numbers in (
     )
 
 
+@torch_emitter("collective.ragged_all_to_all")
+def ragged_all_to_all(call: Call) -> str:
+    op = _op(call)
+    given = [*call.operands(), call.names.group(op)]
+    for name in ("dim", "run", "split_dim", "split_run"):
+        attr = op.properties.get(name)
+        if isinstance(attr, IntegerAttr):
+            given.append(f"{name}={attr.value.data}")
+    written = ", ".join(given)
+    return call.write("ragged_all_to_all({given})", "ragged", given=written)
+
+
 def _rooted(call: Call, function: str, numbers: Sequence[str]) -> str:
     op = _op(call)
     assert isinstance(op, collective.RootedOp) and op.ranks is not None
