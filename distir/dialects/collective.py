@@ -431,6 +431,7 @@ class RaggedAllToAllOp(_Exchange):
 
     name = "collective.ragged_all_to_all"
 
+    source = operand_def(TensorType)
     rows = operand_def(TensorType)
     arriving = operand_def(TensorType)
     taken = prop_def(I64)

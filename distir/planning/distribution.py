@@ -76,6 +76,7 @@ class DistributionOptions(PipelineOptions):
     checkpoint: str = "none"
     offload_states: bool = False
     sequence_parallel: bool = False
+    token_dispatch: str = "auto"
     context: str = "gather"
     context_order: str = "contiguous"
     overlap: bool = False
@@ -212,7 +213,7 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
             split_batch(module, axis)
     if options.e > 1:
         split_batch(module, "e")
-        split_experts(module, "e")
+        split_experts(module, "e", options.token_dispatch)
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if options.sequence_parallel:

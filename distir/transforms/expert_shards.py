@@ -19,6 +19,7 @@ from distir.dialects.train_ops.experts import (
     ExpertPlacesOp,
     GroupedOp,
     GroupedProductGradOp,
+    RoutedRowsOp,
     rows_of,
 )
 from distir.errors import DistIRError
@@ -52,13 +53,17 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns, for a request for the layout of rows, what says which experts they belong to,
-    and how many rows of a group are taken in all shards, as the op says that the request was
-    made for. None if the rows are used in another way.
+    Returns, for a request for the layout of rows, the value that says which experts they
+    belong to (`rows` of `train.expert_places`), and how many rows of a group are taken in
+    all shards, as an op that uses them says. None if no op does.
     """
-    users = [use.operation for use in op.result.uses]
-    for user in users:
-        if not isinstance(user, CombineOp | GroupedOp):
+    for use in op.result.uses:
+        user = use.operation
+        if isinstance(user, CombineWeightsGradOp):
+            # It has no rows itself, but what dispatches or combines by its slots has.
+            others = (other.operation for other in user.slots.uses)
+            user = next((o for o in others if isinstance(o, RoutedRowsOp)), user)
+        if not isinstance(user, RoutedRowsOp | GroupedOp):
             continue
         rows = user.rows
         while isinstance(rows.owner, ConstrainOp):

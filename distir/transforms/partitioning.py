@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -34,6 +33,7 @@ from distir.dialects.dist import (
     with_layout,
 )
 from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
@@ -48,7 +48,7 @@ from distir.program import (
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes
-from distir.sharding.reshard import reshard_bytes
+from distir.sharding.reshard import plan_reshard, reshard_bytes
 from distir.sharding.rule import layouts_read, rule_for
 from distir.transforms.expert_shards import rows_and_taken
 from distir.transforms.pipelines.over_time import without_time
@@ -208,22 +208,25 @@ class Partitioner:
 
     def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
         """
-        Makes a version of rows of experts in a layout, with what an all-to-all needs to know
-        which of them are empty.
+        Makes a version of rows of experts in the layout that is asked for, if that takes one
+        all-to-all: with what says which of them are empty.
         """
-        versions = self.versions[op.source]
-        routed = rows_and_taken(op)
+        versions, routed = self.versions[op.source], rows_and_taken(op)
         if layout in versions or routed is None:
             return
-        rows, taken = routed
         before, source = next(iter(versions.items()))
-        sides = [
-            self._version(rows, replace(side, dims=side.dims[:3], partial=()), op)
+        shape = shape_of(source)
+        steps = plan_reshard(before, layout, shape, self.known[layout.mesh])
+        if [step.kind for step in steps] != ["all_to_all"]:
+            return
+        experts, taken = routed
+        rows = [
+            self._version(experts, Layout(side.mesh, side.full_dims(4)[:3]), op)
             for side in (before, layout)
         ]
         type_ = source.type
         assert isinstance(type_, TensorType)
-        reshard = ReshardOp(source, with_layout(type_, layout), sides, taken)
+        reshard = ReshardOp(source, with_layout(type_, layout), rows, taken)
         if SCOPE in op.attributes:
             reshard.attributes[SCOPE] = op.attributes[SCOPE]
         self.block.add_op(reshard)
