@@ -421,7 +421,8 @@ class RaggedAllToAllOp(_Exchange):
     """
     Does what `collective.all_to_all` does with a tensor of rows of experts, `[shards, groups,
     places, width]`, of which only rows that are not empty travel; empty ones become zero.
-    How many there are is known when the program runs.
+    How many there are is known when the program runs; `source` and `result` have the sizes
+    that suffice in any case.
 
     - `rows`, `arriving`: which of its shard's experts each row of the operand and of the
       result belongs to, -1 for an empty one (see `train.expert_places`), split as these are;

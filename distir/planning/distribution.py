@@ -133,6 +133,11 @@ class DistributionOptions(PipelineOptions):
         DistIRError.
         """
         one_of("way to bring keys to queries", self.context, CONTEXTS, _NAME)
+        if self.e == 1 and self.token_dispatch != "auto":
+            raise DistIRError(
+                f"distribute: token_dispatch={self.token_dispatch} says how tokens come to the "
+                f"experts of other devices, but e is 1; choose a larger -e"
+            )
         plain = self.context == "gather" and self.context_order == "contiguous"
         if self.c == 1 and not plain:
             raise DistIRError(

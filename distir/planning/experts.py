@@ -65,7 +65,7 @@ def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> 
     Requests that the experts of a sequential program are dealt out over a mesh axis, as the
     pass `expert-parallel` says. Raises DistIRError.
     """
-    one_of("way to bring tokens to experts", token_dispatch, DISPATCHES, "distribute")
+    one_of("way of tokens to experts", token_dispatch, DISPATCHES, "expert-parallel")
     mesh = axis_mesh(module, axis)
     deal_out_experts(module, mesh.size(axis))
     found = _Experts(module)
@@ -107,7 +107,7 @@ def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) 
         token_dispatch = _shorter(places, mesh.size(axis))
     elif not places:
         raise DistIRError(
-            f"distribute: token_dispatch={token_dispatch} says how tokens come to experts "
+            f"expert-parallel: token_dispatch={token_dispatch} says how tokens come to experts "
             f"that are ops of train (train.expert_places), but the program has none; leave it "
             f"out"
         )

@@ -205,14 +205,16 @@ def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 def _ragged_exchange(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of an all-to-all of rows, as it is if every device gets as many of
-    those that are taken.
+    Returns the transfer of an all-to-all of rows where tokens are dealt evenly: each device
+    sends each of the others as many of the rows that are taken. Where experts are chosen unevenly,
+    all wait for the device that gets the most.
     """
     assert isinstance(op, collective.RaggedAllToAllOp)
     groups = _groups(op, device_map)
     size = op.share * _local_bytes(op, device_map)[0]
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(op, groups, communication.all_to_all_seconds, size, sent)
+    seconds = communication.all_to_all_seconds
+    return _transfer(op, groups, seconds, size, sent, "all_to_all")
 
 
 def _chain(root_is_source: bool) -> Cost:
