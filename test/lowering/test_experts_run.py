@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support.expert_models import expert_model, experts_step, imported_experts
 from support.training_programs import assert_descended, distributed
 from torch.nn.functional import cross_entropy
