@@ -26,7 +26,8 @@ class ExpertParallelPass(DistIRPass):
     devices; no token is dropped that was not before.
 
     `token_dispatch` is the way of tokens to grouped products: with `gather` all tokens go to all
-    devices, and sums of results back; with `all-to-all` each device sends its own tokens to those
+    devices, and results back in the way that the planner finds shorter, as a rule by sums that
+    are reduced and scattered; with `all-to-all` each device sends its own tokens to those
     that have their experts. Where no token is dropped, only rows that are taken travel then,
     as many as there are when the program runs (`collective.ragged_all_to_all`); values
     have the size that suffices in any case. `auto` is all-to-all if no token is dropped and

@@ -124,13 +124,15 @@ def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
     Returns the way of tokens to that many devices that sends fewer bytes where no token is
     dropped. A device with n tokens, each of which chooses k experts, sends about
     k n (1 - 1/devices) of them if each goes to its experts, and gets n (devices - 1) if all
-    are gathered; results go back alike. "auto" where there is a capacity, as all places
-    travel then, and the planner knows their bytes.
+    are gathered; results go back alike. "auto", the planner's choice, where gathering sends
+    less, where devices do not have equally many groups of tokens, and where there is a
+    capacity: all places travel then, and the planner knows their bytes.
     """
-    if not places or not all(map(_is_dropless, places)):
+    shapes = [shape_of(op.ids) for op in places]
+    fits = all(map(_is_dropless, places)) and all(s[0] % devices == 0 for s in shapes)
+    if not shapes or not fits:
         return "auto"
-    choices = max(shape_of(op.ids)[2] for op in places)
-    return "all-to-all" if choices < devices else "auto"
+    return "all-to-all" if max(s[2] for s in shapes) < devices else "auto"
 
 
 def _is_dropless(op: ExpertPlacesOp) -> bool:
