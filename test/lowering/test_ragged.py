@@ -78,7 +78,9 @@ def test_empty_rows_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append((out.shape, sent.shape, received, given))
 
     monkeypatch.setattr(ragged, "dist", SimpleNamespace(all_to_all_single=record))
-    group = SimpleNamespace(size=2, by_number=list, handle=None)
+    monkeypatch.setattr(ragged, "_resolve_process_group", str)
+    handle = SimpleNamespace(group_name="pair")
+    group = SimpleNamespace(size=2, by_number=list, handle=handle)
     rows = torch.tensor([[[0, -1], [-1, -1]], [[1, 0], [-1, 1]]])
     arriving = torch.tensor([[[0, -1], [-1, 1], [1, 1], [0, -1]]])
     x = torch.ones(2, 2, 2, 3)

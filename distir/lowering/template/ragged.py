@@ -7,8 +7,11 @@ Only rows that are not empty are sent and received; the process waits for their 
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
 
 from .collectives import split
+
+_library = torch.library.Library("distir_ragged", "FRAGMENT")
 
 
 def ragged_all_to_all(
@@ -20,25 +23,59 @@ def ragged_all_to_all(
     """
     if group.size == 1:
         return x
-    leaving, sent = _in_order_of_members(rows, group, split_dim, split_run)
-    places, received = _in_order_of_members(arriving, group, dim, run)
-    packed = x.reshape(-1, x.shape[3]).index_select(0, leaving)
+    leaving, arriving_from = (
+        torch.stack(group.by_number([part.reshape(-1) for part in parts]))
+        for parts in (
+            split(_numbers(rows), group.size, split_dim, split_run),
+            split(_numbers(arriving), group.size, dim, run),
+        )
+    )
+    return torch.ops.distir_ragged.exchange(
+        x, rows, arriving, leaving, arriving_from, group.handle.group_name
+    )
+
+
+def _numbers(rows):
+    return torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)
+
+
+def _taken(rows, members):
+    """
+    Returns the numbers of the rows that are not empty, in the order of `members`, which has a
+    list of rows for each member, and how many of each member there are.
+    """
+    taken = rows.reshape(-1)[members] >= 0
+    return members[taken], taken.sum(1).tolist()
+
+
+def _exchange(x, rows, arriving, leaving, arriving_from, name):
+    """Sends to each member its rows of `leaving`, and puts its rows in `arriving_from`."""
+    given, sent = _taken(rows, leaving)
+    places, received = _taken(arriving, arriving_from)
+    packed = x.reshape(-1, x.shape[3]).index_select(0, given)
     found = packed.new_empty(len(places), packed.shape[1])
     # As bytes, because not every backend sends every type.
     dist.all_to_all_single(
-        found.view(torch.uint8), packed.view(torch.uint8), received, sent, group.handle
+        found.view(torch.uint8),
+        packed.view(torch.uint8),
+        received,
+        sent,
+        _resolve_process_group(name),
     )
     whole = x.new_zeros(arriving.numel(), x.shape[3]).index_copy_(0, places, found)
     return whole.reshape(*arriving.shape, x.shape[3])
 
 
-def _in_order_of_members(rows, group, dim, run):
-    """
-    Returns the numbers of the rows that are not empty, those of the first member's shard of a
-    dimension first, and how many there are in each shard.
-    """
-    numbers = torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)
-    shards = group.by_number(split(numbers, group.size, dim, run))
-    order = torch.stack([shard.reshape(-1) for shard in shards])
-    taken = rows.reshape(-1)[order] >= 0
-    return order[taken], taken.sum(1).tolist()
+if not hasattr(torch.ops.distir_ragged, "exchange"):
+    # An op of its own, as the numbers of rows are data that compilers and tensors without
+    # values cannot see.
+    _library.define(
+        "exchange(Tensor x, Tensor rows, Tensor arriving, Tensor leaving, "
+        "Tensor arriving_from, str name) -> Tensor"
+    )
+    _library.impl("exchange", _exchange, "CompositeExplicitAutograd")
+    torch.library.register_fake(
+        "distir_ragged::exchange",
+        lambda x, rows, arriving, *_: x.new_empty(*arriving.shape, x.shape[3]),
+        lib=_library,
+    )
