@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 import torch
 from ml_dtypes import bfloat16
+from support.expert_models import experts_step
 from support.programs import parse
+from support.training_programs import distributed
 
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import simulate
 from distir.lowering.launch import Spawner, run_package
+from distir.lowering.memory import count_memory
 from distir.lowering.template import ragged
 from distir.lowering.torch_package import write_package
 
@@ -86,3 +90,15 @@ def test_empty_rows_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(2, 2, 2, 3)
     ragged.ragged_all_to_all(x, rows, arriving, group, dim=1, split_dim=0)
     assert calls == [((5, 12), (4, 12), [2, 3], [1, 3])]
+
+
+def test_packages_without_values(tmp_path: Path, spawner: Spawner) -> None:
+    """
+    Numbers of rows are not known where tensors have no values; values between dispatch and
+    combination have the sizes that the simulator counts.
+    """
+    module = distributed(experts_step("mixtral"), e=4)
+    simulated = simulate(module).peak_memory_bytes
+    for memory in count_memory(write_package(module, tmp_path), spawner=spawner):
+        for rank in memory.ranks:
+            assert simulated[rank] == pytest.approx(memory.peak, rel=0.1)
