@@ -45,7 +45,9 @@ def test_plans_with_ragged_all_to_alls_are_judged_as_simulated(plan: GridPlan) -
     step.body.block.insert_op_before(load_cluster("cpu"), first)
     assert_judged_as_simulated(step, plan)
     found = [op for op in step.walk() if isinstance(op, RaggedAllToAllOp)]
-    assert len(found) == 4 * plan.p  # layers that are equal share a function on each stage
+    assert (
+        len(found) == 4 * plan.p
+    )  # layers that are equal share a function on each stage
 
 
 @pytest.mark.slow
