@@ -276,7 +276,9 @@ class Profile:
     - `links`: by name of a `device.link`;
     - `fusion`: which ops run together (see `distir.interpreters.simulator.fusion`);
     - `ops`: by element type, figures of ops that were measured one by one;
-    - `memory`: what the software keeps in memory beside values.
+    - `memory`: what the software keeps in memory beside values;
+    - `contention`: the share of a device that an asynchronous collective takes from what is
+      computed beside it.
     """
 
     name: str
@@ -287,6 +289,7 @@ class Profile:
     fusion: frozenset[str] = frozenset()
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
     memory: MemoryFigures = MemoryFigures()
+    contention: float = 0.0
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """Returns the curve for ops of a class on an element type. Raises DistIRError."""
@@ -349,5 +352,19 @@ class Profile:
         fusion = table.choices("fusion", FUSIONS)
         keeps = table.optional("memory")
         memory = MemoryFigures() if keeps is None else MemoryFigures.read(keeps)
+        takes = table.optional("contention")
+        contention = 0.0 if takes is None else _read_contention(takes)
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links, fusion, ops, memory)
+        return Profile(
+            name, device, compute, dispatch, links, fusion, ops, memory, contention
+        )
+
+
+def _read_contention(table: Table) -> float:
+    """
+    Reads the share of a device that collectives take, from the table `contention`. Raises
+    DistIRError.
+    """
+    share = table.below_1("share")
+    table.finish()
+    return share
