@@ -70,9 +70,9 @@ class Curve:
     elements, on `units` parts of the device at the same time, at `efficiency` (a fraction
     of the peak); a tile takes as long as `k + depth` products for each of its elements.
     Tiles, and the last round of `units` tiles, that are not full cost as much as full ones,
-    unless it pays to split the sums and to add their parts up in memory. If `k` or `n` is
-    no multiple of `ALIGNMENT` elements, kernels load elements one by one and reach the
-    fraction `misaligned` of the efficiency.
+    unless it pays to split the sums and to add their parts up in memory. If the rows of a
+    matrix or of the result are no multiple of `ALIGNMENT` elements, kernels load elements
+    one by one and reach the fraction `misaligned` of the efficiency.
     """
 
     bandwidth: float
@@ -106,14 +106,14 @@ class Curve:
         compute = flops / (peak * self.efficiency)
         if product is None or not product.k:
             return self.overhead + max(compute, memory)
-        batch, m, n, k = product
+        batch, m, n, k, lying = product
         # Kernels for products with few rows or columns use smaller tiles.
         rows, columns = (
             min(tile, -(-size // SMALLEST_TILE) * SMALLEST_TILE) if tile > 1 else 1
             for tile, size in zip(self.tile, (m, n), strict=True)
         )
         tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
-        if n % ALIGNMENT or k % ALIGNMENT:
+        if any(row % ALIGNMENT for row in lying or (n, k)):
             compute /= self.misaligned
         each = rows * columns * self.units / (batch * m * n * k) * compute
         parts = 8 * batch * m * n / (bandwidth * self.bandwidth)
