@@ -355,6 +355,28 @@ def test_a_kernel_waits_for_nothing_else():
     assert seconds("%c") == 2 * 2 + (16 + 16) * 4 + product + (16 + 16 + 16 + 16) * 4
 
 
+def test_a_constant_between_two_ops_of_a_kernel():
+    """A mask that is made right before its use does not part an op from the one before."""
+    constant = "%k = onnx.Constant() {value = dense<1.0> : tensor<4xf32>} : () -> tensor<4xf32>\n"
+    mask = "%m = onnx.Softmax(%k) : (tensor<4xf32>) -> tensor<4xf32>\n"
+    relu = "%b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>\n"
+    fused = profile(lambda d: d.update(fusion=["elementwise"]))
+
+    def seconds(ops):
+        text = f"""
+          func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+            {ops}
+            %c = onnx.Mul(%b, %m) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+            func.return %c : tensor<4xf32>
+          }}"""
+        on = cluster(1, peak=1e300, bandwidth=1.0)
+        return simulate(parse(text), on, profiles=[fused]).step_time_s
+
+    assert seconds(relu + constant + mask) == seconds(constant + mask + relu)
+    of_input = mask.replace("%k", "%a")
+    assert seconds(relu + of_input) > seconds(of_input + relu)
+
+
 @pytest.mark.parametrize(
     ("fusion", "expected"),
     [
