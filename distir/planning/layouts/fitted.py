@@ -19,6 +19,7 @@ from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
+from distir.planning.batches import try_to_split_batch
 from distir.planning.buckets import bucket_collectives_of
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import (
@@ -391,13 +392,13 @@ class FittedSearch:
         minimises is a sum over ops and messages. The simulator also knows which of them run
         together, so that layouts with the least sum may take longer than others.
         """
-        axes = tuple(name for name, _ in self.mesh.axes if name != TIME_AXIS)
-        layouts = ChosenLayouts(batch=axes)
-        annotated = module.clone()
-        try:
-            apply_layouts(annotated, self.mesh, layouts)
-        except DistIRError:
+        axes = tuple(name for name, _ in self.mesh.axes)
+        trial = module.clone()
+        if any(try_to_split_batch(trial, axis) is not None for axis in axes):
             return None
+        layouts = ChosenLayouts(batch=tuple(a for a in axes if a != TIME_AXIS))
+        annotated = module.clone()
+        apply_layouts(annotated, self.mesh, layouts)
         return self._plan(annotated, layouts)
 
     def check(self, plan: FittedPlan) -> None:
