@@ -94,7 +94,8 @@ class Work:
             sizes[place] *= self._size(factor)
         lying = (*rule.operands[:2], *rule.results[:1])
         rows = (prod(map(self._size, dims[-1])) for dims in lying if dims)
-        return Product(*sizes, tuple(rows))
+        batch, m, n, k = sizes
+        return Product(batch, m, n, k, tuple(rows))
 
     def _size(self, factor: int) -> int:
         """Returns the size of a factor on one device."""
