@@ -21,7 +21,9 @@ class ZeroPass(DistIRPass):
       parameter and the parts are gathered. 2: gradients are reduced and scattered as soon
       as they are computed, those of each micro-batch by themselves, so that none is kept
       whole and parts add up. 3: parameters are stored split and
-      gathered for each use, or once for all uses in a called function.
+      gathered for each use, or once for all uses in a called function. Where the activations
+      of few tokens are smaller than a parameter, these are moved instead, and ops compute
+      with its parts.
     - `axis`: the mesh axes, in the mesh's order. What one of them splits already is split over
       the others.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.

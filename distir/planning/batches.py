@@ -29,6 +29,17 @@ def split_batch(module: ModuleOp, axis: str) -> None:
     Annotates the inputs and labels of a sequential program that hold the batch with a split
     of it over a mesh axis, as the pass `data-parallel` documents. Raises DistIRError.
     """
+    reason = try_to_split_batch(module, axis)
+    if reason is not None:
+        raise DistIRError(reason)
+
+
+def try_to_split_batch(module: ModuleOp, axis: str) -> str | None:
+    """
+    Does what `split_batch` does; if the batch cannot be split over the axis, leaves the
+    program as it is and returns the reason, for the user. Raises DistIRError for an axis
+    that the program has not.
+    """
     mesh = axis_mesh(module, axis)
     function = entry_function(module)
     attributes = argument_attributes(function)
@@ -45,15 +56,13 @@ def split_batch(module: ModuleOp, axis: str) -> None:
     }
     batched = [i for i in inputs if shapes.get(i)]
     if not batched:
-        raise DistIRError(
-            "data-parallel: the program has no input with a batch dimension to split"
-        )
+        return "data-parallel: the program has no input with a batch dimension to split"
     batch, size = shapes[batched[0]][0], mesh.size(axis)
     before = requested_layout(attributes[batched[0]]) or Layout(mesh.name)
     parts = prod(mesh.size(shard.axis) for shard in before.dim(0))
     if batch % (parts * size):
         over = f" in each of {parts} parts" if parts > 1 else ""
-        raise DistIRError(
+        return (
             f"data-parallel: the batch of {batch} (dimension 0 of input "
             f"{names[batched[0]]!r}) cannot be split evenly over axis "
             f"{axis!r} of size {size}{over}; choose a batch that is a multiple "
@@ -64,16 +73,17 @@ def split_batch(module: ModuleOp, axis: str) -> None:
             layout = requested_layout(attributes[i]) or Layout(mesh.name)
             split = request_split(layout, 0, Shard(axis), len(shapes[i]), mesh)
             if axis in fixed_axes(attributes[i]) and layout != split:
-                raise DistIRError(
+                return (
                     f"data-parallel: input {names[i]!r} holds the batch, which axis "
                     f"{axis!r} splits, but {origin_of(attributes[i], axis)} keeps it "
                     f"whole over {axis!r}; remove that, or choose {axis}=1"
                 )
             if all(shard.axis != axis for shard in split.dim(0)):
-                raise DistIRError(
+                return (
                     f"data-parallel: axis {axis!r} splits the batch, dimension 0 of input "
                     f"{names[i]!r}, but {origin_of(attributes[i], axis)} splits another "
                     f"dimension of it over {axis!r}; remove that, or choose {axis}=1"
                 )
             attributes[i][LAYOUT] = LayoutAttr(split)
     set_argument_attributes(function, attributes)
+    return None

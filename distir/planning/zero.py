@@ -52,6 +52,7 @@ from distir.program import (
 from distir.repacking import repacked_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
+from distir.suggestions import did_you_mean
 from distir.transforms.flattening import (
     UpdateFlattener,
     flat_form,
@@ -61,11 +62,13 @@ from distir.transforms.flattening import (
 
 
 def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
+    """Raises DistIRError for a name that no parameter has."""
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in known):
             raise DistIRError(
-                f"zero: no parameter that is updated is called {pattern!r}; the "
-                f"program has {', '.join(known)}"
+                f"zero: no parameter that is updated is called {pattern!r}; "
+                f"{did_you_mean(pattern, known)}the program has "
+                f"{', '.join(known[:8])}{', ...' if len(known) > 8 else ''}"
             )
 
 

@@ -108,10 +108,10 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 
 def _can_follow(op: Operation, before: Operation) -> bool:
     """
-    Whether all other operands of an op exist when the op before it runs, and that op is
-    near.
+    Whether all other operands of an op exist when the op before it runs, or are constants,
+    such as a causal mask that is made where it is used, and that op is near.
     """
-    others = {v.owner for v in op.operands} - {before}
+    others = {v.owner for v in op.operands if not _is_constant(v)} - {before}
     between = op.prev_op
     for _ in range(_REACH):
         if between is before:
@@ -120,6 +120,16 @@ def _can_follow(op: Operation, before: Operation) -> bool:
             return False
         between = between.prev_op
     return False
+
+
+def _is_constant(value: SSAValue, depth: int = 8) -> bool:
+    """Whether a value is computed from constants alone, by a chain of few ops."""
+    owner = value.owner
+    if not isinstance(owner, Operation) or depth == 0:
+        return False
+    if not owner.operands:
+        return owner.name == "onnx.Constant"
+    return all(_is_constant(v, depth - 1) for v in owner.operands)
 
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:

@@ -119,7 +119,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         communication_bytes=[round(b) for b in listed(totals.sent)],
         flops=listed(totals.flops),
         seconds_at_peak=listed(totals.seconds_at_peak),
-        compute_s=listed(totals.compute),
+        compute_s=listed(totals.compute + machine.streams.slowed),
         communication_s=listed(totals.communication),
         transit_s=listed(machine.transit),
         idle_s=listed(idle),

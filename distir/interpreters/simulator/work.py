@@ -18,12 +18,17 @@ from distir.sharding.rule import Rule, infer, rule_for
 
 
 class Product(NamedTuple):
-    """`batch` products of matrices of m x k and k x n elements."""
+    """
+    `batch` products of matrices of m x k and k x n elements. `rows` are the numbers of
+    elements in a row of each matrix and of the result as they lie in memory: of a first
+    matrix that is read transposed, m.
+    """
 
     batch: int
     m: int
     n: int
     k: int
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,12 +84,19 @@ class Work:
             {f for dim in operand for f in dim} for operand in rule.operands[:2]
         )
         sizes = [1, 1, 1, 1]
-        for factor, each in enumerate(rule.factors):
+        for factor in range(len(rule.factors)):
             if factor not in rule.result_factors:
                 place = 3
             elif factor in first and factor in second:
                 place = 0
             else:
                 place = 2 if factor in second else 1
-            sizes[place] *= each.size // self.parts.get(factor, 1)
-        return Product(*sizes)
+            sizes[place] *= self._size(factor)
+        lying = (*rule.operands[:2], *rule.results[:1])
+        rows = (prod(map(self._size, dims[-1])) for dims in lying if dims)
+        batch, m, n, k = sizes
+        return Product(batch, m, n, k, tuple(rows))
+
+    def _size(self, factor: int) -> int:
+        """Returns the size of a factor on one device."""
+        return self.rule.factors[factor].size // self.parts.get(factor, 1)

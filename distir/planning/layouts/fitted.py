@@ -19,6 +19,7 @@ from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
+from distir.planning.batches import try_to_split_batch
 from distir.planning.buckets import bucket_collectives_of
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import (
@@ -144,6 +145,14 @@ class FittedPlan:
     def fits(self) -> bool:
         """Whether no device needs more memory than it has."""
         return self.occupied <= 1
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """
+        Sort key by which the faster of plans that fit comes first, and then, of those that
+        do not, the one that lacks the least memory.
+        """
+        return (0, self.step.seconds) if self.fits else (1, self.occupied)
 
 
 def search_without_cluster(
@@ -303,10 +312,7 @@ class FittedSearch:
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
         if failure is not None and not plans:
             raise DistIRError(failure)
-        return min(
-            plans,
-            key=lambda p: (0, p.step.seconds) if p.fits else (1, p.occupied),
-        )
+        return min(plans, key=lambda plan: plan.rank)
 
     def _by_segments(
         self, module: ModuleOp, costs: SimulatedCosts, found: LayoutResult, bound: float
@@ -378,6 +384,22 @@ class FittedSearch:
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )
         return FittedPlan(annotated, module, simulation, occupied, needed, layouts)
+
+    def data_parallel(self, module: ModuleOp) -> FittedPlan | None:
+        """
+        Returns data parallelism for a program, the batch split over all axes, to compare a
+        plan with; None if the batch does not divide or requests say otherwise. What `run`
+        minimises is a sum over ops and messages. The simulator also knows which of them run
+        together, so that layouts with the least sum may take longer than others.
+        """
+        axes = tuple(name for name, _ in self.mesh.axes)
+        trial = module.clone()
+        if any(try_to_split_batch(trial, axis) is not None for axis in axes):
+            return None
+        layouts = ChosenLayouts(batch=tuple(a for a in axes if a != TIME_AXIS))
+        annotated = module.clone()
+        apply_layouts(annotated, self.mesh, layouts)
+        return self._plan(annotated, layouts)
 
     def check(self, plan: FittedPlan) -> None:
         """Raises DistIRError for a plan that does not fit."""

@@ -10,6 +10,7 @@ from distir.dialects.dist import FIXED, SEPARATE_COPIES
 from distir.planning.annotate import annotate
 from distir.planning.annotations import fixed_axes, requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
+from distir.planning.batches import split_batch
 from distir.planning.costs import CostModel
 from distir.planning.layouts.argument_requests import ArgumentRequest
 from distir.planning.layouts.builder import GraphBuilder, work_size
@@ -39,13 +40,15 @@ class ChosenLayouts:
     layouts need more memory than was allowed, `separate` whether each use of a value
     brings it to its layout for itself, as no copy may be kept for later ones. Each of `steps` says how many of the mesh's
     first axes it chose, and the alternative of each node in the order of the graph. Without
-    steps nothing was searched: arguments are split as was asked for, and the rest follows.
+    steps nothing was searched: arguments are split as was asked for, inputs and labels that
+    hold the batch over the axes of `batch` too, and the rest follows.
     """
 
     tied: bool = False
     limited: bool = False
     steps: tuple[tuple[int, tuple[int, ...]], ...] = ()
     separate: bool = False
+    batch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     if not layouts.steps:
         if mesh.has_time:
             split_over_time(module, mesh, _requests(module))
+        for axis in layouts.batch:
+            split_batch(module, axis)
         propagate_sharding(module, mesh)
         return
     graph = LayoutGraph.of(module, UnitCosts(mesh), layouts.tied)

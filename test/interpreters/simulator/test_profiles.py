@@ -28,7 +28,7 @@ from distir.interpreters.simulator.profiles.files import (
     profile_names,
 )
 from distir.interpreters.simulator.profiles.profile import Curve, Profile
-from distir.interpreters.simulator.work import Product
+from distir.interpreters.simulator.work import Product, Work
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 
@@ -338,15 +338,36 @@ def test_hosts_that_do_not_run_ahead():
 
 
 def test_products_that_are_not_aligned():
-    """Sums or columns that are no multiple of 8 are computed at a share of the speed."""
+    """Rows in memory that are no multiple of 8 are computed at a share of the speed."""
     curve = Curve(bandwidth=1.0, misaligned=0.25)
 
-    def seconds(m, n, k):
-        return curve.seconds(2.0 * m * n * k, Product(1, m, n, k), 0.0, 1.0, 1e300)
+    def seconds(m, n, k, *rows):
+        product = Product(1, m, n, k, rows)
+        return curve.seconds(2.0 * m * n * k, product, 0.0, 1.0, 1e300)
 
     assert seconds(16, 17, 16) == 17 / 16 * 4 * seconds(16, 16, 16)
     assert seconds(16, 16, 17) == 17 / 16 * 4 * seconds(16, 16, 16)
     assert seconds(17, 16, 16) == 17 / 16 * seconds(16, 16, 16)
+    # Read transposed, the first matrix has rows of 17.
+    assert seconds(17, 16, 16, 17, 16, 16) == 17 / 16 * 4 * seconds(16, 16, 16)
+
+
+def test_an_odd_vocabulary_is_slow_in_all_three_products():
+    """Logits, the gradient of what they are computed of, and that of the table."""
+    module = build_gpt(1, 64, heads=4, vocab=257, batch=2, seq=8)
+    DifferentiatePass(optimizer="adamw").apply(Context(), module)
+    products = [
+        Work.of(op, None).product
+        for op in module.walk()
+        if op.name in ("onnx.Gemm", "onnx.MatMul")
+    ]
+    of_vocabulary = [p for p in products if 257 in (p.m, p.n, p.k)]
+    assert [(p.m, p.n, p.k) for p in of_vocabulary] == [
+        (16, 257, 64), (16, 64, 257), (257, 64, 16),
+    ]  # fmt: skip
+    assert all(257 in p.rows for p in of_vocabulary)
+    others = [p for p in products if p not in of_vocabulary]
+    assert others and not any(row % 8 for p in others for row in p.rows)
 
 
 def test_a_kernel_waits_for_nothing_else():
@@ -372,6 +393,28 @@ def test_a_kernel_waits_for_nothing_else():
     # the addition joins the multiplication either way
     assert seconds("%a") == 2 + (16 + 16) * 4 + product + (16 + 16) * 4
     assert seconds("%c") == 2 * 2 + (16 + 16) * 4 + product + (16 + 16 + 16 + 16) * 4
+
+
+def test_a_constant_between_two_ops_of_a_kernel():
+    """A mask that is made right before its use does not part an op from the one before."""
+    constant = "%k = onnx.Constant() {value = dense<1.0> : tensor<4xf32>} : () -> tensor<4xf32>\n"
+    mask = "%m = onnx.Softmax(%k) : (tensor<4xf32>) -> tensor<4xf32>\n"
+    relu = "%b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>\n"
+    fused = profile(lambda d: d.update(fusion=["elementwise"]))
+
+    def seconds(ops):
+        text = f"""
+          func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+            {ops}
+            %c = onnx.Mul(%b, %m) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+            func.return %c : tensor<4xf32>
+          }}"""
+        on = cluster(1, peak=1e300, bandwidth=1.0)
+        return simulate(parse(text), on, profiles=[fused]).step_time_s
+
+    assert seconds(relu + constant + mask) == seconds(constant + mask + relu)
+    of_input = mask.replace("%k", "%a")
+    assert seconds(relu + of_input) > seconds(of_input + relu)
 
 
 @pytest.mark.parametrize(

@@ -4,45 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from support.asynchronous import collective, main, relu
 from support.cost_programs import cluster, simulate_text
 
 from distir.interpreters.simulator import Simulation, TimeReport, simulate
 
 DEVICES = cluster(4, levels=((4, 1.0, 0.0),), launch=1.0)
 """Every computation takes a second, and every byte that a device sends."""
-
-HEAD = """
-device.mesh @m on @c <"d" = 2> [0, 1]
-#W = #dist.layout<@m>
-#D = #dist.layout<@m, [{d}]>
-#P = #dist.layout<@m, [], partial sum {d}>
-"""
-
-
-def relu(result: str, operand: str, layout: str = "W") -> str:
-    type_ = f"tensor<4xf32, #{layout}>"
-    return f"%{result} = onnx.Relu(%{operand}) : ({type_}) -> {type_}\n"
-
-
-def collective(kind: str, result: str, operand: str, *, start: bool = True) -> str:
-    before, after = {
-        "all_reduce": ("P", "W"),
-        "all_gather": ("D", "W"),
-        "reduce_scatter": ("P", "D"),
-    }[kind]
-    attribute = " {dist.asynchronous}" if start else ""
-    return (
-        f'%{result} = collective.{kind} %{operand} over ["d"]{attribute} : '
-        f"tensor<4xf32, #{before}> -> tensor<4xf32, #{after}>\n"
-    )
-
-
-def main(body: str, returned: str = "x", more: str = "") -> str:
-    return f"""{HEAD}{more}
-    func.func @main(%x: tensor<4xf32, #W>, %s: tensor<4xf32, #D>, %p: tensor<4xf32, #P>) -> tensor<4xf32, #W> {{
-      {body}
-      func.return %{returned} : tensor<4xf32, #W>
-    }}"""
 
 
 def both_ways(text: str) -> Simulation:

@@ -1,19 +1,17 @@
 """Summarised calls and one device for all of a mesh: the same result as op by op."""
 
 import functools
-import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.asynchronous import make_asynchronous
 from support.cost_programs import MACHINES, STRATEGIES, distributed, uneven
 from support.thoroughness import sampled, tries
 from support.training_programs import training_gpt, training_mlp
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
-from distir.dialects.dist import ASYNCHRONOUS
 from distir.interpreters.simulator import Simulation, simulate
 from distir.transforms.checkpoint_policies import POLICIES
 
@@ -71,37 +69,6 @@ def test_random_strategies(degrees, k, zero, checkpoint, blocking):
         blocking_sends=blocking,
     )
     assert_same(module)
-
-
-def make_asynchronous(module: ModuleOp, seed: int) -> None:
-    """
-    Marks some collectives, moves some of them up by some ops, and some of what uses them
-    down: programs that no pass would make.
-    """
-    chance = random.Random(seed)
-    share = chance.choice([0.2, 0.5, 1.0])
-    for op in list(module.walk()):
-        if not isinstance(op, CollectiveOp) or not op.CAN_BE_ASYNCHRONOUS:
-            continue
-        if chance.random() > share:
-            continue
-        op.attributes[ASYNCHRONOUS] = UnitAttr()
-        block = op.parent_block()
-        assert block is not None
-        for _ in range(chance.choice([0, 0, 3, 30])):
-            previous = op.prev_op
-            if previous is None or previous is op.source.owner:
-                break
-            op.detach()
-            block.insert_op_before(op, previous)
-        for _ in range(chance.choice([0, 3])):
-            following = op.next_op
-            uses = {use.operation for use in op.result.uses}
-            if following is None or following in uses or following is block.last_op:
-                break
-            op.detach()
-            block.insert_op_after(op, following)
-    module.verify()
 
 
 @functools.cache

@@ -75,6 +75,11 @@ class DeviceKind:
         fragments = 0.0 if self.profile is None else self.profile.memory.fragments
         return peak + round(fragments * (peak - held))
 
+    @property
+    def contention(self) -> float:
+        """The share of it that an asynchronous collective takes from computations."""
+        return 0.0 if self.profile is None else self.profile.contention
+
     def peak(self, element_type: str) -> float:
         """Returns the FLOP/s for an element type such as `f16`. Raises DistIRError."""
         rate = self.peak_flops.get(element_type, self.peak_flops.get("default"))

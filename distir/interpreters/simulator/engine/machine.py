@@ -284,16 +284,18 @@ class Machine:
 
     def _compute(self, step: ComputationStep) -> None:
         """Computes on each device by itself."""
-        clock, positions = self.clock, step.positions
+        clock, positions, seconds = self.clock, step.positions, step.seconds
+        if self.streams.in_use and self.streams.contention is not None:
+            seconds = self.streams.beside(positions, clock[positions], seconds)
         if self._observer is not None:
             start = clock[positions].copy()
-            self._observer(Execution(step, self._path, positions, start, step.seconds))
+            self._observer(Execution(step, self._path, positions, start, seconds))
         known = self._clocks.get(id(positions))
         if known is not None:
             part = known[1]
-            part += step.seconds
+            part += seconds
         else:
-            clock[positions] += step.seconds
+            clock[positions] += seconds
             if isinstance(positions, slice):
                 self._clocks[id(positions)] = positions, clock[positions]
 

@@ -15,6 +15,7 @@ from xdsl.dialects.func import FuncOp
 
 from distir.dialects.dist import layout_of
 from distir.dialects.host import is_on_host, on_device
+from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
@@ -108,9 +109,17 @@ class Run:
         The number of positions that the machine simulates: one per mesh if the devices of
         each mesh do the same.
         """
+        return len(self._kinds)
+
+    @cached_property
+    def _kinds(self) -> list[DeviceKind]:
+        """The kind of device at each position."""
         device_map = self.device_map
-        uniform = isinstance(device_map, UniformDeviceMap)
-        return len(device_map.index if uniform else device_map.devices)
+        if isinstance(device_map, UniformDeviceMap):
+            ids = [device_map.device_ids(name)[0] for name in device_map.index]
+        else:
+            ids = list(device_map.devices)
+        return [device_map.hardware.kinds[device] for device in ids]
 
     def simulate(self) -> Machine:
         """
@@ -151,6 +160,9 @@ class Run:
 
     def _execute(self, machine: Machine) -> Machine:
         machine.live += self.reserved.total
+        contention = np.array([kind.contention for kind in self._kinds])
+        if contention.any():
+            machine.streams.contention = contention
         return execute(
             machine, self.compiled, self.arguments, self._functions, self.device_map
         )

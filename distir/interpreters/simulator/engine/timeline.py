@@ -50,7 +50,8 @@ class Clocks:
     compute and communication streams are busy, `since` the time since when the
     communication stream has been; `idle` are the seconds waited, `transit` those of them
     for values in flight. `arrivals` has, for each asynchronous collective, since when the
-    stream has been busy and when it is done.
+    stream has been busy and when it is done. While it is busy, computations are slower by
+    the share `contention`; `slowed` are the seconds that they took longer.
     """
 
     compute: float
@@ -61,6 +62,17 @@ class Clocks:
     arrivals: list[tuple[float, float]] = field(
         default_factory=list[tuple[float, float]]
     )
+    contention: float = 0.0
+    slowed: float = 0.0
+
+    def work(self, seconds: float) -> None:
+        """Computes what takes so many seconds while nothing is communicated."""
+        if self.contention and self.free > self.compute:
+            share = self.contention
+            slowed = share * min(seconds / (1 - share), self.free - self.compute)
+            self.slowed += slowed
+            seconds += slowed
+        self.compute += seconds
 
     def wait(self, since: float, until: float) -> None:
         """
@@ -133,7 +145,7 @@ class Timeline:
             return
         for moment in self.moments:
             if isinstance(moment, Computing):
-                clocks.compute += moment.seconds
+                clocks.work(moment.seconds)
             elif isinstance(moment, Communicating):
                 clocks.wait(clocks.since, clocks.free)
                 clocks.compute += moment.seconds

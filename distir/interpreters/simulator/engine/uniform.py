@@ -35,7 +35,10 @@ class UniformMachine(SummarisingMachine):
             return ()
         before = float(clock[mesh]), float(streams.free[mesh])
         clocks = Clocks(*before, float(streams.since[mesh]))
+        if streams.contention is not None:
+            clocks.contention = float(streams.contention[mesh])
         timeline.play(clocks)
+        streams.slowed[mesh] += clocks.slowed
         clock[mesh] = clocks.compute
         streams.in_use = True
         streams.free[mesh], streams.since[mesh] = clocks.free, clocks.since

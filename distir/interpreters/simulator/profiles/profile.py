@@ -70,9 +70,9 @@ class Curve:
     elements, on `units` parts of the device at the same time, at `efficiency` (a fraction
     of the peak); a tile takes as long as `k + depth` products for each of its elements.
     Tiles, and the last round of `units` tiles, that are not full cost as much as full ones,
-    unless it pays to split the sums and to add their parts up in memory. If `k` or `n` is
-    no multiple of `ALIGNMENT` elements, kernels load elements one by one and reach the
-    fraction `misaligned` of the efficiency.
+    unless it pays to split the sums and to add their parts up in memory. If the rows of a
+    matrix or of the result are no multiple of `ALIGNMENT` elements, kernels load elements
+    one by one and reach the fraction `misaligned` of the efficiency.
     """
 
     bandwidth: float
@@ -106,14 +106,14 @@ class Curve:
         compute = flops / (peak * self.efficiency)
         if product is None or not product.k:
             return self.overhead + max(compute, memory)
-        batch, m, n, k = product
+        batch, m, n, k, lying = product
         # Kernels for products with few rows or columns use smaller tiles.
         rows, columns = (
             min(tile, -(-size // SMALLEST_TILE) * SMALLEST_TILE) if tile > 1 else 1
             for tile, size in zip(self.tile, (m, n), strict=True)
         )
         tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
-        if n % ALIGNMENT or k % ALIGNMENT:
+        if any(row % ALIGNMENT for row in lying or (n, k)):
             compute /= self.misaligned
         each = rows * columns * self.units / (batch * m * n * k) * compute
         parts = 8 * batch * m * n / (bandwidth * self.bandwidth)
@@ -276,7 +276,9 @@ class Profile:
     - `links`: by name of a `device.link`;
     - `fusion`: which ops run together (see `distir.interpreters.simulator.fusion`);
     - `ops`: by element type, figures of ops that were measured one by one;
-    - `memory`: what the software keeps in memory beside values.
+    - `memory`: what the software keeps in memory beside values;
+    - `contention`: the share of a device that an asynchronous collective takes from what is
+      computed beside it.
     """
 
     name: str
@@ -287,6 +289,7 @@ class Profile:
     fusion: frozenset[str] = frozenset()
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
     memory: MemoryFigures = MemoryFigures()
+    contention: float = 0.0
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """Returns the curve for ops of a class on an element type. Raises DistIRError."""
@@ -349,5 +352,19 @@ class Profile:
         fusion = table.choices("fusion", FUSIONS)
         keeps = table.optional("memory")
         memory = MemoryFigures() if keeps is None else MemoryFigures.read(keeps)
+        takes = table.optional("contention")
+        contention = 0.0 if takes is None else _read_contention(takes)
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links, fusion, ops, memory)
+        return Profile(
+            name, device, compute, dispatch, links, fusion, ops, memory, contention
+        )
+
+
+def _read_contention(table: Table) -> float:
+    """
+    Reads the share of a device that collectives take, from the table `contention`. Raises
+    DistIRError.
+    """
+    share = table.below_1("share")
+    table.finish()
+    return share

@@ -52,6 +52,13 @@ class Table:
             raise self._error(key, value, "a finite number of at least 0")
         return number
 
+    def below_1(self, key: str) -> float:
+        """Returns a number of at least 0 and below 1."""
+        share = self.at_least_0(key)
+        if share >= 1:
+            raise self._error(key, self._data[key], "a share of at least 0 and below 1")
+        return share
+
     def positive(self, key: str, default: float | None = None) -> float:
         """Returns a finite number above 0."""
         value = self._value(key, default)
