@@ -54,6 +54,11 @@ def t5() -> ModuleOp:
     return step(module, "cross_entropy")
 
 
+def even_t5() -> ModuleOp:
+    module = build_t5(2, 8, seq=4, target_seq=4, **SMALL)
+    return step(module, "cross_entropy")
+
+
 CASES: list[tuple[str, Callable[[], ModuleOp], tuple[str, ...], dict[str, Any]]] = [
     ("embedding of two stages", t5, (WIDE, "t=2"), {"stages": ("decoder.embed_tokens",)}),
     ("more devices later", gpt, ("t=1", WIDE), {}),
@@ -71,11 +76,15 @@ CASES: list[tuple[str, Callable[[], ModuleOp], tuple[str, ...], dict[str, Any]]]
     ("overlap", gpt, (WIDE, "t=2"), {"overlap": True}),
     ("ring", gpt, ("c=4", "c=2"), {"context": "ring"}),
     ("cyclic", gpt, ("c=2", "t=2"), {"context_order": "cyclic"}),
+    ("two splits of a sequence", even_t5, ("t=2", "c=2"), {"sequence_parallel": True}),
     ("experts", moe, ("e=4", "e=2"), {}),
     ("groups", gpt, ("r=2,d=2", "d=2"), {"zero": 3}),
     ("one rank", gpt, (WIDE,), {}),
 ]  # fmt: skip
-QUICK = ("embedding of two stages", "clipped", "v", "experts")
+QUICK = (
+    *("embedding of two stages", "clipped", "v", "two splits of a sequence"),
+    "experts",
+)
 """The cases of `make test`, which have what the others take another way through."""
 
 
