@@ -195,3 +195,9 @@ def test_more_ranks_than_devices_are_refused() -> None:
         DistIRError, match="p=17 needs 17 devices, but cluster @cpu has"
     ):
         distributed(mlp(layers=17), p=17, k=2, d=2, stage_meshes=("search",))
+
+
+def test_errors_say_which_degrees_were_asked_for() -> None:
+    message = r"size 6 .* \(for stage_meshes=d=3;d=2, layouts are chosen with d=6\)"
+    with pytest.raises(DistIRError, match=message):
+        distributed(mlp(batch=8), p=2, k=2, stage_meshes=("d=3", "d=2"))
