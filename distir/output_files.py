@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[TextIO]:
+def replaced_file(path: Path) -> Generator[TextIO]:
     """
     Opens a text file that takes the place of `path` when all of it is written; if that fails,
     what was at `path` stays. What nothing can be put in place of, such as a pipe or a file

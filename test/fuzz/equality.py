@@ -106,7 +106,7 @@ def _is_float(array: Array) -> bool:
 
 def moved_by_noise(
     module: ModuleOp, arguments: Sequence[Array]
-) -> Iterator[list[Array]]:
+) -> Iterator[Sequence[Array]]:
     """Yields the results of a sequential program with noise on every value, trial by trial."""
     name = entry_function(module).sym_name.data
     for seed in range(TRIALS):
