@@ -11,6 +11,17 @@ from typing import TextIO
 
 
 @contextmanager
+def errors_name(path: Path) -> Generator[None]:
+    """Makes errors in what writes to a file name it, such as that of a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replaced_file(path: Path) -> Generator[TextIO]:
     """
     Opens a text file that takes the place of `path` when all of it is written; if that fails,
@@ -21,14 +32,14 @@ def replaced_file(path: Path) -> Generator[TextIO]:
     mode = target.stat().st_mode if target.exists() else None
     replaceable = mode is None or stat.S_ISREG(mode)
     if not replaceable or not os.access(target.parent, os.W_OK):
-        with path.open("w", encoding="utf-8") as stream:
+        with errors_name(path), path.open("w", encoding="utf-8") as stream:
             yield stream
         return
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(13, os.strerror(13), str(path))
     partial = target.with_name(f".{target.name[:40]}.{os.getpid()}")
     try:
-        with partial.open("w", encoding="utf-8") as stream:
+        with errors_name(path), partial.open("w", encoding="utf-8") as stream:
             yield stream
         if mode is not None:
             partial.chmod(stat.S_IMODE(mode))

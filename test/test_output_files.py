@@ -48,3 +48,14 @@ def test_errors_name_the_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(OSError) as found, replaced_file(path):
         pass
     assert found.value.filename == str(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_a_disk_that_is_full_is_named() -> None:
+    path = Path("/dev/full")
+    with (
+        pytest.raises(OSError, match="No space left") as found,
+        replaced_file(path) as f,
+    ):
+        f.write("new")
+    assert found.value.filename == str(path)

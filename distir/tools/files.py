@@ -20,7 +20,7 @@ from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
-from distir.output_files import replaced_file
+from distir.output_files import errors_name, replaced_file
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
@@ -296,7 +296,7 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     floats) are stored as float32.
     """
     # Not np.savez, whose keyword arguments cannot be called "file".
-    with zipfile.ZipFile(path, "w") as archive:
+    with errors_name(path), zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             if array.dtype.kind == "V":
                 array = array.astype(np.float32)
