@@ -112,6 +112,6 @@ class ImportedModel:
                 self.module.attributes[WEIGHTS] = StringAttr(beside.name)
             try:
                 with replaced_file(path) as stream:
-                    stream.write(f"{self.module}\n")
+                    stream.write(str(self.module) + "\n")
             except OSError as error:
                 raise DistIRError(f"cannot write {path}: {error.strerror}") from error
