@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from distir.errors import DistIRError as DistIRError
     from distir.facade.check import check as check
     from distir.facade.cluster import cluster as cluster
+    from distir.facade.files import calibrate as calibrate
+    from distir.facade.files import export as export
     from distir.facade.programs import build as build
     from distir.facade.programs import distribute as distribute
     from distir.facade.programs import import_model as import_model
@@ -38,9 +40,11 @@ _NAMES = {
     "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
     "Plan": "distir.planning.saved_plan:SavedPlan",
     "build": "distir.facade.programs:build",
+    "calibrate": "distir.facade.files:calibrate",
     "check": "distir.facade.check:check",
     "cluster": "distir.facade.cluster:cluster",
     "distribute": "distir.facade.programs:distribute",
+    "export": "distir.facade.files:export",
     "import_model": "distir.facade.programs:import_model",
     "schedule": "distir.facade.programs:schedule",
     "show": "distir.facade.show:show",

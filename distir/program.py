@@ -25,8 +25,9 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
-from distir.dialects.dist import NAME, OF, ROLE, SCOPE, UPDATES
+from distir.dialects.dist import NAME, OF, ROLE, ROLES, SCOPE, UPDATES
 from distir.errors import DistIRError
+from distir.suggestions import did_you_mean
 
 ENTRY = "main"
 
@@ -403,8 +404,17 @@ def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
 
 
 def argument_roles(function: FuncOp) -> list[str]:
-    """Returns the role of each argument; `input` if it has none."""
-    return [role or "input" for role in _argument_texts(function, ROLE)]
+    """
+    Returns the role of each argument; `input` if it has none. Raises DistIRError for a role
+    that there is not: what is misspelt would pass for an input, and not be trained.
+    """
+    given = _argument_texts(function, ROLE)
+    for unknown in sorted({role for role in given if role} - {*ROLES}):
+        raise DistIRError(
+            f"@{function.sym_name.data}: an argument has the role {unknown!r} ({ROLE}); "
+            f"{did_you_mean(unknown, ROLES)}the roles are {', '.join(ROLES)}"
+        )
+    return [role or "input" for role in given]
 
 
 def result_roles(function: FuncOp) -> list[str]:

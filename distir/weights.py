@@ -135,6 +135,22 @@ def path_beside(program: Path) -> Path:
     return path
 
 
+def check_replaceable(weights: Path, program: Path) -> None:
+    """
+    Refuses to write the weights of a program where there are some already, unless the file
+    of this program names them: they may be another model's, such as the `model.safetensors`
+    beside a configuration of Hugging Face. Raises DistIRError.
+    """
+    if not weights.exists():
+        return
+    named = f'{WEIGHTS} = "{weights.name}"'.encode()
+    if not (program.is_file() and named in program.read_bytes()):
+        raise DistIRError(
+            f"{weights} holds weights already, which {program} does not name: they may be "
+            f"those of another model; give the program another name or folder, or remove them"
+        )
+
+
 @contextmanager
 def attributes_kept(module: ModuleOp) -> Generator[None]:
     """

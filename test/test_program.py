@@ -11,6 +11,7 @@ from xdsl.parser import Parser
 
 from distir.errors import DistIRError
 from distir.program import (
+    argument_roles,
     check_links,
     entry_function,
     forward_results,
@@ -80,3 +81,12 @@ def test_links_to_nothing(before: str, after: str, message: str) -> None:
     assert text.count(before) == 1
     with pytest.raises(DistIRError, match=message):
         check_links(entry_function(parse(text.replace(before, after))))
+
+
+def test_roles_that_are_misspelt() -> None:
+    module = parse("""
+      func.func @main(%w: tensor<4xf32> {dist.role = "paramter"}) -> tensor<4xf32> {
+        func.return %w : tensor<4xf32>
+      }""")
+    with pytest.raises(DistIRError, match=r"'paramter' .* did you mean 'parameter'\?"):
+        argument_roles(entry_function(module))

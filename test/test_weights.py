@@ -8,7 +8,12 @@ import pytest
 from xdsl.dialects.builtin import IntAttr, ModuleOp, StringAttr
 
 from distir.errors import DistIRError
-from distir.weights import load_weights, save_weights, weights_file
+from distir.weights import (
+    check_replaceable,
+    load_weights,
+    save_weights,
+    weights_file,
+)
 
 DTYPES = [
     np.dtype(t)
@@ -84,3 +89,19 @@ def test_only_bare_file_names(name: str):
 def test_attribute_of_another_kind():
     with pytest.raises(DistIRError, match="bare file name"):
         weights_file(ModuleOp([], {"dist.weights": IntAttr(1)}), "m.mlir")
+
+
+def test_weights_of_another_model_are_not_replaced(tmp_path: Path):
+    """Such as those beside a configuration of Hugging Face."""
+    weights, program = tmp_path / "model.safetensors", tmp_path / "model.mlir"
+    check_replaceable(weights, program)
+    save_weights(weights, {"a": np.zeros(1)})
+    with pytest.raises(DistIRError, match="may be those of another model"):
+        check_replaceable(weights, program)
+    module = ModuleOp([])
+    program.write_text(str(module))
+    with pytest.raises(DistIRError, match="may be those of another model"):
+        check_replaceable(weights, program)
+    module.attributes["dist.weights"] = StringAttr(weights.name)
+    program.write_text(str(module))
+    check_replaceable(weights, program)

@@ -26,6 +26,7 @@ from distir.tools.files import (
 from distir.weights import (
     SUFFIX,
     attributes_kept,
+    check_replaceable,
     path_beside,
     save_weights,
     weights_file,
@@ -112,6 +113,7 @@ class ModelProgram:
                 keep_weights_reachable(self.module, self.source, path)
             elif self.arrays:
                 beside = path_beside(path)
+                check_replaceable(beside, path)
                 save_weights(beside, self.arrays)
                 self.module.attributes[WEIGHTS] = StringAttr(beside.name)
             try:

@@ -15,8 +15,14 @@ from distir.dialects.dist import WEIGHTS
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
+from distir.output_files import replaced_file
 from distir.program import argument_names, argument_roles, entry_function
-from distir.weights import attributes_kept, path_beside, save_weights
+from distir.weights import (
+    attributes_kept,
+    check_replaceable,
+    path_beside,
+    save_weights,
+)
 
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
@@ -101,9 +107,11 @@ class ImportedModel:
         with attributes_kept(self.module):
             if self.weights:
                 beside = path_beside(path)
+                check_replaceable(beside, path)
                 save_weights(beside, self.weights)
                 self.module.attributes[WEIGHTS] = StringAttr(beside.name)
             try:
-                path.write_text(str(self.module) + "\n")
+                with replaced_file(path) as stream:
+                    stream.write(str(self.module) + "\n")
             except OSError as error:
-                raise DistIRError(f"cannot write {path}: {error}") from error
+                raise DistIRError(f"cannot write {path}: {error.strerror}") from error

@@ -242,7 +242,16 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     Distributes a sequential program in place and verifies the result. Raises DistIRError.
     """
     options = options.on_one_mesh()
-    choose_layouts(module, options)
+    try:
+        choose_layouts(module, options)
+    except DistIRError as error:
+        if not options.stage_shapes():
+            raise
+        shapes = ";".join(options.stage_meshes)
+        sizes = [f"{a}={n}" for a in AXES if (n := getattr(options, a)) > 1]
+        raise DistIRError(
+            f"{error} (for stage_meshes={shapes}, layouts are chosen with {' '.join(sizes)})"
+        ) from error
     partition(module)
     if options.is_pipelined:
         make_pipeline_as_asked(module, options, options.stages)

@@ -14,8 +14,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    FloatAttr,
+    ModuleOp,
+    SymbolRefAttr,
+)
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.exceptions import ParseError
 
 from distir.dialects.device import ClusterOp
@@ -34,7 +40,7 @@ from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import cluster_of_text, replace_cluster, trains
 from distir.planning.requests import Requests, named_argument
 from distir.planning.result import Simulated, from_json
-from distir.program import argument_names, entry_function, walk_functions
+from distir.program import argument_names, entry_function, functions
 from distir.sharding.verification import verify_distribution
 from distir.version import __version__
 
@@ -342,11 +348,29 @@ def _of_known(requests: Requests, function: FuncOp) -> Requests:
 
 def _digest(module: ModuleOp) -> str:
     """
-    Returns a digest that distinguishes a program's ops and their types from those of other
-    programs.
+    Returns a digest that distinguishes a program's ops, their types, operands and properties
+    from those of other programs. Numbers such as a learning rate are left out, as no plan
+    depends on them, and so are names.
     """
     digest = hashlib.sha256()
-    for _, op in walk_functions(module):
-        types = ", ".join(str(result.type) for result in op.results)
-        digest.update(f"{op.name}: {types}\n".encode())
+    for function in functions(module).values():
+        block = function.body.block
+        numbers: dict[SSAValue, int] = {a: i for i, a in enumerate(block.args)}
+        for op in block.ops:
+            operands = [numbers[value] for value in op.operands]
+            types = ", ".join(str(result.type) for result in op.results)
+            digest.update(f"{op.name} {operands}: {types}\n".encode())
+            for name, value in sorted(op.properties.items()):
+                digest.update(_text(name, value))
+            for result in op.results:
+                numbers[result] = len(numbers)
     return digest.hexdigest()
+
+
+def _text(name: str, value: Attribute) -> bytes:
+    """Returns what a property of an op adds to the digest of a program."""
+    if isinstance(value, FloatAttr | SymbolRefAttr):
+        return b""
+    if isinstance(value, DenseIntOrFPElementsAttr):
+        return f"{name}: {value.type}\n".encode() + value.data.data
+    return f"{name}: {value}\n".encode()

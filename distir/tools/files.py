@@ -20,6 +20,7 @@ from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
+from distir.output_files import errors_name, replaced_file
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
@@ -30,7 +31,7 @@ from distir.program import (
 from distir.repacking import repacked_weights
 from distir.suggestions import did_you_mean
 from distir.text import ProgramParser, ProgramPrinter, new_context
-from distir.weights import load_weights, path_beside, weights_file
+from distir.weights import check_replaceable, load_weights, path_beside, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -112,8 +113,11 @@ def refuse_other_files(path: Path) -> None:
 
 
 def write_program(module: ModuleOp, path: Path) -> None:
-    """Writes a module as text, with names for the types that it repeats."""
-    with path.open("w") as stream:
+    """
+    Writes a module as text, with names for the types that it repeats. What was in the file
+    stays until all of it is written.
+    """
+    with replaced_file(path) as stream:
         ProgramPrinter(stream).print_program(module)
 
 
@@ -247,6 +251,7 @@ def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path
     module.attributes[WEIGHTS] = StringAttr(beside.name)
     if beside.exists() and beside.samefile(file):
         return None
+    check_replaceable(beside, target)
     beside.unlink(missing_ok=True)
     try:
         os.link(file, beside)
@@ -291,7 +296,7 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     floats) are stored as float32.
     """
     # Not np.savez, whose keyword arguments cannot be called "file".
-    with zipfile.ZipFile(path, "w") as archive:
+    with errors_name(path), zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             if array.dtype.kind == "V":
                 array = array.astype(np.float32)

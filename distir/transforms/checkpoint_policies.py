@@ -71,6 +71,13 @@ class LayerPolicies:
                     f"{what}: {text!r} should list ops after the colon, such as "
                     f"{name}:onnx.MatMul+train.attention"
                 )
+            if ":" in rest:
+                ops = rest.partition(":")[0]
+                raise DistIRError(
+                    f"{what}: {text!r} should list ops after the colon and nothing else; "
+                    f"for a part of the layers, say first what the others do, such as "
+                    f"none:1/2:{name}:{ops}"
+                )
             return LayerPolicies(text)
         lists = tuple(f"{each}:OP+OP" for each in LISTS)
         one_of("checkpoint policy", name, (*POLICIES, *lists), what)

@@ -1,15 +1,15 @@
 """
 When two programs compute the same: names apart, all of dtype, shape, NaNs and values.
 
-Floating-point results differ by rounding. How far says the program itself: where results
-differ by more than usual, the sequential program is run again with noise as large as
-rounding errors on every value. If that moves its results as much, the program is
+Floating-point results differ by rounding. How far says the program itself: where a result
+differs by more than usual, the sequential program is run again with noise as large as
+rounding errors on every value. If that moves this result as much, the program is
 ill-conditioned and the case says nothing; else it is a finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,15 @@ Array = npt.NDArray[Any]
 TRIALS = 6
 """Runs with noise before results that differ are a finding."""
 
-NOISE = {2: 1e-3, 4: 1e-6, 8: 1e-14}
-"""By bytes of an element, relative to the largest number of a tensor."""
+NOISE = {1: 0.0, 2: 1e-3, 4: 1e-6, 8: 1e-14}
+"""
+By bytes of an element, relative to the largest number of a tensor. Numbers of 8 bits get
+none: no op adds such numbers up, and where noise moves what is rounded to 8 bits across the
+middle between two of them, the rounded number moves by a whole step (an eighth in e4m3).
+"""
+
+SPREAD = 10
+"""How much further than noise in the trials rounding may move a result."""
 
 
 class Different(AssertionError):
@@ -82,28 +89,29 @@ class _Noisy(ReferenceInterpreter):
         return tuple(map(self.noisy, results))
 
     def noisy(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        if not isinstance(value, np.ndarray) or not _is_float(value):
             return value
-        finite = value[np.isfinite(value)]
-        scale = float(np.max(np.abs(finite.astype(np.float64)), initial=0.0))
+        exact = value.astype(np.float64)
+        scale = float(np.max(np.abs(exact[np.isfinite(exact)]), initial=0.0))
         noise = self._generator.uniform(-1, 1, value.shape)
         with np.errstate(all="ignore"):
-            moved = value + NOISE[value.dtype.itemsize] * scale * noise
-        return moved.astype(value.dtype)
+            moved = exact + NOISE[value.dtype.itemsize] * scale * noise
+            return moved.astype(value.dtype)
 
 
-def is_ill_conditioned(
-    module: ModuleOp, arguments: Sequence[Array], expected: Sequence[Array]
-) -> bool:
-    """Whether noise moves results of a sequential program about as far as is allowed."""
+def _is_float(array: Array) -> bool:
+    """Whether an array has elements of floats; those of 16 and 8 bits are NumPy's kind V."""
+    return array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float8"))
+
+
+def moved_by_noise(
+    module: ModuleOp, arguments: Sequence[Array]
+) -> Iterator[Sequence[Array]]:
+    """Yields the results of a sequential program with noise on every value, trial by trial."""
     name = entry_function(module).sym_name.data
     for seed in range(TRIALS):
         interpreter = _Noisy(module, seed=seed)
-        moved = call_by_name(interpreter, name, list(map(interpreter.noisy, arguments)))
-        for a, b in zip(expected, moved, strict=True):
-            if difference(a, b) > tolerance(a) / 10:
-                return True
-    return False
+        yield call_by_name(interpreter, name, list(map(interpreter.noisy, arguments)))
 
 
 def assert_same(
@@ -114,18 +122,29 @@ def assert_same(
 ) -> bool:
     """
     Raises Different unless the results are those of the sequential program `module`;
-    false where that is too ill-conditioned to say.
+    false where some of them are too ill-conditioned to say.
     """
     if len(expected) != len(actual):
         raise Different(f"{len(expected)} results became {len(actual)}")
-    for i, (a, b) in enumerate(zip(expected, actual, strict=True)):
-        error = difference(a, b)
-        if error > tolerance(a):
-            exact = a.dtype == b.dtype and a.shape == b.shape
-            if exact and is_ill_conditioned(module, arguments, expected):
-                return False
-            raise Different(
-                f"result {i}: {a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}, "
-                f"relative error {error:.3g}"
-            )
-    return True
+    pairs = list(zip(expected, actual, strict=True))
+    errors = [difference(a, b) for a, b in pairs]
+    apart = {i for i, (a, _) in enumerate(pairs) if errors[i] > tolerance(a)}
+    if not apart:
+        return True
+    trials = moved_by_noise(module, arguments) if all(map(_is_alike, pairs)) else ()
+    for moved in trials:
+        apart -= {
+            i for i in apart if SPREAD * difference(expected[i], moved[i]) >= errors[i]
+        }
+        if not apart:
+            return False
+    i = min(apart)
+    a, b = pairs[i]
+    raise Different(
+        f"result {i}: {a.dtype}{list(a.shape)} became {b.dtype}{list(b.shape)}, "
+        f"relative error {errors[i]:.3g}"
+    )
+
+
+def _is_alike(pair: tuple[Array, Array]) -> bool:
+    return pair[0].dtype == pair[1].dtype and pair[0].shape == pair[1].shape

@@ -16,7 +16,7 @@ from torch import nn
 
 from distir.interpreters.reference import run_program
 from distir.lowering.program_source import program_source
-from distir.lowering.source.paths import MODULE_ATTRIBUTES
+from distir.lowering.source.paths import MODULE_ATTRIBUTES, PathTree
 from distir.lowering.timing_rank import load_package
 
 GPT = ("--d-model", "768", "--heads", "12", "--vocab", "50304", "--batch", "4")
@@ -161,6 +161,20 @@ def test_members_hide_nothing_of_modules() -> None:
         and getattr(value, "__module__", "torch").startswith("torch")
     }
     assert public <= MODULE_ATTRIBUTES
+
+
+def test_elements_are_in_one_scope_of_their_own() -> None:
+    """Whatever it is called: `self` becomes another name, and `main` is taken."""
+    tree = PathTree()
+    tree.add(("main",))
+    taken: set[str] = set()
+    for word in ("self", "main", "layer", "layer"):
+        scope = tree.unused(word)
+        made = [tree.add((scope, str(i))) for i in range(3)]
+        assert [path[1:] for path in made] == [("0",), ("1",), ("2",)]
+        (name,) = {path[0] for path in made}
+        assert name != "self" and name not in taken
+        taken.add(name)
 
 
 def test_repeats_that_are_given_tensors() -> None:

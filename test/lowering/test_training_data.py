@@ -562,6 +562,16 @@ def test_tensorboard_that_is_not_installed(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_a_log_on_a_disk_that_is_full(data: Path, several: Path, spawner: Spawner):
+    source = [f"{data / 'data.py'}:whole"]
+    training = Training(2, data=source, log=Path("/dev/full"))
+    message = "cannot write the log /dev/full: No space left on device"
+    with pytest.raises(DistIRError, match=message) as error:
+        losses(several, spawner, training)
+    assert "\n" not in str(error.value)
+
+
 def test_the_forward_program_gives_the_loss_alone():
     module = training_mlp()
     part = evaluation_program(module)

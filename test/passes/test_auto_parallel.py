@@ -48,6 +48,9 @@ from distir.planning.requests import Requests
 from distir.planning.result import Impossible, Result, simulated
 from distir.program import argument_names, entry_function
 
+AXES_OF_FOUR = ((("d", 4),), (("t", 4),), (("d", 2), ("t", 2)))
+"""Meshes of four devices."""
+
 
 def machine(
     devices: int, memory: int = 10**10, latency: float = 1e-6, bandwidth: float = 1e10
@@ -292,6 +295,23 @@ def test_searched_layouts_that_do_not_fit_get_more_micro_batches() -> None:
     asked = AutoSpace([64], True, 4, micro_batches=(2, 8))
     assert list(asked.smaller(replace(plan, k=2))) == [replace(plan, k=8)]
     assert not list(AutoSpace([64], False, 4).smaller(plan))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_they_come_first_while_nothing_fits(fits: bool) -> None:
+    """As a user's time may be over before all neighbours were judged."""
+    found = auto_search([training_mlp(16)], machine(4))
+    gpipe = GridPlan(16, d=2, p=2, k=2, schedule="gpipe")
+    meshes = [LayoutPlan(16, axes=axes) for axes in AXES_OF_FOUR]
+    memory = found.bounds[16].memory
+    found.results = {
+        gpipe: Simulated(gpipe, 1.0, 16.0, memory if fits else 2 * memory, memory),
+        **{plan: Impossible(plan, "no layouts fit") for plan in meshes},
+    }
+    following = found._next()  # pyright: ignore[reportPrivateUsage]
+    smaller = [plan for plan in following if plan in {replace(m, k=4) for m in meshes}]
+    assert len(following) > len(smaller)
+    assert smaller == ([] if fits else following[:2])
 
 
 def test_memory_that_binds_is_named() -> None:

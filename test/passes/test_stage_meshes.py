@@ -54,6 +54,11 @@ def t5() -> ModuleOp:
     return step(module, "cross_entropy")
 
 
+def even_t5() -> ModuleOp:
+    module = build_t5(2, 8, seq=4, target_seq=4, **SMALL)
+    return step(module, "cross_entropy")
+
+
 CASES: list[tuple[str, Callable[[], ModuleOp], tuple[str, ...], dict[str, Any]]] = [
     ("embedding of two stages", t5, (WIDE, "t=2"), {"stages": ("decoder.embed_tokens",)}),
     ("more devices later", gpt, ("t=1", WIDE), {}),
@@ -71,11 +76,15 @@ CASES: list[tuple[str, Callable[[], ModuleOp], tuple[str, ...], dict[str, Any]]]
     ("overlap", gpt, (WIDE, "t=2"), {"overlap": True}),
     ("ring", gpt, ("c=4", "c=2"), {"context": "ring"}),
     ("cyclic", gpt, ("c=2", "t=2"), {"context_order": "cyclic"}),
+    ("two splits of a sequence", even_t5, ("t=2", "c=2"), {"sequence_parallel": True}),
     ("experts", moe, ("e=4", "e=2"), {}),
     ("groups", gpt, ("r=2,d=2", "d=2"), {"zero": 3}),
     ("one rank", gpt, (WIDE,), {}),
 ]  # fmt: skip
-QUICK = ("embedding of two stages", "clipped", "v", "experts")
+QUICK = (
+    *("embedding of two stages", "clipped", "v", "two splits of a sequence"),
+    "experts",
+)
 """The cases of `make test`, which have what the others take another way through."""
 
 
@@ -186,3 +195,9 @@ def test_more_ranks_than_devices_are_refused() -> None:
         DistIRError, match="p=17 needs 17 devices, but cluster @cpu has"
     ):
         distributed(mlp(layers=17), p=17, k=2, d=2, stage_meshes=("search",))
+
+
+def test_errors_say_which_degrees_were_asked_for() -> None:
+    message = r"size 6 .* \(for stage_meshes=d=3;d=2, layouts are chosen with d=6\)"
+    with pytest.raises(DistIRError, match=message):
+        distributed(mlp(batch=8), p=2, k=2, stage_meshes=("d=3", "d=2"))

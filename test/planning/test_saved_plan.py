@@ -31,8 +31,8 @@ def program(text: str = TWO_LAYERS) -> Any:
     return ProgramParser(new_context(), text).parse_module()
 
 
-def found(plan: Plan, *shard: str) -> SavedPlan:
-    programs = Programs.of([program()], load_cluster("dgx2"), (), Requests(shard))
+def found(plan: Plan, *shard: str, text: str = TWO_LAYERS) -> SavedPlan:
+    programs = Programs.of([program(text)], load_cluster("dgx2"), (), Requests(shard))
     search = PlanSearch(programs)
     search.results[plan] = Evaluator(programs).evaluate(plan)
     return SavedPlan.of(search, lambda: "there is no other")
@@ -70,6 +70,7 @@ def test_copies_remain_separate(tmp_path: Path) -> None:
         ("tensor<8x", "tensor<4x", "another batch: it knows input 'x'"),
         ('"l1.weight"', '"last"', "it knows parameter 'l1.weight'.* has no 'l1.weight'"),
         ("onnx.Relu", "onnx.Tanh", "its arguments are the same, but its ops are not"),
+        ("(%a, %w2)", "(%h, %w2)", "but its ops are not"),
     ],
 )  # fmt: skip
 def test_another_program_is_refused(old: str, new: str, told: str) -> None:
@@ -78,6 +79,17 @@ def test_another_program_is_refused(old: str, new: str, told: str) -> None:
         text = text.replace("32x16", "64x16").replace("8x32", "8x64")
     with pytest.raises(DistIRError, match=told):
         found(PLANS[0]).distribute(program(text))
+
+
+def test_properties_of_ops_tell_programs_apart() -> None:
+    """But not numbers that no plan depends on."""
+    softmax, elu = (
+        TWO_LAYERS.replace("Relu(%h)", f"{op}(%h) {{{own}}}")
+        for op, own in (("Softmax", "axis = 0 : i64"), ("Elu", "alpha = 0.5 : f32"))
+    )
+    with pytest.raises(DistIRError, match="but its ops are not"):
+        found(PLANS[0], text=softmax).distribute(program(softmax.replace("= 0", "= 1")))
+    found(PLANS[0], text=elu).distribute(program(elu.replace("0.5", "0.25")))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from support.command_line import failure, succeed
 
+import distir
 import distir.lowering.calibration as calibration
+from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.measured import OpFigures
 from distir.lowering.calibration.fit import LinkFit, OpFit, Residual, Sample
 from distir.lowering.calibration.machine import PASSING, MeasuredMachine
@@ -80,6 +82,16 @@ def test_a_bad_fit_is_refused(
     assert not list(tmp_path.iterdir())
     succeed("calibrate", "-o", profile, "--tolerance", "0.5")
     assert profile.exists() and profile.with_suffix(".mlir").exists()
+
+
+def test_from_python(tmp_path: Path, measured: Callable[[float], None]) -> None:
+    measured(0.01)
+    profile = distir.calibrate(tmp_path / "mine.json", rounds=1)
+    assert profile.exists() and profile.with_suffix(".mlir").exists()
+    with pytest.raises(
+        DistIRError, match=r"distir\.calibrate: .*invalid choice: 'mpi'"
+    ):
+        distir.calibrate(profile, backend="mpi")
 
 
 def test_a_bad_fit_is_left_out(

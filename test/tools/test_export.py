@@ -15,6 +15,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+import distir
+
 CONFIG = {
     "model_type": "gpt2",
     "architectures": ["GPT2LMHeadModel"],
@@ -139,6 +141,9 @@ def test_plans_become_python(tmp_path: Path) -> None:
     succeed("distribute", step, "--plan", plan, "-o", dist)
     succeed("export", dist, *export)
     assert python.read_text() == text.replace("plan.json", "dist.mlir")
+    assert distir.export(dist, tmp_path / "again.py", to="dtensor").read_text() == (
+        python.read_text().replace(python.stem, "again")
+    )
 
     assert "add --program" in failure("export", plan, *export)
     assert "leave out --program" in failure("export", dist, "--program", step, *export)

@@ -131,6 +131,22 @@ def test_training(options: dict[str, Any]) -> None:
     assert_same(training_gpt(), **options)
 
 
+def test_positions_that_are_too_few_for_all_devices() -> None:
+    """
+    The gradient of 4 positions is reduced over "c" before it is scattered over "d": 8 devices
+    do not divide it.
+    """
+    module = build_gpt(2, 8, 4, 12, 4, 4)
+    DifferentiatePass(clip=1.0).apply(Context(), module)
+    assert_same(module, d=4, c=2, context_order="cyclic", zero=1)
+
+
+def test_sequences_that_are_too_short_for_both_axes() -> None:
+    message = "size 8 is to be split over c=4 x t=4 devices, which do not divide it"
+    with pytest.raises(DistIRError, match=message):
+        distributed(training_gpt(), c=4, t=4, sequence_parallel=True)
+
+
 def test_rotary_positions() -> None:
     """Grouped queries, rotary tables and norms of LLaMA."""
     text = str(llama_step(1, 2, 16, width=32, heads=4, groups=2, hidden=48, vocab=64))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType, UnitAttr
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    Operand,
     ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
@@ -21,13 +20,12 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.base import I64, TrainOp
+from distir.dialects.train_ops.base import I64
 from distir.dialects.train_ops.recurrent import (
     GruGradBase,
     LstmGradBase,
     RecurrentGradOp,
-    check_recurrent_layer,
-    check_weights,
+    RecurrentOp,
 )
 
 
@@ -38,7 +36,7 @@ class Exchange(NamedTuple):
     times: int
 
 
-class GatheredOp(TrainOp):
+class GatheredOp(RecurrentOp):
     """
     Base of recurrent layers and gradients of them whose hidden features can be split over
     mesh axes. A device has the rows of `w`, `r` and `b` that belong to its features, of all
@@ -54,15 +52,6 @@ class GatheredOp(TrainOp):
 
     axes = opt_prop_def(ArrayAttr[StringAttr])
     run = opt_prop_def(I64)
-
-    # What every layer and every gradient has; where these are in the order of operands is
-    # their own business.
-    if TYPE_CHECKING:
-        x: Operand
-        w: Operand
-        r: Operand
-        batch_first: UnitAttr | None
-    GATES: ClassVar[int]
 
     @property
     def features(self) -> int:
@@ -91,7 +80,7 @@ class GatheredOp(TrainOp):
         return 1
 
     def _verify_features(self) -> None:
-        check_weights(self, self.x, self.w, self.r)
+        self.verify_weights()
         rows, hidden = shape_of(self.r)[1:]
         own = self.features
         if rows != own * self.GATES or not own or hidden % own:
@@ -145,15 +134,7 @@ class GatheredLayerOp(GatheredOp):
         others += [("h start", value) for value in self.start]
         if self.b is not None:
             others.append(("b", self.b))
-        check_recurrent_layer(
-            self,
-            (self.x, self.w, self.r),
-            self.direction.data,
-            self.batch_first is not None,
-            self.GATES,
-            self.features,
-            others,
-        )
+        self.verify_layer(others)
         if len(self.start) not in (0, self.STATES) or len(self.last) > self.STATES:
             raise VerifyException(
                 f"{self.name} has {self.STATES} states, got {len(self.start)} first and "
@@ -170,21 +151,28 @@ class GatheredRnnOp(GatheredLayerOp):
     GATES: ClassVar[int] = 1
 
 
+class GruExchanges(GatheredOp):
+    """
+    Base of gated recurrent units and their gradients. Without `linear_before_reset` a step
+    gathers twice: the state before, and what the reset gate leaves of it.
+    """
+
+    if TYPE_CHECKING:
+        linear_before_reset: UnitAttr | None
+
+    @property
+    def _exchanged(self) -> int:
+        return 2 if self.linear_before_reset is None else 1
+
+
 @irdl_op_definition
-class GatheredGruOp(GatheredLayerOp):
-    """
-    `onnx.GRU`. Without `linear_before_reset` a step gathers twice: the state before, and
-    what the reset gate leaves of it.
-    """
+class GatheredGruOp(GruExchanges, GatheredLayerOp):
+    """`onnx.GRU`."""
 
     name = "train.gathered_gru"
     GATES: ClassVar[int] = 3
 
     linear_before_reset = opt_prop_def(UnitAttr)
-
-    @property
-    def _exchanged(self) -> int:
-        return 2 if self.linear_before_reset is None else 1
 
 
 @irdl_op_definition
@@ -222,14 +210,10 @@ class GatheredRnnGradOp(GatheredGradOp):
 
 
 @irdl_op_definition
-class GatheredGruGradOp(GatheredGradOp, GruGradBase):
+class GatheredGruGradOp(GruExchanges, GatheredGradOp, GruGradBase):
     """The gradient of `train.gathered_gru`."""
 
     name = "train.gathered_gru_grad"
-
-    @property
-    def _exchanged(self) -> int:
-        return 2 if self.linear_before_reset is None else 1
 
 
 @irdl_op_definition

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from xdsl.dialects.builtin import StringAttr, TensorType, UnitAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
+    Operand,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -27,57 +28,68 @@ from distir.dialects.train_ops.checks import (
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 
-def check_weights(op: TrainOp, x: SSAValue, w: SSAValue, r: SSAValue) -> None:
-    """Raises VerifyException unless inputs and weights of a layer have their ranks."""
-    for name, value in (("x", x), ("w", w), ("r", r)):
-        if len(shape_of(value)) != 3:
-            raise VerifyException(f"{op.name}: {name} must have three dimensions")
+class RecurrentOp(TrainOp):
+    """Base of recurrent layers and of gradients of them, and what their values must be."""
+
+    GATES: ClassVar[int]
+
+    # What every layer and every gradient has; where these are in the order of operands is
+    # their own business.
+    if TYPE_CHECKING:
+        x: Operand
+        w: Operand
+        r: Operand
+        direction: StringAttr
+        batch_first: UnitAttr | None
+
+    @property
+    def features(self) -> int:
+        """The hidden features of which the weights have the gates."""
+        raise NotImplementedError
+
+    def verify_weights(self) -> None:
+        """Raises VerifyException unless inputs and weights have their ranks."""
+        for name, value in (("x", self.x), ("w", self.w), ("r", self.r)):
+            if len(shape_of(value)) != 3:
+                raise VerifyException(f"{self.name}: {name} must have three dimensions")
+
+    def verify_layer(self, others: Sequence[tuple[str, SSAValue]]) -> None:
+        """
+        Raises VerifyException unless the values fit each other. `others` are those beside x,
+        w and r, by what they are: a bias "b", a state "h" or outputs "y", with a name after
+        it.
+        """
+        x, direction = self.x, self.direction.data
+        check_float(self, "x", x)
+        if direction not in DIRECTIONS:
+            raise VerifyException(
+                f'{self.name}: direction is "{direction}", expected one of '
+                f"{', '.join(DIRECTIONS)}"
+            )
+        is_batch_first = self.batch_first is not None
+        steps, batch, width = shape_of(x)
+        if is_batch_first:
+            steps, batch = batch, steps
+        count, features = 2 if direction == "bidirectional" else 1, self.features
+        rows = self.GATES * features
+        state = (count, batch, features)
+        y = (steps, count, batch, features)
+        if is_batch_first:
+            state, y = (batch, count, features), (batch, steps, count, features)
+        shapes = {
+            "w": (count, rows, width),
+            "r": (count, rows, shape_of(self.r)[2]),
+            "b": (count, 2 * rows),
+            "h": state,
+            "y": y,
+        }
+        for name, value in (("w", self.w), ("r", self.r), *others):
+            kind, _, own = name.partition(" ")
+            check_shape(self, own or kind, value, shapes[kind])
+            check_element_type(self, own or kind, value, element_type(x))
 
 
-def check_recurrent_layer(
-    op: TrainOp,
-    weights: Sequence[SSAValue],
-    direction: str,
-    batch_first: bool,
-    gates: int,
-    features: int,
-    others: Sequence[tuple[str, SSAValue]],
-) -> None:
-    """
-    Raises VerifyException unless the values of a recurrent layer fit each other. `weights`
-    are x, w and r, of three dimensions each, which have the gates of `features` hidden features; `others` are further
-    values by what they are: a bias "b", a state "h" or outputs "y", with a name after it.
-    """
-    x, w, r = weights
-    check_float(op, "x", x)
-    if direction not in DIRECTIONS:
-        raise VerifyException(
-            f'{op.name}: direction is "{direction}", expected one of '
-            f"{', '.join(DIRECTIONS)}"
-        )
-    steps, batch, width = shape_of(x)
-    if batch_first:
-        steps, batch = batch, steps
-    count = 2 if direction == "bidirectional" else 1
-    rows = gates * features
-    state = (count, batch, features)
-    y = (steps, count, batch, features)
-    if batch_first:
-        state, y = (batch, count, features), (batch, steps, count, features)
-    shapes = {
-        "w": (count, rows, width),
-        "r": (count, rows, shape_of(r)[2]),
-        "b": (count, 2 * rows),
-        "h": state,
-        "y": y,
-    }
-    for name, value in (("w", w), ("r", r), *others):
-        kind, _, own = name.partition(" ")
-        check_shape(op, own or kind, value, shapes[kind])
-        check_element_type(op, own or kind, value, element_type(x))
-
-
-class RecurrentGradOp(TrainOp):
+class RecurrentGradOp(RecurrentOp):
     """
     Base of the gradients of `onnx.RNN`, `onnx.GRU` and `onnx.LSTM`, of tanh and sigmoid, over
     T steps, a batch of B, D directions, H hidden features and G gates:
@@ -90,8 +102,6 @@ class RecurrentGradOp(TrainOp):
     x is [B, T, features], y [B, T, D, H] and h [B, D, H]. Gates are in ONNX's order. The
     forward is computed again on the way.
     """
-
-    GATES: ClassVar[int]
 
     dy = operand_def(TensorType)
     dh = operand_def(TensorType)
@@ -123,17 +133,8 @@ class RecurrentGradOp(TrainOp):
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:
-        check_weights(self, self.x, self.w, self.r)
-        others = [("b", self.b), ("h", self.h), ("y dy", self.dy)]
-        check_recurrent_layer(
-            self,
-            (self.x, self.w, self.r),
-            self.direction.data,
-            self.batch_first is not None,
-            self.GATES,
-            self.features,
-            others,
-        )
+        self.verify_weights()
+        self.verify_layer([("b", self.b), ("h", self.h), ("y dy", self.dy)])
         super().verify_()
 
 

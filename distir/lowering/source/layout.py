@@ -109,9 +109,8 @@ class ModuleLayout:
             if tree.size(inside) == 0:
                 source = (*start, first[other_first(cls, other)])
                 return [tree.add((*inside, key)) for key in first], source
-        word = tree.add((self.words[other], "0"))[:-1]
-        paths = [(*word, "0"), *(tree.add((*word, str(i))) for i in range(1, count))]
-        return paths, ()
+        scope = tree.unused(self.words[other])
+        return [tree.add((scope, str(i))) for i in range(count)], ()
 
     def _numbered(
         self, other: ModuleClass, numbers: list[int]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from distir.lowering.identifiers import Names, sanitized
 
@@ -101,6 +102,15 @@ class PathTree:
             self.scopes[first] = self._fresh(first), PathTree()
         name, inner = self.scopes[first]
         return (name, *inner.add(rest))
+
+    def unused(self, scope: str) -> str:
+        """
+        Returns the name of a scope that has no parts yet, which is the given one if that is
+        free.
+        """
+        numbered = (f"{scope}_{i}" for i in count(2))
+        taken = {*self.scopes, *self.leaves}
+        return next(each for each in chain([scope], numbered) if each not in taken)
 
     def _fresh(self, part: str) -> str:
         if not part.isdecimal():

@@ -28,9 +28,7 @@ class Log:
                 Path(file).parent.mkdir(parents=True, exist_ok=True)
                 self.file = Path(file).open("a", encoding="utf-8")  # noqa: SIM115
             except OSError as error:
-                raise runtime.ProgramError(
-                    f"cannot write the log {file}: {error.strerror}"
-                ) from error
+                raise _unwritable(file, error) from error
 
     def step(self, step, steps, numbers, **others):
         """Reports the numbers that a step gave, by name; `others` go to files alone."""
@@ -50,8 +48,12 @@ class Log:
 
     def _write(self, entry):
         if self.file is not None:
-            self.file.write(json.dumps(entry) + "\n")
-            self.file.flush()
+            try:
+                self.file.write(json.dumps(entry) + "\n")
+                self.file.flush()
+            except OSError as error:  # such as a disk that is full
+                file, self.file = self.file, None
+                raise _unwritable(file.name, error) from error
         if self.writer is not None:
             step = entry["step"]
             for name, value in entry.items():
@@ -63,6 +65,10 @@ class Log:
         for open_file in (self.file, self.writer):
             if open_file is not None:
                 open_file.close()
+
+
+def _unwritable(file, error):
+    return runtime.ProgramError(f"cannot write the log {file}: {error.strerror}")
 
 
 def _summary_writer(folder):

@@ -149,8 +149,8 @@ class AutoSearch(PlanSearch):
     What refines a plan (overlap, searched stages) takes several times as long and gains a few
     per cent, so that it waits until the plan is among the best. A neighbour that is better
     than all plans before ends the round, as its own neighbours come first. Meshes on which no
-    layouts fit are tried with more micro-batches in the end. A plan is not distributed at
-    all if a bound says that it cannot be faster than the best one known or cannot fit.
+    layouts fit are tried with more micro-batches: in the end, or first, two in each round,
+    while nothing fits. A plan is not distributed at all if a bound says that it cannot be faster than the best one known or cannot fit.
 
     - `results`: what was judged; what it holds before the search is not judged again;
       `pruned`: how many plans were not;
@@ -328,10 +328,10 @@ class AutoSearch(PlanSearch):
                             self._origins.setdefault(plan, result)
             promising = [plan for plan in self._origins if self._is_promising(plan)]
             if promising:
-                return sorted(promising, key=self._order)
+                early = [] if self.best else self._smaller()[:_WIDTH]
+                return [*early, *sorted(promising, key=self._order)]
         self._origins = {}
-        smaller = [p for p in self._smaller() if self._is_promising(p)]
-        return sorted(dict.fromkeys(smaller))
+        return self._smaller()
 
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
@@ -361,13 +361,13 @@ class AutoSearch(PlanSearch):
 
     def _smaller(self) -> list[LayoutPlan]:
         """Returns variants with less memory of the plans for which no layouts fitted."""
-        failed = [
-            plan
+        variants = {
+            smaller
             for plan, result in self.results.items()
             if isinstance(plan, LayoutPlan) and isinstance(result, Impossible)
-        ]
-        variants = [smaller for plan in failed for smaller in self.space.smaller(plan)]
-        return [plan for plan in variants if plan not in self.results]
+            for smaller in self.space.smaller(plan)
+        }
+        return sorted(filter(self._is_promising, variants - self.results.keys()))
 
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """

@@ -15,11 +15,13 @@ from typing import NamedTuple
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.axes.alternatives import OpAlternative, Source, Take
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.strategies import AxisStrategy, PassPartial, SplitFactor, Strategy
+from distir.program import describe
 from distir.sharding.placement import (
     FREE,
     REPLICATED,
@@ -296,11 +298,36 @@ class OpStrategies:
                     f"dist.constrain cannot ask for a value that is partial over "
                     f"{axis!r}; constrain a reduced or split layout"
                 )
-            placements, take = [target], Take.CUT
+            self._check_divisible(op, target)
+            found = [(target, Take.CUT)]
         else:
             kept = (REPLICATED if p == FREE else p for p in operand.possible)
-            placements, take = list(dict.fromkeys(kept)), Take.AS_IS
+            # Splits that leave nothing to split for the axes planned before are undone.
+            found = [
+                (p, Take.AS_IS) for p in dict.fromkeys(kept) if self._is_divisible(p)
+            ] or [(REPLICATED, Take.MOVED)]
         return [
             OpAlternative(Strategy((None,), (p,), (p,)), (take,), 0.0)
-            for p in placements
+            for p, take in found
         ]
+
+    def _is_divisible(self, placement: Placement) -> bool:
+        """Whether the first operand can be in a placement, inside the axes before."""
+        is_split = isinstance(placement, SplitPlacement)
+        return not is_split or self.info.fitting(0, placement) is not None
+
+    def _check_divisible(self, op: ConstrainOp, target: Placement) -> None:
+        """Refuses a split that was asked for of what axes before split too far."""
+        if not isinstance(target, SplitPlacement) or self._is_divisible(target):
+            return
+        mesh, axis = self.info.mesh, self.policy.program.axis
+        before = self.info.base.operands[0].dim(target.dim)
+        axes = [*(shard.axis for shard in before), axis]
+        parts = " x ".join(f"{name}={mesh.size(name)}" for name in axes)
+        what = op.source.owner if isinstance(op.source.owner, Operation) else op
+        raise DistIRError(
+            f"{describe(what)}: dimension {target.dim} of size "
+            f"{shape_of(op.source.type)[target.dim]} is to be split over {parts} devices, "
+            f"which do not divide it; choose other sizes of these axes, or ask for one of "
+            f"the splits"
+        )

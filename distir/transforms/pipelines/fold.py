@@ -36,6 +36,7 @@ from distir.sharding.local import local_form, local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, SplitPlacement
 from distir.sharding.rule import infer, rule_for
+from distir.transforms.pipelines.kinds import whole_batch_remedy
 from distir.transforms.pipelines.over_time import (
     Axes,
     FoldedTypes,
@@ -291,9 +292,7 @@ class Fold:
             owner = next((use.operation for use in op.result.uses), op)
         raise DistIRError(
             f"pipeline: {describe(owner)} makes something of the whole batch, but the function "
-            f"that it is in works on micro-batches; use one micro-batch (k=1), or, when the "
-            f"training step is made, --batch-norm-micro-batches for batch normalisation and "
-            f"--float8 row-gw-hp for products in 8-bit floats"
+            f"that it is in works on micro-batches; {whole_batch_remedy(owner)}"
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:

@@ -10,6 +10,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.batch_normalization import BatchNormVarianceOp
+from distir.dialects.train_ops.float8 import Float8ScaleOp
 from distir.errors import DistIRError
 from distir.program import argument_roles, describe, updated_arguments
 from distir.sharding.placement import REPLICATED, ReplicatedPlacement, SplitPlacement
@@ -144,10 +146,26 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
     shown = users[0] if isinstance(op, ReshardOp) and users else op
     return DistIRError(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
-        f"{describe(_origin(op, value))} makes of the whole batch; use one micro-batch "
-        f"(k=1), or, when the training step is made, --batch-norm-micro-batches for batch "
-        f"normalisation and --float8 row-gw-hp for products in 8-bit floats"
+        f"{describe(_origin(op, value))} makes of the whole batch; "
+        f"{whole_batch_remedy(op)}"
     )
+
+
+def whole_batch_remedy(op: Operation) -> str:
+    """
+    Returns what a user can do about an op that needs something of the whole batch; options
+    of the training step are named if its program has what they are for.
+    """
+    present = {type(each) for each in op.get_toplevel_object().walk()}
+    options: list[str] = []
+    if BatchNormVarianceOp in present:
+        options.append("--batch-norm-micro-batches for batch normalisation")
+    if Float8ScaleOp in present:
+        options.append("--float8 row-gw-hp for products in 8-bit floats")
+    found = "use one micro-batch (k=1)"
+    if options:
+        found += f", or, when the training step is made, {' and '.join(options)}"
+    return found
 
 
 def _origin(user: Operation, value: SSAValue) -> Operation:

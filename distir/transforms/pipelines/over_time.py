@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from xdsl.dialects.builtin import TensorType
@@ -143,15 +143,30 @@ def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
     if layout is None or not isinstance(type_, TensorType) or mesh is stage:
         return type_
     dims = tuple(
-        tuple(
-            Shard(s.axis, s.run and s.run * mesh.size(s.axis) // stage.size(s.axis))
-            for s in shards
-            if s.axis in stage.sizes
+        _resized(size, shards, mesh, stage)
+        for size, shards in zip(
+            type_.get_shape(), layout.full_dims(type_.get_num_dims()), strict=True
         )
-        for shards in layout.dims
     )
     partial = tuple(p for p in layout.partial if p[0] in stage.sizes)
     return with_layout(type_, replace(layout, dims=dims, partial=partial))
+
+
+def _resized(
+    size: int, shards: Sequence[Shard], mesh: Mesh, stage: Mesh
+) -> tuple[Shard, ...]:
+    """Returns the split of a dimension of that size on a stage's mesh."""
+    found: list[Shard] = []
+    left, in_chunks = size, False
+    for shard in shards:
+        left //= mesh.size(shard.axis)
+        share = mesh.size(shard.axis) // stage.sizes.get(shard.axis, 1)
+        # What follows an axis that has fewer chunks now splits each of the chunks that were.
+        run = left if in_chunks and shard.run is None else shard.run
+        if shard.axis in stage.sizes:
+            found.append(Shard(shard.axis, run and run * share))
+        in_chunks |= share > 1 and shard.run is None
+    return tuple(found)
 
 
 Known = dict[tuple[int, str], tuple[Attribute, Attribute]]

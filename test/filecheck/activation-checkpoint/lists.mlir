@@ -3,6 +3,7 @@
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=\"recompute:onnx.Exp+onnx.Transpose\"}" | filecheck %s --check-prefix=SEVERAL
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=\"save:onnx.Matmul\"}" 2>&1 | filecheck %s --check-prefix=NAME
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=\"save:onnx.MatMul+\"}" 2>&1 | filecheck %s --check-prefix=EMPTY
+// RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=\"save:onnx.MatMul:0.5\"}" 2>&1 | filecheck %s --check-prefix=SHARE
 
 // Products are further results of the forward: what follows from them is not kept.
 // SAVE:      %0, %1, %2 = func.call @layer_forward_saving(%x, %w0)
@@ -44,3 +45,4 @@ func.func private @layer(%x: tensor<2x8x8xf32> {dist.role = "input"}, %w: tensor
   %y = onnx.MatMul(%p, %e) : (tensor<2x8x8xf32>, tensor<2x8x8xf32>) -> tensor<2x8x8xf32>
   func.return %y : tensor<2x8x8xf32>
 }
+// SHARE: error: activation-checkpoint: 'save:onnx.MatMul:0.5' should list ops after the colon and nothing else; for a part of the layers, say first what the others do, such as none:1/2:save:onnx.MatMul

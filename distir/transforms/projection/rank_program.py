@@ -1,0 +1,105 @@
+"""What all functions of one device's program share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, Operation
+
+from distir.dialects import collective, dist
+from distir.dialects.dist import Layout, layout_of
+from distir.dialects.tensors import shape_of
+from distir.errors import DistIRError
+from distir.program import functions
+from distir.sharding.layout import local_type
+from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.sends import Rounds, plan_send
+from distir.transforms.projection.collectives import layouts_around
+
+_TRANSFERS = (
+    collective.SendToRankOp,
+    collective.RecvFromRankOp,
+    collective.RootedOp,
+    collective.PermuteOp,
+)
+
+
+@dataclass
+class Projection:
+    """
+    One device's program, function by function: what each of them is there says `project`,
+    None for one of which nothing is left.
+    """
+
+    module: ModuleOp
+    rank: int
+    project: Callable[[Projection, FuncOp], FuncOp | None]
+    mesh_of: Mapping[str, Mesh] = field(init=False)
+    projected: dict[str, FuncOp | None] = field(
+        default_factory=lambda: dict[str, FuncOp | None]()
+    )
+    arriving: dict[str, frozenset[int]] = field(
+        default_factory=lambda: dict[str, frozenset[int]]()
+    )
+    """
+    For each function, the results of its projection that it returns while they are in
+    flight.
+    """
+    _transferring: dict[str, bool] = field(default_factory=lambda: dict[str, bool]())
+    _sent: dict[tuple[tuple[int, ...], Layout, Layout], Rounds] = field(
+        default_factory=lambda: dict[tuple[tuple[int, ...], Layout, Layout], Rounds]()
+    )
+
+    def __post_init__(self) -> None:
+        self.mesh_of = meshes(self.module)
+
+    def lives_here(self, type_: Attribute) -> bool:
+        """Whether this device holds (a part of) values of that type."""
+        layout = layout_of(type_)
+        if layout is None:
+            return True
+        if layout.mesh not in self.mesh_of:
+            raise DistIRError(f"there is no device.mesh @{layout.mesh} in the module")
+        return self.rank in self.mesh_of[layout.mesh].devices
+
+    def local(self, type_: Attribute) -> Attribute:
+        return local_type(type_, self.mesh_of)
+
+    def transfers(self, op: Operation) -> bool:
+        """Whether an op of the projection moves tensors between two devices."""
+        if not isinstance(op, CallOp):
+            return isinstance(op, _TRANSFERS)
+        name = op.callee.string_value()
+        if name not in self._transferring:
+            called = self.function(name)
+            self._transferring[name] = called is not None and any(
+                map(self.transfers, called.body.block.ops)
+            )
+        return self._transferring[name]
+
+    def sent(self, op: dist.SendOp) -> Rounds:
+        """Returns the pieces of a send between meshes of different shapes."""
+        before, after = layouts_around(op)
+        key = shape_of(op.source.type), before, after
+        if key not in self._sent:
+            source, target = self.mesh_of[before.mesh], self.mesh_of[after.mesh]
+            self._sent[key] = plan_send(key[0], before, source, after, target)
+        return self._sent[key]
+
+    def function(self, name: str) -> FuncOp | None:
+        """
+        Returns the projection of a function: only the arguments, ops and results that live
+        on this device; None if nothing is left. Callees are projected on demand.
+        """
+        if name not in self.projected:
+            found = functions(self.module).get(name)
+            if found is None:
+                raise DistIRError(
+                    f"func.call names @{name}, which is not in the module"
+                )
+            self.projected[name] = None  # a recursive call finds nothing to do
+            self.projected[name] = self.project(self, found)
+        return self.projected[name]
