@@ -53,7 +53,7 @@ class _T5(nn.Module):
 def _swin() -> nn.Module:
     """Swin, which pools values of which the channels are stored last."""
     config = transformers.SwinConfig(
-        embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=56, num_labels=4
+        embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=56
     )
     return transformers.SwinForImageClassification(config)
 
