@@ -29,6 +29,7 @@ def export_dynamo(
     exporter and the module raise.
     """
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     from distir.frontends.torch_bags import write_bags
     from distir.frontends.torch_checks import remove_checks
@@ -39,9 +40,12 @@ def export_dynamo(
     from distir.frontends.torch_repetitions import without_repetitions
     from distir.frontends.torch_scans import scans_as_ops
 
+    # PyTorch's kernels of attention store their results in different ways, and a trace
+    # leaves out copies for the one that it meets. Each trace must meet the same.
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # If this fails, the exporter tries other ways and reports what is wrong.
     with (
+        sdpa_kernel(SDPBackend.MATH),
         without_repetitions(),
         experts_as_ops(capacity_factor, _batch(args, kwargs)),
         scans_as_ops(),
@@ -55,7 +59,11 @@ def export_dynamo(
         write_masked_scatters(source)
         remove_checks(source)
     # The optimizer would merge, transpose and rename the parameters.
-    with quick_decompositions(), without_repetitions():
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        quick_decompositions(),
+        without_repetitions(),
+    ):
         program = torch.onnx.export(
             source,  # pyright: ignore[reportArgumentType]
             args,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TASKS = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
     "sequence-classification": "AutoModelForSequenceClassification",
     "image-classification": "AutoModelForImageClassification",
 }
@@ -109,13 +110,20 @@ def _loaded(path: Path) -> ModuleType:
 
 
 def from_config(
-    path: Path, task: str, batch: int, seq: int | None, *, meta: bool
+    path: Path,
+    task: str,
+    batch: int,
+    seq: int | None,
+    *,
+    target_seq: int | None = None,
+    meta: bool,
 ) -> ModuleSource:
     """
     Returns the model of Hugging Face that a `config.json` describes, for a task, with
     example inputs: `batch` sequences of `seq` tokens, or images of the size that the
-    configuration says. Nothing is downloaded: parameters have initial values, or none with
-    `meta`. Raises DistIRError.
+    configuration says. The decoder of a model from sequences to sequences gets `target_seq`
+    tokens, by default `seq`. Nothing is downloaded: parameters have initial values, or none
+    with `meta`. Raises DistIRError.
     """
     one_of("task", task, tuple(TASKS))
     try:
@@ -138,7 +146,7 @@ def from_config(
             f"{path} describes a model of type {config.model_type!r}, which transformers "
             f"has not for the task {task!r}; it has it for {listed(fitting) or 'no task here'}"
         )
-    example = _example(path, config, task, batch, seq)
+    example = _example(path, config, task, batch, seq, target_seq)
     config.use_cache = False  # A cache of keys and values is no tensor.
     with (
         _parameters_on_meta() if meta else contextlib.nullcontext(),
@@ -176,11 +184,20 @@ def _config(path: Path) -> Any:
 
 
 def _example(
-    path: Path, config: Any, task: str, batch: int, seq: int | None
+    path: Path,
+    config: Any,
+    task: str,
+    batch: int,
+    seq: int | None,
+    target_seq: int | None,
 ) -> dict[str, torch.Tensor]:
     """Returns example inputs of a model by name. Raises DistIRError."""
     import torch
 
+    if target_seq is not None and task != "seq2seq-lm":
+        raise DistIRError(
+            f"--target-seq is what the decoder gets for --task seq2seq-lm, not for {task}"
+        )
     if task == "image-classification":
         size: Any = getattr(config, "image_size", None) or 224
         height, width = (size, size) if isinstance(size, int) else tuple(size)
@@ -190,13 +207,20 @@ def _example(
         raise DistIRError(
             f"--task {task} needs the length of the sequences; give --seq"
         )
+    lengths = {"input_ids": seq}
+    if task == "seq2seq-lm":
+        lengths["decoder_input_ids"] = seq if target_seq is None else target_seq
     longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and seq > longest:
+    if isinstance(longest, int) and max(lengths.values()) > longest:
+        option = "--seq" if seq > longest else "--target-seq"
         raise DistIRError(
-            f"--seq {seq} is longer than the {longest} positions of the model "
-            f"(max_position_embeddings in {path}); give a shorter one"
+            f"{option} {max(lengths.values())} is longer than the {longest} positions of "
+            f"the model (max_position_embeddings in {path}); give a shorter one"
         )
-    return {"input_ids": torch.zeros(batch, seq, dtype=torch.int64)}
+    return {
+        name: torch.zeros(batch, length, dtype=torch.int64)
+        for name, length in lengths.items()
+    }
 
 
 @contextlib.contextmanager

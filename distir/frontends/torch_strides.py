@@ -16,6 +16,8 @@ from distir.errors import DistIRError
 from distir.frontends.torch_graphs import insert_traced
 
 _STRIDED: Any = torch.ops.aten.as_strided.default
+_RESTRIDED: Any = torch.ops.aten.as_strided_.default
+"""In place. PyTorch's pooling does so to means that it has just made."""
 
 
 def write_strides(program: torch.export.ExportedProgram) -> None:
@@ -25,9 +27,7 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
     and heads stay apart. Raises DistIRError for tensors that are no whole piece of memory.
     """
     graph = program.graph
-    strided = [
-        n for n in graph.nodes if n.op == "call_function" and n.target is _STRIDED
-    ]
+    strided = [n for n in graph.nodes if _is_strided(n)]
     for node in strided:
         result = _written(graph, node)
         node.replace_all_uses_with(result)
@@ -36,6 +36,14 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
         graph.erase_node(node)
     if strided:
         program.graph_module.recompile()
+
+
+def _is_strided(node: torch.fx.Node) -> bool:
+    """Whether a node takes elements by their places in memory, and nothing sees it change."""
+    if node.op != "call_function" or node.target is not _RESTRIDED:
+        return node.op == "call_function" and node.target is _STRIDED
+    source = node.all_input_nodes[0]
+    return source.op == "call_function" and len(source.users) == 1
 
 
 def _written(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:

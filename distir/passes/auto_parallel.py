@@ -35,7 +35,8 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     - `world_size`: devices to use; all of the cluster by default;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
       values of these options that may be chosen; by default all;
-    - `c`: degrees of context parallelism of the grid's points, by default 1; `e`: degrees of
+    - `c`: degrees of context parallelism of the grid's points, by default 1, and for sequences
+      of 8192 tokens and more all powers of two in the neighbours of these points; `e`: degrees of
       expert parallelism, by default all that divide the number of experts; `r`: numbers of groups
       that hold copies of what ZeRO splits, by default all; `no_sync` (`off`, `on`): whether ZeRO 3
       adds up whole gradients over micro-batches, by default both; `offload_states` (`off`, `on`):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import gcd
+
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.attention import AttentionOp
 from distir.errors import DistIRError, one_of
 from distir.planning.annotations import (
     add_notes,
@@ -36,6 +40,45 @@ its length allows that. With n runs, the work that a causal mask leaves differs 
 devices by at most 1 / n.
 """
 
+_LONG = 8192
+"""
+From this number of tokens on, searches try context parallelism without being told to. What
+attention takes grows with the square of the length, and for shorter sequences other
+parallelism is rarely beaten by it, so that trying it would cost time for nothing.
+"""
+
+
+def context_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]:
+    """
+    Returns the degrees of context parallelism on so many devices that a search tries: 1,
+    and for programs that attend to long sequences the powers of two that split these evenly.
+    """
+    lengths: set[int] = set()
+    for module in modules:
+        held = list(_held(module).values())
+        attends = any(
+            isinstance(op, AttentionOp) or op.name == "onnx.Attention"
+            for op in module.walk()
+        )
+        if not held or held[0][1] < _LONG or not attends:
+            return (1,)
+        lengths.add(held[0][1])
+    most = gcd(devices, *lengths)
+    return tuple(2**i for i in range(most.bit_length()) if most % 2**i == 0)
+
+
+def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
+    """
+    Returns the shapes of a program's inputs and labels that may hold sequences, by position.
+    """
+    function = entry_function(module)
+    types = function.function_type.inputs.data
+    return {
+        i: shape_of(types[i])
+        for i, role in enumerate(argument_roles(function))
+        if role in ("input", "label") and len(shape_of(types[i])) > 1
+    }
+
 
 def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> None:
     """
@@ -47,12 +90,7 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
     mesh = axis_mesh(module, axis)
     function = entry_function(module)
     attributes, names = argument_attributes(function), argument_names(function)
-    types = function.function_type.inputs.data
-    held = {
-        i: shape_of(types[i])
-        for i, role in enumerate(argument_roles(function))
-        if role in ("input", "label") and len(shape_of(types[i])) > 1
-    }
+    held = _held(module)
     if not held:
         raise DistIRError(
             "context-parallel: the program has no input with a sequence to split (a "

@@ -49,8 +49,9 @@ class SearchOptions:
     - `world_size`: devices to use, r x d x e x c x t x p; by default all of the cluster;
     - `micro_batches`: numbers of micro-batches; `schedules`: pipeline schedules;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
-    - `c`: degrees of context parallelism, 1 by default; where it is larger, keys are gathered
-      and go around in a ring, and tokens are in cyclic order;
+    - `c`: degrees of context parallelism, 1 by default, and in `auto-parallel` all powers of
+      two for sequences of 8192 tokens and more; where it is larger, keys are gathered and go
+      around in a ring, and tokens are in cyclic order;
     - `e`: degrees of expert parallelism, 1 by default;
     - `r`: numbers of groups of devices that each hold all that ZeRO splits, 1 by default;
     - `no_sync`: `off`, `on` or both: whether ZeRO 3 adds up whole gradients over micro-batches;

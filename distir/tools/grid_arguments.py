@@ -78,7 +78,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="C,...",
         help="context-parallel degrees, for long sequences, with keys that are gathered or go "
-        "around (default 1)",
+        "around (default 1; with --auto all powers of two where sequences are long)",
     )
     grid.add_argument(
         "-e",

@@ -37,6 +37,12 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
         "--seq", type=positive_integer, metavar="N", help="words in a sequence"
     )
     group.add_argument(
+        "--target-seq",
+        type=positive_integer,
+        metavar="N",
+        help="words that the decoder gets, for seq2seq-lm (default: as --seq)",
+    )
+    group.add_argument(
         "--meta",
         action="store_true",
         help="without values of parameters, for models of any size",
@@ -82,6 +88,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
                 arguments.task,
                 arguments.batch,
                 arguments.seq,
+                target_seq=arguments.target_seq,
                 meta=arguments.meta,
             )
         return import_torch(
@@ -127,10 +134,11 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
             "--dim is for ONNX files; modules have the sizes of their example inputs"
         )
     if arguments.transformers is None:
-        for option in ("task", "batch", "seq", "meta"):
+        for option in ("task", "batch", "seq", "target_seq", "meta"):
             if getattr(arguments, option):
                 raise DistIRError(
-                    f"--{option} is of use with --transformers only; add it"
+                    f"--{option.replace('_', '-')} is of use with --transformers only; "
+                    f"add it"
                 )
         return
     for option in ("task", "batch"):

@@ -35,7 +35,35 @@ def _norms() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Dropout(0.1))
 
 
-EXAMPLES = {_llama: IDS, _norms: torch.ones(2, 16)}
+class _T5(nn.Module):
+    """T5, whose attention adds a learned bias, with the same words on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = transformers.T5Config(
+            num_layers=1, num_heads=2, d_model=16, d_kv=8, d_ff=32, vocab_size=64
+        )
+        config.decoder_start_token_id = 0
+        self.model = transformers.T5ForConditionalGeneration(config)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model(ids, decoder_input_ids=ids, use_cache=False).logits
+
+
+def _swin() -> nn.Module:
+    """Swin, which pools values of which the channels are stored last."""
+    config = transformers.SwinConfig(
+        embed_dim=8, depths=[1, 1], num_heads=[1, 2], image_size=56
+    )
+    return transformers.SwinForImageClassification(config)
+
+
+EXAMPLES = {
+    _llama: IDS,
+    _norms: torch.ones(2, 16),
+    _T5: IDS,
+    _swin: torch.ones(2, 3, 56, 56),
+}
 
 
 @pytest.mark.parametrize(("training", "make"), each_once([False, True], [*EXAMPLES]))

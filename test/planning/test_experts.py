@@ -160,11 +160,23 @@ def test_ways_that_a_program_does_not_have() -> None:
         distributed(gshard, d=2, token_dispatch="gather")
 
 
-def test_experts_of_gshard() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d": 2, "e": 2},
+        # Every axis that there is, on 32 devices.
+        {"d": 2, "c": 2, "t": 2, "e": 2, "p": 2, "k": 2},
+        pytest.param(
+            {"r": 2, "d": 2, "c": 2, "t": 2, "e": 2, "zero": 3}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=str,
+)
+def test_experts_of_gshard(options: dict[str, Any]) -> None:
     """Dense products that say with one-hot tensors which token goes where."""
-    module = build_moe(2, 32, 4, 8, 64, 4, 16)
+    module = build_moe(2, 32, 4, 8, 64, 8, 16)
     DifferentiatePass().apply(Context(), module)
-    program = assert_same(module, 1e-3, d=2, e=2)
+    program = assert_same(module, 1e-3, **options)
     assert any(isinstance(op, AllToAllOp) for op in program.walk())
 
 

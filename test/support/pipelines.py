@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +68,15 @@ def arguments_of(
 
 def distributed(module: ModuleOp, **options: object) -> ModuleOp:
     """
-    Returns the program distributed over devices of a cluster of 16; the given one stays as
-    it is.
+    Returns the program distributed over devices of a cluster of 16, or of as many as the
+    degrees need; the given one stays as it is.
     """
     module = module.clone()
     first = module.body.block.first_op
     assert first is not None
-    module.body.block.insert_op_before(load_cluster("cpu", 16), first)
+    degrees = prod(cast(int, options.get(axis, 1)) for axis in "rdectp")
+    name, size = ("cpu", 16) if degrees <= 16 else ("dgx-a100", degrees)
+    module.body.block.insert_op_before(load_cluster(name, size), first)
     DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
     module.verify()
     return module

@@ -85,6 +85,15 @@ VIT = {
     "image_size": 32,
     "patch_size": 16,
 }
+T5 = {
+    "model_type": "t5",
+    "num_layers": 1,
+    "d_model": 32,
+    "d_ff": 64,
+    "d_kv": 8,
+    "num_heads": 4,
+    "vocab_size": 64,
+}
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +209,11 @@ CONFIGS = [
     (LLAMA, "causal-lm", "--seq", "[2, 16, 64]"),
     (BERT, "masked-lm", "--seq", "[2, 16, 64]"),
     (BERT, "sequence-classification", "--seq", "[2, 2]"),
+    (T5, "seq2seq-lm", "--seq", "[2, 16, 64]"),
+    (T5, "seq2seq-lm", "--target-seq 8 --seq", "[2, 8, 64]"),
     (VIT, "image-classification", "", "[2, 2]"),
 ]
-MARKS = ((), pytest.mark.slow, pytest.mark.slow, ())
+MARKS = ((), pytest.mark.slow, pytest.mark.slow, pytest.mark.slow, (), ())
 """`make test` imports a model of words and one of images; a task more is another head."""
 
 
@@ -226,7 +237,8 @@ def test_a_configuration(
     texts: list[str] = []
     for meta in ([], ["--meta"]):
         program = tmp_path / f"m{len(meta)}.mlir"
-        options = ["--task", task, "--batch", "2", *([seq, "16"] if seq else []), *meta]
+        lengths = f"{seq} 16".split() if seq else []
+        options = ["--task", task, "--batch", "2", *lengths, *meta]
         told = succeed("import", "--transformers", config, *options, "-o", program)
         assert ("have no values" in told.errors) == bool(meta)
         module = read_program(program)
@@ -288,6 +300,7 @@ def test_a_model_without_values_runs(tmp_path: Path) -> None:
         (LLAMA, "--task masked-lm --seq 8", "it has it for causal-lm"),
         (LLAMA, "--task causal-lm", "give --seq"),
         (LLAMA, "--task causal-lm --seq 64", "longer than the 32 positions"),
+        (LLAMA, "--task causal-lm --seq 8 --target-seq 4", "what the decoder gets"),
         (LLAMA, "--seq 8", "--transformers needs --task"),
         ({"model_type": "nobody"}, "--task causal-lm --seq 8", "is 'nobody'"),
         ([], "--task causal-lm --seq 8", '"model_type" is None'),

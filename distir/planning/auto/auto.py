@@ -13,6 +13,7 @@ from distir.planning.auto.effects import Effects
 from distir.planning.auto.forecast import enough, forecast
 from distir.planning.auto.recomputation import partly_recomputed
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
+from distir.planning.context import context_degrees
 from distir.planning.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import Evaluator
@@ -71,8 +72,8 @@ def auto_search(
     An empty option may take any value; `degrees`, if given, are the only (d, t, p) tried.
     `time_limit` is in seconds: the layouts of one plan are searched for at most a quarter
     of it, and without it solving for them takes at most 20 s. `on_progress` is called after each
-    round, `on_forecast` once, when the first plans tell how long the search will take. Raises DistIRError for options that do not go together, or not with the programs
-    or the cluster.
+    round, `on_forecast` once, when the time that is left can be told. Raises DistIRError for
+    options that do not fit together, the programs or the cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
     options = options or SearchOptions()
@@ -116,6 +117,7 @@ def auto_search(
         checkpoint=options.checkpoint or POLICIES_BY_COST,
         schedules=options.schedules,
         c=options.c or (1,),
+        next_c=options.c or context_degrees(modules, devices),
         e=options.e or expert_degrees(modules, devices),
         r=options.r,
         no_sync=switched("no_sync", options.no_sync) or (False, True),
@@ -140,12 +142,12 @@ class AutoSearch(PlanSearch):
     Judges plans by simulation until the neighbours of the best ones are known, the time is
     over, or the user interrupts.
 
-    The first round is the grid, and searched layouts on each mesh of all devices; before
-    that, for a model that is too large for one device, plans that need little memory, with
-    their neighbours. Each further round judges the neighbours of the fastest plans that fit, and of the fastest
-    that would be faster still but do not fit; while nothing fits, of those that need the
-    least memory. Those of the fastest one of each kind come first, and of these the ones that
-    most likely fit and are the fastest, as changes of options did to other plans (`Effects`).
+    The first round is the grid, and searched layouts on each mesh of all devices; before that,
+    for a model that is too large for one device, plans that need little memory, with their
+    neighbours. Each further round judges the neighbours of the fastest plans that fit, and of
+    the fastest that would be faster still but do not fit; while nothing fits, of those that need
+    the least memory. Those of the fastest one of each kind come first, and of these those that
+    most likely fit and are the fastest, as changes of options did to others (`Effects`).
     What refines a plan (overlap, searched stages) takes several times as long and gains a few
     per cent, so that it waits until the plan is among the best. A neighbour that is better
     than all plans before ends the round, as its own neighbours come first. Meshes on which no
@@ -156,8 +158,8 @@ class AutoSearch(PlanSearch):
       `pruned`: how many plans were not;
     - `finished`: whether it ended by itself; `interrupted`: whether the user ended it.
 
-    When the clock stops, the search ends, and evaluations that have begun end without a
-    result; but the first plan that is possible is waited for.
+    When the clock stops, the search ends, and evaluations that have begun have no result; but
+    the first plan that is possible is waited for.
     """
 
     def __init__(
@@ -221,10 +223,9 @@ class AutoSearch(PlanSearch):
 
     def _start(self) -> list[Plan]:
         """
-        Returns the plans of the first round. A plan that cannot fit into memory is replaced
-        by its variant with the lowest ZeRO stage that may fit, else with states in the host's
-        memory. If no plan may fit, all are returned, so that the error can say how much memory
-        is missing.
+        Returns the plans of the first round. A plan that cannot fit is replaced by its variant
+        with the lowest ZeRO stage that may fit, else with states in the host's memory. If no
+        plan may fit, all are returned, so that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
         # First those that are judged quickly and most likely possible.

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
+from distir.planning.distribution import CONTEXTS
 from distir.planning.plan import Axes, GridPlan, LayoutPlan, Plan, Space
 from distir.transforms.checkpoint_policies import LayerPolicies
 
@@ -56,8 +57,9 @@ class AutoSpace:
     - `asked_axes`: the axes that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
       these options; by default all;
-    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid; `r`: the only
-      numbers of groups with copies of what ZeRO splits, by default all;
+    - `c`, `e`: degrees of context and of expert parallelism, of plans of the grid; `next_c`: degrees
+      of context parallelism that neighbours of plans may have; `r`: the only numbers of groups with
+      copies of what ZeRO splits, by default all;
     - `no_sync`: whether ZeRO 3 may add up whole gradients over micro-batches;
     - `offload_states`: whether the optimizer's states may be in the host's memory;
     - `buckets`: whether all plans send neighbouring tensors in one message.
@@ -74,6 +76,7 @@ class AutoSpace:
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
     c: Sequence[int] = (1,)
+    next_c: Sequence[int] = (1,)
     e: Sequence[int] = (1,)
     r: Sequence[int] = ()
     no_sync: Sequence[bool] = (False, True)
@@ -233,6 +236,8 @@ class AutoSpace:
                 yield from self._next_groups(c)
         if self.trains:
             yield from (replace(c, offload_states=on) for on in self.offload_states)
+        if not self.degrees:
+            yield from self._next_contexts(c)
         yield from self._pipelines(c, c.batch // c.batch_parts)
         if c.devices > 1:
             for overlap in self.overlap:
@@ -250,6 +255,28 @@ class AutoSpace:
             yield replace(c, d=c.d // 2, r=2 * c.r)
         if c.r % 2 == 0 and (c.r // 2 in self.r or not self.r):
             yield replace(c, d=2 * c.d, r=c.r // 2)
+
+    def _next_contexts(self, c: GridPlan) -> Iterator[GridPlan]:
+        """
+        Yields the plan with sequences in twice and in half as many parts, for half and twice
+        as much data or tensor parallelism; and with keys that come to each device otherwise.
+        """
+        if 2 * c.c in self.next_c:
+            if c.d % 2 == 0 and (c.d > 2 or c.r == 1):
+                zero = c.zero if c.d * c.e > 2 else 0
+                no_sync = c.no_sync and zero == 3
+                yield replace(c, d=c.d // 2, c=2 * c.c, zero=zero, no_sync=no_sync)
+            if c.t % 2 == 0:
+                yield replace(c, t=c.t // 2, c=2 * c.c)
+        if c.c % 2 == 0 and c.c // 2 in self.next_c:
+            # Plans without context parallelism have one name.
+            context = c.context if c.c > 2 else CONTEXTS[0]
+            fewer = replace(c, c=c.c // 2, context=context)
+            if c.batch % (2 * c.batch_parts * c.k) == 0:
+                yield replace(fewer, d=2 * c.d)
+            yield replace(fewer, t=2 * c.t)
+        if c.c > 1:
+            yield from (replace(c, context=context) for context in CONTEXTS)
 
     def smaller(self, plan: LayoutPlan) -> Iterator[LayoutPlan]:
         """
