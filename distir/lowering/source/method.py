@@ -178,20 +178,20 @@ class Method:
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
         Makes a list the last to hold the tensors that were computed here and that the call
-        of a repeat is the last to use: as if it were written out, its method frees them.
-        Returns the values that remain to be deleted behind the call.
+        is the last to use, if its method does not need them to its end: it frees them. Returns
+        the values that remain to be deleted behind the call.
         """
-        if REPEAT not in self.writer.program.callee(call).attributes:
-            return dying
         operands = list(call.operands)
+        callee = self.writer.program.callee(call)
         given = [
             v
-            for v in operands
+            for v, argument in zip(operands, callee.args, strict=True)
             if v in dying
             and v in self.values.variables
             and isinstance(v, OpResult)
             and isinstance(v.type, TensorType)
             and operands.count(v) == 1
+            and _is_freed(argument, callee)
         ]
         if not given:
             return dying
@@ -343,6 +343,18 @@ class Method:
                 self._add(f"{taken} = {self.values.expression(start)}")
             found[result] = taken
         return found
+
+
+def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
+    """
+    Whether a method goes on behind the last use of an argument: in a repeat it may always, as
+    that is no more than a part of its caller.
+    """
+    ops = list(callee.body.block.ops)
+    uses = [i for i, op in enumerate(ops) if argument in op.operands]
+    if REPEAT in callee.attributes or not uses:
+        return REPEAT in callee.attributes
+    return not all(isinstance(op, ReturnOp | PackOp) for op in ops[uses[-1] + 1 :])
 
 
 def _is_returned(op: Operation) -> bool:
