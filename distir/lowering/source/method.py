@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
@@ -177,9 +177,9 @@ class Method:
 
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
-        Makes a list the last to hold the tensors that were computed here and that the call
-        is the last to use, if its method does not need them to its end: it frees them. Returns
-        the values that remain to be deleted behind the call.
+        Makes a list the last to hold the tensors that the call is the last to use, if its
+        method does not need them to its end: it frees them. Returns the values that remain to
+        be deleted behind the call.
         """
         operands = list(call.operands)
         callee = self.writer.program.callee(call)
@@ -188,7 +188,6 @@ class Method:
             for v, argument in zip(operands, callee.args, strict=True)
             if v in dying
             and v in self.values.variables
-            and isinstance(v, OpResult)
             and isinstance(v.type, TensorType)
             and operands.count(v) == 1
             and _is_freed(argument, callee)
