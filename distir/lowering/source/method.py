@@ -44,6 +44,8 @@ class Method:
         self.arguments = [
             a for i, a in enumerate(function.args) if i not in self.positions
         ]
+        # Lists that loops filled, and how many of their elements are still in them.
+        self.left: dict[ValueList, int] = {}
         self.last_use: dict[Key, int] = {}
         for i, statement in enumerate(self.plan.statements):
             for key in self._needed(statement):
@@ -155,6 +157,7 @@ class Method:
         dying = self._dying(at)
         if isinstance(op, CallOp):
             dying = self._give_away(op, dying)
+            self._take_from_lists(op, at)
         written = self._written(op)
         if _is_returned(op):
             self.values.expressions[op.results[0]] = Expression(str(written))
@@ -200,6 +203,33 @@ class Method:
         for value in given:
             self.values.expressions[value] = Expression(f"{name}.pop(0)")
         return [k for k in dying if k not in given]
+
+    def _take_from_lists(self, call: CallOp, at: int) -> None:
+        """
+        Takes tensors that the call is the last to use from the ends of the lists that hold
+        them, if its method does not need them to its end.
+        """
+        later = self.plan.statements[at + 1 :]
+        calls = [c for s in later if isinstance(s, CallRun) for c in s.calls]
+        behind = {*later, *calls}
+        taken = {each.source for s in later if isinstance(s, CallRun)
+                 for each, _ in s.taken.values()}  # fmt: skip
+        callee = self.writer.program.callee(call)
+        for value, argument in zip(call.operands, callee.args, strict=True):
+            source, index, part = self.plan.lists.get(value, (None, 0, None))
+            if (
+                source is None
+                or source in taken
+                or self.left.get(source) != index + 1
+                or part is not None
+                or not isinstance(value.type, TensorType)
+                or any(use.operation in behind for use in value.uses)
+                or list(call.operands).count(value) > 1
+                or not _is_freed(argument, callee)
+            ):
+                continue
+            self.left[source] = index
+            self.values.expressions[value] = Expression(f"{source.name}.pop()")
 
     def _written(self, op: Operation) -> str | Sequence[str]:
         if isinstance(op, CallOp):
@@ -294,6 +324,7 @@ class Method:
             *([run.outputs[1]] if run.outputs else []),
         ]:
             source.name = self.names.fresh(self.values.plural(source.hint), "values")
+            self.left[source] = len(source.items)
             self._add(f"{source.name} = []")
         loop = Loop(self.values, run, dying, variables)
         header, body = loop.header(), loop.body()

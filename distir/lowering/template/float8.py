@@ -29,7 +29,7 @@ def float8_product(a, b, scale_a, scale_b, dtype):
     inverse_a, inverse_b = scale_a.reciprocal(), scale_b.reciprocal()
     if not _has_cores(a, b):
         found = a.to(torch.float32) @ b.to(torch.float32)
-        return (found * inverse_a * inverse_b).to(dtype)
+        return found.mul_(inverse_a).mul_(inverse_b).to(dtype)
     rows = a.reshape(-1, a.shape[-1])
     if scale_a.ndim:
         inverse_a = inverse_a.reshape(-1, 1)
