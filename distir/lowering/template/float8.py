@@ -21,7 +21,7 @@ def float8_scale(x, largest, dim):
 def to_float8(x, scale, dtype):
     """Returns `x` times its scale, rounded; what is too large is the largest value."""
     limit = torch.finfo(dtype).max
-    return (x.to(torch.float32) * scale).clamp(-limit, limit).to(dtype)
+    return (x.to(torch.float32) * scale).clamp_(-limit, limit).to(dtype)
 
 
 def float8_product(a, b, scale_a, scale_b, dtype):

@@ -125,7 +125,9 @@ class Computations:
             op.name in VIEWS
             and len(op.results) == 1
             and operand_bytes[:1] >= result_bytes,
-            tuple([device_map.shape_of_type(v.type) for v in (*op.operands, *op.results)]),
+            tuple(
+                [device_map.shape_of_type(v.type) for v in (*op.operands, *op.results)]
+            ),
             operand_bytes,
         )
 

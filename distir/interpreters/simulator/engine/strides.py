@@ -143,7 +143,8 @@ def _product(
     copied = [
         i
         for i, strides in enumerate(given)
-        if strides is not None and not _is_one(shapes[i], strides, len(shapes[i]) - kept)
+        if strides is not None
+        and not _is_one(shapes[i], strides, len(shapes[i]) - kept)
     ]
     return Placed((None,), shared=False, copied=tuple(copied))
 
@@ -155,7 +156,7 @@ def _by_token(
     strides: list[Strides] = []
     for shape in shapes[len(op.operands) :]:
         if len(shape) == 4:
-            batch, heads, length, size = shape
+            _, heads, length, size = shape
             strides.append((heads * length * size, size, heads * size, 1))
         else:
             strides.append(None)
