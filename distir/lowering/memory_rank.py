@@ -152,10 +152,21 @@ def _separate_host(offload: Any, storages: LiveStorages) -> None:
         storages.on_device = True
         return offload.Offloaded(there, x.device)
 
-    offload.offload = away
-    offload.fetch = lambda x: torch.empty_like(x.tensor)
-    offload.load = lambda states: [torch.empty_like(state) for state in states]
-    offload.store = lambda values, states: None
+    def back(x: Any) -> torch.Tensor:
+        return torch.empty_like(x.tensor)
+
+    def load(states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.empty_like(state) for state in states]
+
+    def store(values: object, states: object) -> None:
+        """The states are on the host throughout."""
+
+    offload.offload, offload.fetch, offload.load, offload.store = (
+        away,
+        back,
+        load,
+        store,
+    )
 
 
 def _argument(program: Any, runtime: Any, index: int) -> object:

@@ -67,7 +67,7 @@ CASES = [
     *(("gpt", plan) for plan in FURTHER_PLANS),
     *(("moe", plan) for plan in ("c2", "zero3-t2", "meshes", "zbv")),
     *(("llama", plan) for plan in ("ring", "meshes")),
-    *(("gpt_parameters", plan) for plan in ("offload", "offload-zero1", "zbv")),
+    *(("gpt_parameters", plan) for plan in ("offload", "zbv")),
     *(("bert", plan) for plan in ("offload", "tokens")),
     *(("resnet", plan) for plan in ("one", "d2", "t2", "zero3", "checkpoint")),
     *(("unet", plan) for plan in ("one", "d2", "k4", "zero3")),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -101,12 +102,13 @@ def _resnet() -> ModuleOp:
 class _Logits(nn.Module):
     """A model of transformers of which the logits alone are returned."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
+        self.is_coded = bool(model.config.is_encoder_decoder)
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        if self.model.config.is_encoder_decoder:
+        if self.is_coded:
             return self.model(input_ids=given, decoder_input_ids=given).logits
         return self.model(given).logits
 

@@ -33,6 +33,18 @@ def integers(name: str, values: Sequence[int]) -> tuple[str, str]:
     return f"{line} : () -> {type_}", type_
 
 
+def storages_of(text: str, *shapes: Sequence[int]) -> int:
+    """The bytes that a program's package holds at most, with its arguments."""
+    program = load_program(program_source(parse(text)))
+    (rank,) = program.RANKS
+    body = rank.program({}, rank.numbers)
+    storages, given = LiveStorages(""), [torch.randn(*shape) for shape in shapes]
+    storages.note(given)
+    with torch.no_grad(), storages:
+        body.main(*given)
+    return storages.peak
+
+
 class Chain:
     """A program of ops that each use the result of the one before, and nothing else."""
 
@@ -103,15 +115,19 @@ def random_chain(seed: int) -> Chain:
 def test_chains(seed: int) -> None:
     """The peak is that of the storages which PyTorch makes of the same program."""
     chain = random_chain(seed)
-    module = parse(chain.text())
-    program = load_program(program_source(module))
-    (rank,) = program.RANKS
-    body = rank.program({}, rank.numbers)
-    storages, given = LiveStorages(""), torch.randn(SHAPE)
-    storages.note(given)
-    with torch.no_grad(), storages:
-        body.main(given)
-    assert peak(chain.text()) - chain.constants == storages.peak
+    counted = storages_of(chain.text(), SHAPE)
+    assert peak(chain.text()) - chain.constants == counted
+
+
+def test_einsums_copy_nothing_that_lies_in_order() -> None:
+    """PyTorch sums over letters in the order of the alphabet; here g lies before c."""
+    x, w, y = (2, 4, 6, 8), (2, 4, 6, 3), (2, 3, 8)
+    text = f"""
+    func.func @main(%x: {type_of(x)}, %w: {type_of(w)}) -> {type_of(y)} {{
+      %y = onnx.Einsum(%x, %w) {{equation = "egcm,egch->ehm"}} : ({type_of(x)}, {type_of(w)}) -> {type_of(y)}
+      func.return %y : {type_of(y)}
+    }}"""
+    assert peak(text) == storages_of(text, x, w)
 
 
 def test_parts_hold_the_whole() -> None:
