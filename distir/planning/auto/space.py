@@ -184,8 +184,7 @@ class AutoSpace:
             of_layers = LayerPolicies.of(plan.checkpoint, "search")
             for policy in (of_layers.policy, of_layers.others):
                 if policy != "none":
-                    alike = replace(plan, checkpoint=policy)
-                    yield from self._with_other_options(alike)
+                    yield from self.neighbours(replace(plan, checkpoint=policy))
             return
         if self.trains:
             for checkpoint in self._next_policies(plan.checkpoint):
