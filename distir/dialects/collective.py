@@ -45,6 +45,7 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import ASYNCHRONOUS, JOINED, Layout, Shard, layout_of
+from distir.dialects.tensors import shape_of
 
 I64 = IntegerAttr.constr(i64)
 
@@ -389,12 +390,9 @@ class ReduceScatterOp(CollectiveOp):
         return self._splits(before.without_partial(self.axis_names), rank)
 
 
-@irdl_op_definition
-class AllToAllOp(CollectiveOp):
-    """Moves the split from one dimension (gathered) to another (split)."""
+class _Exchange(CollectiveOp):
+    """Base of what moves the split from one dimension (gathered) to another (split)."""
 
-    name = "collective.all_to_all"
-    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("dim", "split_dim")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -408,6 +406,76 @@ class AllToAllOp(CollectiveOp):
                 if j != i
             ]
         return found
+
+
+@irdl_op_definition
+class AllToAllOp(_Exchange):
+    """Moves the split from one dimension (gathered) to another (split)."""
+
+    name = "collective.all_to_all"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
+
+
+@irdl_op_definition
+class RaggedAllToAllOp(_Exchange):
+    """
+    Does what `collective.all_to_all` does with a tensor of rows of experts, `[shards, groups,
+    places, width]`, of which only rows that are not empty travel; empty ones become zero.
+    How many there are is known when the program runs; `source` and `result` have the sizes
+    that suffice in any case.
+
+    - `rows`, `arriving`: which of its shard's experts each row of the operand and of the
+      result belongs to, -1 for an empty one (see `train.expert_places`), split as these are;
+    - `taken`: how many rows of a group, in all shards, are not empty. It says how much is
+      sent where every device gets the same, not what is computed.
+    """
+
+    name = "collective.ragged_all_to_all"
+
+    source = operand_def(TensorType)
+    rows = operand_def(TensorType)
+    arriving = operand_def(TensorType)
+    taken = prop_def(I64)
+
+    assembly_format = (
+        "$source `of` $rows `to` $arriving `over` $axes attr-dict "
+        "`:` type($source) `,` type($rows) `,` type($arriving) `->` type($result)"
+    )
+
+    @staticmethod
+    def of(
+        exchange: AllToAllOp, rows: Sequence[SSAValue], taken: IntegerAttr
+    ) -> RaggedAllToAllOp:
+        """
+        Returns the op that does what an all-to-all does, with rows that are not empty.
+        """
+        op = RaggedAllToAllOp(
+            exchange.source, exchange.axis_names, exchange.result.type
+        )
+        op.operands = [exchange.source, *rows]
+        op.properties |= {**exchange.properties, "taken": taken}
+        op.attributes |= exchange.attributes
+        return op
+
+    @property
+    def share(self) -> float:
+        """The share of the rows that are taken."""
+        shards, _, places = shape_of(self.source)[:3]
+        return min(1.0, self.taken.value.data / (shards * places))
+
+    def verify_(self) -> None:
+        for rows, values in ((self.rows, self.source), (self.arriving, self.result)):
+            if shape_of(values)[:-1] != shape_of(rows) or len(shape_of(rows)) != 3:
+                raise VerifyException(
+                    f"{self.name}: expected a number for each row of {values.type}, got "
+                    f"{rows.type}"
+                )
+            layout, own = layout_of(values), layout_of(rows)
+            if layout and (own is None or layout.full_dims(4)[:3] != own.full_dims(3)):
+                raise VerifyException(
+                    f"{self.name}: expected rows that are split as {layout}, got {own}"
+                )
+        super().verify_()
 
 
 @irdl_op_definition
@@ -684,6 +752,7 @@ Collective = Dialect(
         AllGatherOp,
         ReduceScatterOp,
         AllToAllOp,
+        RaggedAllToAllOp,
         SliceOp,
         PermuteOp,
         BroadcastOp,

@@ -41,7 +41,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
   they are computed instead of where they are used, and `pipeline` to do so for each
   micro-batch before it adds these up; `dist.reduce_late` that partial sums that reach the op
-  are reduced there, or behind it.
+  are reduced there, or behind it;
+- on a `dist.constrain` of rows of experts: `dist.ragged`, where it is obeyed by an all-to-all,
+  only rows that are taken travel (`collective.ragged_all_to_all`).
 
 On a module, `dist.expected` lists how often modules of the model are to communicate;
 `dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,
@@ -64,10 +66,12 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     StringAttr,
     TensorType,
+    i64,
 )
 from xdsl.ir import Attribute, Data, Dialect, Operation, OpResult, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    ParsePropInAttrDict,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
@@ -75,6 +79,7 @@ from xdsl.irdl import (
     prop_def,
     result_def,
     traits_def,
+    var_operand_def,
 )
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -118,6 +123,7 @@ PADDED = "dist.padded"
 PADDED_RUNS = "dist.padded_runs"
 ENTRIES = "dist.entries"
 COMPILED = "dist.compiled"
+RAGGED = "dist.ragged"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
 MONOIDS = ("sum", "max", "min")
@@ -356,22 +362,52 @@ class ReshardOp(_LayoutChange):
     """
     An abstract change of layout. `lower-reshard` expands it to the cheapest chain of
     collectives and sends.
+
+    `rows` are none, or two: of a tensor of rows of experts, which experts they belong to, -1
+    for rows that are empty, split like the operand and like the result. Then an all-to-all
+    sends no empty rows; `taken` is the number of rows of a group, in all shards, that are
+    not empty.
     """
 
     name = "dist.reshard"
 
     source = operand_def(TensorType)
+    rows = var_operand_def(TensorType)
+    taken = opt_prop_def(IntegerAttr.constr(i64))
     result = result_def(TensorType)
 
+    irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(Pure())
-    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+    assembly_format = (
+        "$source (`of` $rows^ `:` type($rows))? attr-dict "
+        "`:` type($source) `->` type($result)"
+    )
 
-    def __init__(self, source: SSAValue, result_type: Attribute):
+    def __init__(
+        self,
+        source: SSAValue,
+        result_type: Attribute,
+        rows: Sequence[SSAValue] = (),
+        taken: int | None = None,
+    ):
         # Like IRDL's constructor, which is slow.
-        Operation.__init__(self, operands=[source], result_types=[result_type])
+        properties: dict[str, Attribute] = {}
+        if taken is not None:
+            properties["taken"] = IntegerAttr(taken, i64)
+        Operation.__init__(
+            self,
+            operands=[source, *rows],
+            result_types=[result_type],
+            properties=properties,
+        )
 
     def verify_(self) -> None:
         self._layouts()
+        if len(self.rows) not in (0, 2) or bool(self.rows) != (self.taken is not None):
+            raise VerifyException(
+                f"{self.name} of rows of experts needs the experts of the rows before and "
+                f"after it, and how many are taken"
+            )
 
 
 @irdl_op_definition

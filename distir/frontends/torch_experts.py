@@ -29,7 +29,8 @@ _MODULE = "transformers.integrations.moe"
 class Way:
     """
     How tokens come to experts: `groups` of `tokens` tokens with so many `choices` of
-    `experts` each; an expert takes at most `capacity` choices of a group.
+    `experts` each; an expert takes at most `capacity` choices of a group. A token may choose
+    an expert more than once.
     """
 
     experts: int
@@ -41,7 +42,7 @@ class Way:
     def places(self, shards: int) -> int:
         """Returns how many places a group needs in each of so many shards of experts."""
         own = self.experts // shards
-        return min(own * self.capacity, self.tokens * min(self.choices, own))
+        return min(own * self.capacity, self.tokens * self.choices)
 
     @property
     def taken(self) -> int:
@@ -67,13 +68,13 @@ def experts_as_ops(capacity_factor: float | None, sequences: int) -> Generator[N
     def forward(
         part: Any, tokens: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        count, number = len(tokens), part.num_experts
+        count, number, choices = len(tokens), part.num_experts, ids.shape[1]
         if capacity_factor is None or count % sequences:
-            way = Way(number, count, 1, ids.shape[1], 1)
+            way = Way(number, count, 1, choices, choices)
         else:
             length = count // sequences
-            even = capacity_factor * ids.shape[1] * length / number
-            way = Way(number, sequences, length, ids.shape[1], min(ceil(even), length))
+            even = ceil(capacity_factor * choices * length / number)
+            way = Way(number, sequences, length, choices, min(even, length * choices))
         return _forward(way, part, tokens, ids, weights)
 
     def chosen(*_: object) -> Callable[..., torch.Tensor]:

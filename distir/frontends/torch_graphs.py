@@ -26,7 +26,12 @@ def insert_traced(
     values = [operand.meta["val"] for operand in operands]
     # Constants that the function makes have no values either.
     with detect_fake_mode((values, node.meta["val"])) or contextlib.nullcontext():
-        own = make_fx(function, decomposition_table=table)(*values).graph
+        traced = make_fx(function, decomposition_table=table)(*values)
+        if any(_writes(n) for n in traced.graph.nodes):
+            # A decomposition may write to tensors of its own; programs compute new ones.
+            traced = make_fx(torch.func.functionalize(traced))(*values)
+            _remove_copies(traced.graph)
+        own = traced.graph
     inputs = [n for n in own.nodes if n.op == "placeholder"]
     with graph.inserting_before(node):
         made = dict(zip(inputs, operands, strict=True))
@@ -36,3 +41,20 @@ def insert_traced(
         if inner.op == "call_function":
             made[inner].meta.update(labels)
     return result
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether a node writes to a tensor."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _remove_copies(graph: torch.fx.Graph) -> None:
+    """Removes what a write became: a copy of the new values in the type of the old."""
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.aten.copy.default
+    ):
+        old, new = (argument.meta["val"] for argument in node.args)
+        if (old.shape, old.dtype) == (new.shape, new.dtype):
+            node.replace_all_uses_with(node.args[1])
+            graph.erase_node(node)

@@ -150,9 +150,7 @@ class GradientBuilder:
         ]
         if axes:
             gradient = self.onnx("ReduceSum", gradient, self.integers(axes), keepdims=1)
-        if shape(gradient) != want:
-            gradient = self.onnx("Reshape", gradient, self.integers(want))
-        return gradient
+        return self.reshaped(gradient, want)
 
     def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
         """
@@ -167,9 +165,15 @@ class GradientBuilder:
 
     def reshape_like(self, value: SSAValue, target: SSAValue) -> SSAValue:
         """Returns the value in the shape of another."""
-        if shape(value) == shape(target):
+        return self.reshaped(value, shape(target))
+
+    def reshaped(self, value: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
+        """Returns the value in that shape."""
+        if shape(value) == sizes:
             return value
-        return self.onnx("Reshape", value, self.integers(shape(target)))
+        # Without allowzero, 0 would be the size of the operand's dimension.
+        zeros = {"allowzero": 1} if 0 in sizes else {}
+        return self.onnx("Reshape", value, self.integers(sizes), **zeros)
 
 
 GradientRule = Callable[[Any, Gradients, GradientBuilder], Gradients]

@@ -120,6 +120,25 @@ class CommunicationFunctions(InterpreterFunctions):
         shards = exchange(source, after, op.axis_names)
         return self._result(op, from_shards(shards, op.result.type, self.meshes))
 
+    @impl(collective.RaggedAllToAllOp)
+    def run_ragged(
+        self,
+        interpreter: Interpreter,
+        op: collective.RaggedAllToAllOp,
+        args: PythonValues,
+    ) -> PythonValues:
+        source = self._distributed(op, args[0])
+        arriving = self._distributed(op, args[2])
+        after = layout_of(op.result)
+        assert after is not None
+        shards = [
+            np.where(rows[..., None] >= 0, values, np.zeros((), values.dtype))
+            for values, rows in zip(
+                exchange(source, after, op.axis_names), arriving.shards, strict=True
+            )
+        ]
+        return (from_shards(shards, op.result.type, self.meshes),)
+
     def run_rooted(
         self, interpreter: Interpreter, op: collective.RootedOp, args: PythonValues
     ) -> OpImplResult:

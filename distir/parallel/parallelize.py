@@ -55,6 +55,7 @@ def parallelize(
     checkpoint: str = "none",
     schedule: str | Path | Script | None = None,
     sequence_parallel: bool = False,
+    token_dispatch: str = "auto",
     context: str = "gather",
     context_order: str = "contiguous",
     overlap: bool = False,
@@ -82,8 +83,8 @@ def parallelize(
       gradients and states which ZeRO splits over their d (hybrid sharding).
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
-    - `zero`: the ZeRO stage; `no_sync`, `checkpoint`, `sequence_parallel`, `context`,
-      `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
+    - `zero`: the ZeRO stage; `no_sync`, `checkpoint`, `sequence_parallel`,
+      `token_dispatch`, `context`, `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
       whether attention that a module writes out becomes one op.
     - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
@@ -118,6 +119,7 @@ def parallelize(
         checkpoint=checkpoint,
         schedule=pipeline,
         sequence_parallel=sequence_parallel,
+        token_dispatch=token_dispatch,
         context=context,
         context_order=context_order,
         overlap=overlap,

@@ -18,7 +18,9 @@ class CanonicalizeImportedPass(DistIRPass):
     it at once. `Identity` is removed, unless gradients stop there; `CastLike` becomes
     `Cast`; a `SequenceAt` of a `SplitToSequence` becomes a result of a `Split`, if
     positions and parts are constant and nothing else sees the sequence, and one of a
-    `SequenceConstruct` its operand. What is then unused is removed.
+    `SequenceConstruct` its operand. A `train.expert_places` whose tokens choose by a `TopK`,
+    no expert twice, takes at most all tokens of a group for an expert. What is then unused
+    is removed.
     """
 
     name = "canonicalize-imported"

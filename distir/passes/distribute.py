@@ -38,6 +38,8 @@ class DistributePass(DistributionOptions, DistIRPass):
       communication, and more memory.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `offload_states`: keep the optimizer's states in the host's memory; see `offload-states`.
+    - `token_dispatch`: the way of tokens to experts on other devices of axis "e": `gather`,
+      `all-to-all`, or the one that sends less (`auto`); see `expert-parallel`.
     - `context`: how keys and values come to the queries of other devices of axis "c":
       `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: which tokens each device of axis "c" has; see `context-parallel`.

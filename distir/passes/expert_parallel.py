@@ -22,15 +22,24 @@ class ExpertParallelPass(DistIRPass):
     all that goes in and out. Everything else that has parameters has them whole.
 
     What such products take is requested to be split like the experts, so that tokens are
-    sent to experts, whichever way is shorter: each device its own tokens by all-to-all, or all
-    tokens to all devices, and sums of results back. Rows of grouped products are dealt out
-    to as many shards as the axis has devices; no token is dropped that was not before.
+    sent to experts. Rows of grouped products are dealt out to as many shards as the axis has
+    devices; no token is dropped that was not before.
+
+    `token_dispatch` is the way of tokens to grouped products: with `gather` all tokens go to all
+    devices, and results back in the way that the planner finds shorter, as a rule by sums that
+    are reduced and scattered; with `all-to-all` each device sends its own tokens to those
+    that have their experts. Where no token is dropped, only rows that are taken travel then,
+    as many as there are when the program runs (`collective.ragged_all_to_all`); values
+    have the size that suffices in any case. `auto` is all-to-all if no token is dropped and
+    tokens choose fewer experts than the axis has devices, which sends fewer bytes; else what
+    the planner finds shorter.
     """
 
     name = "expert-parallel"
 
     axis: str = "e"
+    token_dispatch: str = "auto"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         split_batch(op, self.axis)
-        split_experts(op, self.axis)
+        split_experts(op, self.axis, self.token_dispatch)

@@ -76,6 +76,7 @@ class DistributionOptions(PipelineOptions):
     checkpoint: str = "none"
     offload_states: bool = False
     sequence_parallel: bool = False
+    token_dispatch: str = "auto"
     context: str = "gather"
     context_order: str = "contiguous"
     overlap: bool = False
@@ -132,6 +133,11 @@ class DistributionOptions(PipelineOptions):
         DistIRError.
         """
         one_of("way to bring keys to queries", self.context, CONTEXTS, _NAME)
+        if self.e == 1 and self.token_dispatch != "auto":
+            raise DistIRError(
+                f"distribute: token_dispatch={self.token_dispatch} says how tokens come to the "
+                f"experts of other devices, but e is 1; choose a larger -e"
+            )
         plain = self.context == "gather" and self.context_order == "contiguous"
         if self.c == 1 and not plain:
             raise DistIRError(
@@ -212,7 +218,7 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
             split_batch(module, axis)
     if options.e > 1:
         split_batch(module, "e")
-        split_experts(module, "e")
+        split_experts(module, "e", options.token_dispatch)
     if options.c > 1:
         split_context(module, "c", options.context_order)
     if options.sequence_parallel:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import gcd
 
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.dist import RAGGED, SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.tensors import rank_of, shape_of
-from distir.dialects.train_ops.experts import ExpertPlacesOp
-from distir.errors import DistIRError
+from distir.dialects.train_ops.experts import (
+    CombineOp,
+    CombineWeightsGradOp,
+    DispatchOp,
+    ExpertPlacesOp,
+    GroupedOp,
+)
+from distir.errors import DistIRError, one_of
 from distir.planning.annotations import axis_mesh
 from distir.planning.requests import request
 from distir.program import (
@@ -26,6 +32,9 @@ from distir.program import (
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rule_for
 from distir.transforms.expert_shards import deal_out_experts
+
+DISPATCHES = ("auto", "gather", "all-to-all")
+"""How tokens come to experts on other devices; `auto` is the planner's choice."""
 
 
 def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]:
@@ -51,11 +60,12 @@ def expert_degrees(modules: Sequence[ModuleOp], devices: int) -> tuple[int, ...]
     return tuple(e for e in range(1, most + 1) if most % e == 0)
 
 
-def split_experts(module: ModuleOp, axis: str) -> None:
+def split_experts(module: ModuleOp, axis: str, token_dispatch: str = "auto") -> None:
     """
     Requests that the experts of a sequential program are dealt out over a mesh axis, as the
     pass `expert-parallel` says. Raises DistIRError.
     """
+    one_of("way of tokens to experts", token_dispatch, DISPATCHES, "expert-parallel")
     mesh = axis_mesh(module, axis)
     deal_out_experts(module, mesh.size(axis))
     found = _Experts(module)
@@ -85,6 +95,96 @@ def split_experts(module: ModuleOp, axis: str) -> None:
         request(function, i, asked, [axis], "expert parallelism")
     for op, matrices, factor in found.products:
         _send_tokens(op, matrices, factor, mesh, axis)
+    _bring_tokens(module, token_dispatch, mesh, axis)
+
+
+def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) -> None:
+    """
+    Requests the layouts of rows with which tokens travel in that way. Raises DistIRError.
+    """
+    places = [op for op in module.walk() if isinstance(op, ExpertPlacesOp)]
+    if token_dispatch == "auto":
+        token_dispatch = _shorter(places, mesh.size(axis))
+    elif not places:
+        raise DistIRError(
+            f"expert-parallel: token_dispatch={token_dispatch} says how tokens come to experts "
+            f"that are ops of train (train.expert_places), but the program has none; leave it "
+            f"out"
+        )
+    if token_dispatch == "gather":
+        for op in list(module.walk()):
+            if isinstance(op, DispatchOp):
+                _constrain(op, 0, Layout(mesh.name), axis)
+    elif token_dispatch == "all-to-all":
+        _exchange_rows(module, mesh, axis, all(map(_is_dropless, places)))
+
+
+def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
+    """
+    Returns the way of tokens to that many devices that sends fewer bytes where no token is
+    dropped. A device with n tokens, each of which chooses k experts, sends about
+    k n (1 - 1/devices) of them if each goes to its experts, and gets n (devices - 1) if all
+    are gathered; results go back alike. "auto", the planner's choice, where gathering sends
+    less, where devices do not have equally many groups of tokens, and where there is a
+    capacity: all places travel then, and the planner knows their bytes.
+    """
+    shapes = [shape_of(op.ids) for op in places]
+    fits = all(map(_is_dropless, places)) and all(s[0] % devices == 0 for s in shapes)
+    if not shapes or not fits:
+        return "auto"
+    return "all-to-all" if max(s[2] for s in shapes) < devices else "auto"
+
+
+def _is_dropless(op: ExpertPlacesOp) -> bool:
+    """Whether an expert has places for all tokens of a group."""
+    return op.capacity.value.data >= shape_of(op.ids)[1]
+
+
+def _exchange_rows(module: ModuleOp, mesh: Mesh, axis: str, ragged: bool) -> None:
+    """
+    Requests that a device dispatches and combines the tokens that it has; if `ragged`, rows
+    that are empty do not travel.
+    """
+    groups = Layout(mesh.name).with_dim(1, (Shard(axis),), 4)
+    for op in list(module.walk()):
+        if isinstance(op, DispatchOp):
+            asked = _requested(op.result, groups, axis, op)
+            Rewriter.insert_op(asked, InsertPoint.after(op))
+            op.result.replace_uses_with_if(
+                asked.result, lambda use, asked=asked: use.operation is not asked
+            )
+        elif isinstance(op, CombineOp | CombineWeightsGradOp):
+            asked = _constrain(op, 0, groups, axis)
+        elif isinstance(op, GroupedOp) and isinstance(
+            op.operands[0].owner, ConstrainOp
+        ):
+            asked = op.operands[0].owner
+        else:
+            continue
+        # What the forward keeps for the backward need not be sent again there.
+        asked.source.replace_uses_with_if(
+            asked.result, lambda use: isinstance(use.operation, ReturnOp)
+        )
+        if ragged:
+            asked.attributes[RAGGED] = UnitAttr()
+
+
+def _requested(
+    value: SSAValue, layout: Layout, axis: str, op: Operation
+) -> ConstrainOp:
+    """Returns a request for the layout of a value on one axis, with the scope of an op."""
+    constrain = ConstrainOp(value, layout, [axis])
+    if SCOPE in op.attributes:
+        constrain.attributes[SCOPE] = op.attributes[SCOPE]
+    return constrain
+
+
+def _constrain(op: Operation, index: int, layout: Layout, axis: str) -> ConstrainOp:
+    """Requests the layout of an operand on one axis; returns the request."""
+    constrain = _requested(op.operands[index], layout, axis, op)
+    Rewriter.insert_op(constrain, InsertPoint.before(op))
+    op.operands[index] = constrain.result
+    return constrain
 
 
 def _send_tokens(
@@ -95,17 +195,13 @@ def _send_tokens(
     dealt out like the experts: tokens come to experts, and no expert comes to tokens.
     """
     rule = rule_for(op)
-    for i, value in enumerate(op.operands):
+    for i in range(len(op.operands)):
         if i == matrices:
             continue
         dims = rule.operands[i]
         dim = next(d for d, factors in enumerate(dims) if factor in factors)
         layout = Layout(mesh.name).with_dim(dim, (Shard(axis),), len(dims))
-        constrain = ConstrainOp(value, layout, [axis])
-        if SCOPE in op.attributes:
-            constrain.attributes[SCOPE] = op.attributes[SCOPE]
-        Rewriter.insert_op(constrain, InsertPoint.before(op))
-        op.operands[i] = constrain.result
+        _constrain(op, i, layout, axis)
 
 
 class _Experts:

@@ -168,6 +168,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",
     ),
+    "--token-dispatch": dict(
+        choices=("auto", "gather", "all-to-all"),
+        default="auto",
+        help="the way of tokens to the experts of the other -e devices: all tokens are "
+        "gathered, or each goes to the devices of its experts alone, by all-to-all; by default "
+        "the one that sends less",
+    ),
     "--context": dict(
         choices=("gather", "ring"),
         default="gather",

@@ -16,6 +16,8 @@ from distir.dialects.dist import STOP_GRADIENT
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.experts import ExpertPlacesOp
 from distir.program import erase_dead
 
 _Identity = operator("Identity")
@@ -26,12 +28,14 @@ _SequenceAt = operator("SequenceAt")
 _SequenceConstruct = operator("SequenceConstruct")
 _Split = operator("Split")
 _SplitToSequence = operator("SplitToSequence")
+_Reshape = operator("Reshape")
+_TopK = operator("TopK")
 
 
 def canonicalize(module: ModuleOp) -> None:
     """
-    Rewrites Identity, CastLike and sequences of known parts in every function of a program, in
-    place, then removes what nothing uses.
+    Rewrites Identity, CastLike, sequences of known parts and the capacity of experts that tokens
+    choose once in every function of a program, in place, then removes what nothing uses.
     """
     for function in module.body.block.ops:
         if isinstance(function, FuncOp):
@@ -44,6 +48,8 @@ def canonicalize(module: ModuleOp) -> None:
                     split_sequence_to_split(op)
                 elif isinstance(op, _SequenceAt):
                     element_of_constructed_sequence(op)
+                elif isinstance(op, ExpertPlacesOp):
+                    capacity_of_different_choices(op)
             erase_dead(function.body.block)
             function.update_function_type()
 
@@ -117,6 +123,23 @@ def element_of_constructed_sequence(op: OnnxOp) -> None:
     position = _position(op, op.operands[0], len(sequence.operands))
     if position is not None:
         Rewriter.replace_op(op, [], [sequence.operands[position]])
+
+
+def capacity_of_different_choices(op: ExpertPlacesOp) -> None:
+    """
+    Lowers the capacity of experts to the number of tokens in a group, if the choices of a token
+    are the indices of a TopK: no two of them are the same.
+    """
+    ids, (_, tokens, choices) = op.ids, shape_of(op.ids)
+    while isinstance(source := ids.owner, _Reshape | _Cast | _Identity):
+        ids = source.operands[0]
+        if not isinstance(ids.type, TensorType) or shape_of(ids)[-1:] != (choices,):
+            return
+    if not isinstance(source, _TopK) or ids is not source.results[1]:
+        return
+    is_last = source.attribute("axis") in (-1, len(shape_of(ids)) - 1)
+    if is_last and op.capacity.value.data > tokens:
+        op.capacity = IntegerAttr(tokens, i64)
 
 
 def _parts(split: np.ndarray | None, size: int) -> list[int]:

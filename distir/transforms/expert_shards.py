@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr
 from distir.dialects.tensors import shape_of
@@ -17,7 +17,9 @@ from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,
     ExpertPlacesOp,
+    GroupedOp,
     GroupedProductGradOp,
+    RoutedRowsOp,
     rows_of,
 )
 from distir.errors import DistIRError
@@ -32,12 +34,11 @@ _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
 
 def places_needed(op: ExpertPlacesOp, shards: int) -> int:
     """
-    Returns how many places a group needs in each of so many shards for its tokens' choices,
-    which are of different experts.
+    Returns how many places a group needs in each of so many shards for its tokens' choices.
     """
     _, tokens, choices = shape_of(op.ids)
     own = op.experts.value.data // shards
-    return min(own * op.capacity.value.data, tokens * min(choices, own))
+    return min(own * op.capacity.value.data, tokens * choices)
 
 
 def deal_out_experts(module: ModuleOp, shards: int) -> None:
@@ -47,6 +48,31 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
     with more shards than experts a token chooses, more places stay empty. Raises DistIRError.
     """
     _Dealer(module, shards).run()
+
+
+def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
+    """
+    Returns, for a request for the layout of rows, the value that says which experts they
+    belong to (`rows` of `train.expert_places`), and how many rows of a group are taken in
+    all shards, as an op that uses them says. None if no op does.
+    """
+    for use in op.result.uses:
+        user = use.operation
+        if isinstance(user, CombineWeightsGradOp):
+            # It has no rows itself, but what dispatches or combines by its slots has.
+            others = (other.operation for other in user.slots.uses)
+            user = next((o for o in others if isinstance(o, RoutedRowsOp)), user)
+        if not isinstance(user, RoutedRowsOp | GroupedOp):
+            continue
+        rows = user.rows
+        while isinstance(rows.owner, ConstrainOp):
+            rows = rows.owner.source
+        shards, _, places = rows_of(rows)
+        if isinstance(user, GroupedOp):
+            return rows, user.taken_of(shards, places)
+        _, tokens, choices = shape_of(user.slots)
+        return rows, min(tokens * choices, shards * places)
+    return None
 
 
 class _Dealer:

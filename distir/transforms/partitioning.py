@@ -19,6 +19,7 @@ from distir.dialects.dist import (
     FIXED_BY,
     LAYOUT,
     OPERAND_LAYOUTS,
+    RAGGED,
     REDUCE_LATE,
     RESHARD_EARLY,
     RESULT_LAYOUTS,
@@ -32,6 +33,7 @@ from distir.dialects.dist import (
     with_layout,
 )
 from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
@@ -46,8 +48,9 @@ from distir.program import (
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes
-from distir.sharding.reshard import reshard_bytes
+from distir.sharding.reshard import plan_reshard, reshard_bytes
 from distir.sharding.rule import layouts_read, rule_for
+from distir.transforms.expert_shards import rows_and_taken
 from distir.transforms.pipelines.over_time import without_time
 from distir.transforms.resharding import lower_reshards
 
@@ -143,6 +146,8 @@ class Partitioner:
     def _op(self, op: Operation) -> None:
         wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
         given = _layouts(op, RESULT_LAYOUTS, len(op.results))
+        if isinstance(op, ConstrainOp) and RAGGED in op.attributes:
+            self._bring_rows(op, wanted[0])
         operands = self._operands(op, wanted)
         if isinstance(op, ConstrainOp):
             # A constant is whole on every device anyway, and no collective should come
@@ -200,6 +205,32 @@ class Partitioner:
         if not self.separate and not self._is_gathered_for_each_use(value):
             versions[layout] = reshard.result
         return reshard.result
+
+    def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
+        """
+        Makes a version of rows of experts in the layout that is asked for, if that takes one
+        all-to-all: with what says which of them are empty.
+        """
+        versions, routed = self.versions[op.source], rows_and_taken(op)
+        if layout in versions or routed is None:
+            return
+        before, source = next(iter(versions.items()))
+        shape = shape_of(source)
+        steps = plan_reshard(before, layout, shape, self.known[layout.mesh])
+        if [step.kind for step in steps] != ["all_to_all"]:
+            return
+        experts, taken = routed
+        rows = [
+            self._version(experts, Layout(side.mesh, side.full_dims(4)[:3]), op)
+            for side in (before, layout)
+        ]
+        type_ = source.type
+        assert isinstance(type_, TensorType)
+        reshard = ReshardOp(source, with_layout(type_, layout), rows, taken)
+        if SCOPE in op.attributes:
+            reshard.attributes[SCOPE] = op.attributes[SCOPE]
+        self.block.add_op(reshard)
+        versions[layout] = reshard.result
 
     def _unread(
         self, index: int, op: Operation, wanted: Sequence[Layout]

@@ -83,4 +83,6 @@ class PlacedOps:
                 [], [type_], {"value": constant_attr(sizes)}, self.labels
             )
         )
+        if name == "Reshape" and 0 in shape:  # else 0 would be the size in the operand
+            return self.add(name, [value, constant], shape, allowzero=1)
         return self.add(name, [value, constant], shape)

@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects import collective, dist
+from distir.dialects.collective import AllToAllOp, RaggedAllToAllOp
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.errors import DistIRError
 from distir.program import functions
@@ -101,8 +102,11 @@ class ReshardLowering:
         """
         ops: list[Operation] = []
         value: SSAValue = op.source
-        for step in self._plan(op):
+        steps = self._plan(op)
+        for step in steps:
             ops.append(op_of_step(value, step))
+            if len(steps) == 1 and op.taken and isinstance(ops[0], AllToAllOp):
+                ops = [RaggedAllToAllOp.of(ops[0], op.rows, op.taken)]
             value = ops[-1].results[0]
             if SCOPE in op.attributes:
                 ops[-1].attributes[SCOPE] = op.attributes[SCOPE]

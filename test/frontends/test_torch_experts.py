@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers
 from support.expert_models import (
     EXPERT_MODELS,
     expert_model,
@@ -13,9 +14,11 @@ from support.expert_models import (
 )
 from support.thoroughness import chosen
 
-from distir.dialects.train_ops.experts import GroupedProductOp
+from distir.dialects.train_ops.experts import ExpertPlacesOp, GroupedProductOp
+from distir.frontends.torch_importer import import_torch
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function, result_names
+from distir.transforms.expert_shards import deal_out_experts
 
 
 def close(expected: torch.Tensor, found: np.ndarray, what: str) -> None:
@@ -31,10 +34,49 @@ def test_forward(name: str) -> None:
     module, words = expert_model(name)
     imported = imported_experts(name)
     assert any(isinstance(op, GroupedProductOp) for op in imported.module.walk())
+    for op in imported.module.walk():
+        if isinstance(op, ExpertPlacesOp):
+            assert op.capacity.value.data == 1, "a TopK chooses no expert twice"
     given = {**imported.weights, "input_ids": words.numpy()}
     names = argument_names(entry_function(imported.module))
     (found,) = run_program(imported.module, [given[n] for n in names])
     close(module(words).logits, found, name)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_token_may_choose_an_expert_twice(shards: int) -> None:
+    """As it does by a table of experts by words, the entries of which are still alike."""
+    config = transformers.DeepseekV4Config(
+        vocab_size=64,
+        hidden_size=16,
+        moe_intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        head_dim=4,
+        layer_types=["sliding_attention"],
+        mlp_layer_types=["hash_moe"],
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        q_lora_rank=8,
+        partial_rotary_factor=1.0,
+        o_groups=2,
+        o_lora_rank=8,
+        use_cache=False,
+    )
+    torch.manual_seed(0)
+    module = transformers.DeepseekV4ForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    words = torch.randint(0, 64, (2, 8))
+    imported = import_torch(module, (), {"input_ids": words})
+    (places,) = (o for o in imported.module.walk() if isinstance(o, ExpertPlacesOp))
+    assert places.capacity.value.data == 2, "choices of no TopK"
+    deal_out_experts(imported.module, shards)
+    given = {**imported.weights, "input_ids": words.numpy()}
+    names = argument_names(entry_function(imported.module))
+    (found,) = run_program(imported.module, [given[n] for n in names])
+    close(module(words).logits, found, "logits")
 
 
 @pytest.mark.parametrize("name", chosen(EXPERT_MODELS, ["gpt_oss"]))

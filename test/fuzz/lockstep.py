@@ -178,7 +178,7 @@ def _outcome(
         case collective.AllGatherOp():
             assert dim is not None
             return _join(arrays, dim, run)
-        case collective.AllToAllOp():
+        case collective.AllToAllOp() | collective.RaggedAllToAllOp():
             assert dim is not None
             over, length = _number(op, "split_dim"), _number(op, "split_run")
             return _join([part(x, over, length) for x in arrays], dim, run)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from support.expert_models import imported_experts
+from support.expert_models import experts_step, imported_experts
+from support.training_programs import assert_judged_as_simulated
 
 import distir
+from distir.dialects.collective import RaggedAllToAllOp
 from distir.frontends.builders import build_gpt, build_moe
+from distir.hardware import load_cluster
 from distir.planning.experts import expert_degrees
 from distir.planning.plan import GridPlan, SearchOptions, Space
 
@@ -31,6 +34,20 @@ def test_the_grid_has_degrees_of_experts() -> None:
     }
     assert all(p.devices == 8 for p in plans)
     assert "e=4" in str(next(p for p in plans if p.e > 1))
+
+
+@pytest.mark.parametrize("plan", [GridPlan(4, e=4), GridPlan(4, e=4, p=2)], ids=str)
+def test_plans_with_ragged_all_to_alls_are_judged_as_simulated(plan: GridPlan) -> None:
+    """What searches compile without making IR: of each layer two forwards, two backwards."""
+    step = experts_step("mixtral").clone()
+    first = step.body.block.first_op
+    assert first is not None
+    step.body.block.insert_op_before(load_cluster("cpu"), first)
+    assert_judged_as_simulated(step, plan)
+    found = [op for op in step.walk() if isinstance(op, RaggedAllToAllOp)]
+    assert (
+        len(found) == 4 * plan.p
+    )  # layers that are equal share a function on each stage
 
 
 @pytest.mark.slow

@@ -19,14 +19,19 @@ from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
 
-from distir.dialects.collective import AllGatherOp, AllToAllOp
+from distir.dialects.collective import AllGatherOp, AllToAllOp, RaggedAllToAllOp
+from distir.dialects.device import ClusterOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import element_type, shape_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_moe
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.device_map import DeviceMap
+from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, argument_roles, entry_function
+from distir.sharding.mesh import meshes
 
 
 def exchanged(module: ModuleOp, devices: int) -> int:
@@ -36,6 +41,11 @@ def exchanged(module: ModuleOp, devices: int) -> int:
         for op in module.walk()
         if isinstance(op, AllToAllOp) and element_type(op.result) == f32
     )
+
+
+def exchanges(module: ModuleOp) -> list[RaggedAllToAllOp]:
+    """The all-to-alls of a program's functions that send no empty rows."""
+    return [op for op in module.walk() if isinstance(op, RaggedAllToAllOp)]
 
 
 def check_experts_stay(program: ModuleOp) -> None:
@@ -64,6 +74,13 @@ def check_experts_stay(program: ModuleOp) -> None:
             *("gpt_oss", None, {"d": 2, "e": 2, "zero": 3}), marks=pytest.mark.slow
         ),
         ("qwen3_moe", 1.25, {"e": 2, "p": 2, "k": 2}),
+        (
+            *("qwen3_moe", None),
+            {"e": 2, "p": 2, "k": 2, "token_dispatch": "all-to-all"},
+        ),
+        pytest.param(
+            *("mixtral", None, {"e": 4, "checkpoint": "full"}), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_training(name: str, capacity: float | None, options: dict[str, Any]) -> None:
@@ -74,11 +91,16 @@ def test_training(name: str, capacity: float | None, options: dict[str, Any]) ->
         check_experts_stay(program)
 
 
-def test_equal_to_the_dense_computation() -> None:
-    """Four devices with an expert each compute what PyTorch does with all four in one."""
+@pytest.mark.parametrize("e", [2, 4])
+def test_equal_to_the_dense_computation(e: int) -> None:
+    """
+    Devices with one or two experts each, to which each sends its tokens, compute what PyTorch does
+    with all four in one.
+    """
     module, words = expert_model("mixtral")
     imported = imported_experts("mixtral")
-    program = distributed(imported.module, e=4)
+    program = distributed(imported.module, e=e, token_dispatch="all-to-all")
+    assert exchanges(program)
     given = {**imported.weights, "input_ids": words.numpy()}
     names = argument_names(entry_function(program))
     (found,) = run_program(program, [given[n] for n in names])
@@ -99,10 +121,43 @@ def test_bytes_of_the_all_to_alls(name: str) -> None:
     assert exchanged(program, e) == expected
 
 
-def test_without_a_capacity_the_tokens_themselves_are_shorter() -> None:
-    """As any device may be asked for by all tokens, they are gathered, and sums sent back."""
-    program = distributed(experts_step("mixtral"), e=2)
-    assert exchanged(program, 2) == 0
+@pytest.mark.parametrize(("name", "e"), [("mixtral", 4), ("qwen3_moe", 4)])
+def test_bytes_without_a_capacity(name: str, e: int) -> None:
+    """
+    As with a capacity of 1, and tokens of two experts that are on the same device are sent to it
+    twice: 4 k N m (e-1)/e numbers, twice in the forward and twice in the backward of each layer.
+    """
+    program = distributed(experts_step(name), e=e)
+    cluster = next(op for op in program.walk() if isinstance(op, ClusterOp))
+    device_map = DeviceMap(meshes(program), ["mesh"], Hardware.of(cluster))
+    sent = 0.0
+    for op in exchanges(program):
+        found = transfers_of(op, device_map)
+        assert found is not None
+        sent += sum(transfer.sent[0, 0] for transfer in found)
+    tokens, choices, width = BATCH * LENGTH // e, 2, 16
+    assert sent == 4 * 4 * choices * tokens * width * (e - 1) / e
+
+
+def test_tokens_go_the_shorter_way() -> None:
+    """
+    With two choices and two devices all tokens are gathered, as that sends as much; with four
+    devices it would send twice as much.
+    """
+    step = imported_experts("mixtral").module
+    assert not exchanges(distributed(step, e=2))
+    assert exchanges(distributed(step, e=4))
+    assert not exchanges(distributed(step, e=4, token_dispatch="gather"))
+
+
+def test_ways_that_a_program_does_not_have() -> None:
+    gshard = build_moe(2, 32, 4, 8, 64, 4, 16)
+    with pytest.raises(
+        DistIRError, match=r"all-to-all .* the program has none; leave it"
+    ):
+        distributed(gshard, e=2, token_dispatch="all-to-all")
+    with pytest.raises(DistIRError, match=r"of other devices, but e is 1; choose a"):
+        distributed(gshard, d=2, token_dispatch="gather")
 
 
 def test_experts_of_gshard() -> None:

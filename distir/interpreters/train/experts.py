@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil, prod
+
 import numpy as np
 
 from distir.dialects.tensors import shape_of
@@ -10,11 +12,18 @@ from distir.dialects.train_ops.experts import (
     CombineWeightsGradOp,
     DispatchOp,
     ExpertPlacesOp,
+    GroupedOp,
     GroupedProductGradOp,
     GroupedProductOp,
     rows_of,
 )
-from distir.interpreters.simulator.costs.op_costs import op_class
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+    op_class,
+)
+from distir.interpreters.simulator.work import Product
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -116,6 +125,30 @@ def grouped_product_gradient(
         own = experts == expert
         out[expert] = x[own].T @ dy[own]
     return out
+
+
+@cost_function("train.grouped_product", "train.grouped_product_grad")
+def grouped_cost(context: CostContext) -> Cost:
+    """
+    The cost of one product for each expert on the device, of the rows that it has where
+    tokens are dealt evenly. All rows, empty ones too, pass through memory.
+    """
+    op, work = context.op, context.work
+    rule = work.rule
+    of_matrices = (
+        rule.operands[2] if isinstance(op, GroupedProductOp) else rule.results[0]
+    )
+    experts, a, b = (
+        prod(rule.factors[f].size // work.parts.get(f, 1) for f in dim)
+        for dim in of_matrices
+    )
+    rows = ceil(work.flops / (2 * experts * a * b))
+    assert isinstance(op, GroupedOp)
+    k, n = (a, b) if op.transposed is None else (b, a)
+    product = Product(experts, rows, n, k)
+    if isinstance(op, GroupedProductGradOp):
+        product = Product(experts, a, b, rows)
+    return context.roofline(product=product)
 
 
 op_class("gather", "train.dispatch", "train.combine", "train.combine_weights_grad")

@@ -26,22 +26,24 @@ def _op(call: Call) -> collective.CollectiveOp:
     return op
 
 
-def _written(call: Call, function: str, numbers: Sequence[str]) -> str:
+def _written(
+    call: Call, function: str, numbers: Sequence[str], module: str = "collectives"
+) -> str:
     """
-    Returns `collectives.function(x, group, name=value, ...)` with the properties that are
-    set; for an asynchronous op the function is `start_function`.
+    Returns `module.function(x, group, name=value, ...)` with the properties that are set;
+    for an asynchronous op the function is `start_function`.
     """
     op = _op(call)
     if op.is_asynchronous:
         function = f"start_{function}"
-    parts = [call.operand(0), call.names.group(op)]
+    parts = [*call.operands(), call.names.group(op)]
     for name in numbers:
         attr = op.properties.get(name)
         if isinstance(attr, IntegerAttr):
             parts.append(f"{name}={attr.value.data}")
     if op.reduction is not None:
         parts.append(f"reduction={op.reduction.data!r}")
-    return call.write(f"{function}({{given}})", "collectives", given=", ".join(parts))
+    return call.write(f"{function}({{given}})", module, given=", ".join(parts))
 
 
 for _name, _function, _numbers in (
@@ -55,6 +57,15 @@ for _name, _function, _numbers in (
     torch_emitter(f"collective.{_name}")(
         partial(_written, function=_function, numbers=_numbers)
     )
+
+torch_emitter("collective.ragged_all_to_all")(
+    partial(
+        _written,
+        function="ragged_all_to_all",
+        numbers=("dim", "run", "split_dim", "split_run"),
+        module="ragged",
+    )
+)
 
 
 def _rooted(call: Call, function: str, numbers: Sequence[str]) -> str:

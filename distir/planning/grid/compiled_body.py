@@ -150,7 +150,7 @@ class Compilation:
         ops = self.shared.lowering.ops(op)
         for i, each in enumerate(ops, 1):
             first = part.defined.start if i == len(ops) else -i
-            steps.append(self.step(each, operands, first))
+            steps.append(self.step(each, operands[: len(each.operands)], first))
             operands = (first,)
         return steps
 
@@ -298,7 +298,7 @@ class CompiledBody:
         if same:
             where = {s: same.get(slot, slot) for s, slot in where.items()}
         if not steps:
-            (operand,) = part.operands
+            operand, *_ = part.operands
             same[part.defined.start + by] = where[operand]
             return
         for step in steps[:-1]:

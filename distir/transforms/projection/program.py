@@ -470,6 +470,9 @@ class FunctionProjection:
     ) -> collective.CollectiveOp:
         program = self.program
         new = per_rank_collective(op, source, program.rank, mesh, program.mesh_of)
+        if isinstance(op, collective.RaggedAllToAllOp):
+            new.operands = [source, *self._operands(op)[1:]]
+            new.properties["taken"] = op.taken
         self._append(op, [new], mesh)
         return new
 

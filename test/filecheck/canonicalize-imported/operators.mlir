@@ -39,3 +39,20 @@ func.func @main(%x: tensor<6x4xf32>, %n: tensor<i64>) -> (tensor<6x4xf32>, tenso
 // CHECK-NEXT: onnx.Constant
 // CHECK-NEXT: onnx.SplitToSequence
 // CHECK-NEXT: onnx.SequenceAt
+
+// -----
+
+// A TopK of four experts chooses two that differ: an expert takes at most the one token of a
+// group. What other choices are is not known.
+
+func.func @main(%scores: tensor<6x4xf32>, %k: tensor<1xi64>, %ids: tensor<6x1x2xi64>) -> (tensor<6x1x2xi64>, tensor<6x1x2xi64>) {
+  %values, %indices = onnx.TopK(%scores, %k) {axis = -1 : i64} : (tensor<6x4xf32>, tensor<1xi64>) -> (tensor<6x2xf32>, tensor<6x2xi64>)
+  %shape = onnx.Constant() {value = dense<[6, 1, 2]> : tensor<3xi64>} : () -> tensor<3xi64>
+  %top = onnx.Reshape(%indices, %shape) : (tensor<6x2xi64>, tensor<3xi64>) -> tensor<6x1x2xi64>
+  %a, %r = train.expert_places %top {experts = 4 : i64, capacity = 2 : i64} : (tensor<6x1x2xi64>) -> (tensor<6x1x2xi64>, tensor<1x6x2xi64>)
+  %b, %q = train.expert_places %ids {experts = 4 : i64, capacity = 2 : i64} : (tensor<6x1x2xi64>) -> (tensor<6x1x2xi64>, tensor<1x6x2xi64>)
+  func.return %a, %b : tensor<6x1x2xi64>, tensor<6x1x2xi64>
+}
+
+// CHECK: train.expert_places %top {experts = 4 : i64, capacity = 1 : i64}
+// CHECK: train.expert_places %ids {experts = 4 : i64, capacity = 2 : i64}

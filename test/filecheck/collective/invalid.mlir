@@ -303,3 +303,19 @@ func.func @joins_its_operand(%x: tensor<8xf32>) {
   %z = collective.all_reduce %y over ["d"] {group = array<i64: 0, 1>, reduction = "sum", dist.joined} : tensor<8xf32> -> tensor<8xf32>
   func.return
 }
+
+// -----
+
+func.func @ragged_rows(%x: tensor<2x4x2x6xf32, #dist.layout<@m, [{}, {t}, {}, {}]>>, %r: tensor<2x4xi64, #dist.layout<@m>>) {
+  // CHECK: collective.ragged_all_to_all: expected a number for each row of tensor<2x4x2x6xf32, #dist.layout<@m, [{}, {t}, {}, {}]>>, got tensor<2x4xi64, #dist.layout<@m>>
+  %y = collective.ragged_all_to_all %x of %r to %r over ["t"] {taken = 2 : i64} : tensor<2x4x2x6xf32, #dist.layout<@m, [{}, {t}, {}, {}]>>, tensor<2x4xi64, #dist.layout<@m>>, tensor<2x4xi64, #dist.layout<@m>> -> tensor<2x4x2x6xf32, #dist.layout<@m, [{t}, {}, {}, {}]>>
+  func.return
+}
+
+// -----
+
+func.func @ragged_layout(%x: tensor<2x4x2x6xf32, #dist.layout<@m, [{}, {t}, {}, {}]>>, %r: tensor<2x4x2xi64, #dist.layout<@m>>) {
+  // CHECK: collective.ragged_all_to_all: expected rows that are split as <@m, [{}, {t}, {}, {}]>, got <@m>
+  %y = collective.ragged_all_to_all %x of %r to %r over ["t"] {taken = 2 : i64} : tensor<2x4x2x6xf32, #dist.layout<@m, [{}, {t}, {}, {}]>>, tensor<2x4x2xi64, #dist.layout<@m>>, tensor<2x4x2xi64, #dist.layout<@m>> -> tensor<2x4x2x6xf32, #dist.layout<@m, [{t}, {}, {}, {}]>>
+  func.return
+}

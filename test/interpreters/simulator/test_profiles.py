@@ -253,6 +253,46 @@ def test_ops_take_what_their_curves_say():
     assert found == 1 + 48 / (2 * 0.5) + 2 + 2 * 32 / (8 * 0.25)
 
 
+@pytest.mark.parametrize(
+    ("op", "operands", "result"),
+    [
+        ("grouped_product", ("1x64x1x32", "1x64x1", "2x32x48"), "1x64x1x48"),
+        ("grouped_product", ("1x64x1x32", "1x64x1", "2x48x32"), "1x64x1x48"),
+        ("grouped_product", ("2x64x1x32", "2x64x1", "2x32x48"), "2x64x1x48"),
+        ("grouped_product_grad", ("1x64x1x32", "1x64x1", "1x64x1x48"), "2x32x48"),
+    ],
+)
+def test_experts_multiply_the_rows_that_they_have(op, operands, result):
+    """64 of the rows are taken; with two experts that is a product of 32 rows for each."""
+    elements = ("f32", "i64", "f32")
+    types = [f"tensor<{t}x{e}>" for t, e in zip(operands, elements, strict=True)]
+    given = ", ".join(f"%{i}: {t}" for i, t in enumerate(types))
+    transposed = "transposed, " if operands[2] == "2x48x32" else ""
+    grouped = parse(f"""
+      func.func @main({given}) -> tensor<{result}xf32> {{
+        %y = train.{op} %0, %1, %2 {{{transposed}taken = 1 : i64}} : ({", ".join(types)}) -> tensor<{result}xf32>
+        func.return %y : tensor<{result}xf32>
+      }}
+    """)
+    batched = parse("""
+      func.func @main(%a: tensor<2x32x32xf32>, %b: tensor<2x32x48xf32>) -> tensor<2x32x48xf32> {
+        %c = onnx.MatMul(%a, %b) : (tensor<2x32x32xf32>, tensor<2x32x48xf32>) -> tensor<2x32x48xf32>
+        func.return %c : tensor<2x32x48xf32>
+      }
+    """)
+
+    def tiles(data):
+        curve = data["compute"]["default"]["contraction"]
+        curve.update(tile=[16, 16], units=4, depth=8, bandwidth=1.0)
+
+    on = cluster(1, peak=1.0, bandwidth=1e12)
+    times = [
+        simulate(program, on.clone(), profiles=[profile(tiles)]).step_time_s
+        for program in (grouped, batched)
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-6)
+
+
 def test_the_host_sets_the_pace_of_small_ops():
     program = parse("""
       func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {

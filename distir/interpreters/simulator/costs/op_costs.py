@@ -34,7 +34,7 @@ from distir.interpreters.simulator.fusion import (
 )
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
-from distir.interpreters.simulator.work import Work
+from distir.interpreters.simulator.work import Product, Work
 from distir.registries import Registry
 from distir.sharding.kernel_rule import evaluated, parse_rule
 
@@ -117,11 +117,16 @@ class CostContext:
             return 0
         return round(profile.memory.logit * max(self.operand_bytes) / 2)
 
-    def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
+    def roofline(
+        self,
+        flops: float | None = None,
+        moved: float | None = None,
+        product: Product | None = None,
+    ) -> Cost:
         """
         Returns the launch latency plus the longer of computing and of moving bytes through
-        memory. With a profile, both follow the curve of the op's class. `flops` and `moved`
-        default to those of the op.
+        memory. With a profile, both follow the curve of the op's class. `flops`, `moved` and
+        `product`, the products of matrices that it is, default to those of the op.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
@@ -130,7 +135,7 @@ class CostContext:
             measured = self._measured(device.profile)
             if measured is not None:
                 return Cost(measured.seconds(flops, moved))
-            return self._profiled(device.profile, flops, moved)
+            return self._profiled(device.profile, flops, moved, product)
         compute = flops / device.peak(self.element_type) if flops else 0.0
         moved, goes_on = self._moved(moved, frozenset())
         memory = moved / device.memory_bandwidth
@@ -161,7 +166,9 @@ class CostContext:
         table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
         return None if table is None else figures_of(self.op, table)
 
-    def _profiled(self, profile: Profile, flops: float, moved: float) -> Cost:
+    def _profiled(
+        self, profile: Profile, flops: float, moved: float, product: Product | None
+    ) -> Cost:
         sizes = (*self.operand_bytes, *self.result_bytes)
         if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
             return FREE  # numbers are the host's business
@@ -177,7 +184,8 @@ class CostContext:
             seconds = curve.moving_seconds(moved, bandwidth)
         else:
             peak = self.device.peak(self.element_type)
-            product = self.work.product if op_class == "contraction" else None
+            if op_class == "contraction":
+                product = product or self.work.product
             seconds = curve.seconds(flops, product, moved, peak, bandwidth)
         if not profile.dispatch.ahead:
             return Cost(max(seconds, profile.dispatch.op))

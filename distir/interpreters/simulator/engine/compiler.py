@@ -363,7 +363,8 @@ class Compiler:
             return transfers_of(op, self.device_map)
         # By the ids of the types, which are kept alive here.
         types = op.operands[0].type, op.results[0].type
-        key = (type(op), axes, *map(id, types))
+        taken = op.taken if isinstance(op, collective.RaggedAllToAllOp) else None
+        key = (type(op), axes, taken, *map(id, types))
         if key not in self._known_transfers:
             self._known_transfers[key] = types, transfers_of(op, self.device_map)
         return self._known_transfers[key][1]

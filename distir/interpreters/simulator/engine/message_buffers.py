@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from distir.dialects.collective import (
     AllGatherOp,
     AllReduceOp,
     AllToAllOp,
     CollectiveOp,
+    RaggedAllToAllOp,
     ReduceScatterOp,
     bucket_of,
 )
@@ -39,6 +41,8 @@ def buffer_bytes(op: CollectiveOp, device_map: DeviceMap) -> int:
             return sum(given) + sum(made[1:]) if op is bucket[0] else 0
         case AllToAllOp():
             return given[0]
+        case RaggedAllToAllOp():  # what is sent, and what arrives
+            return ceil(op.share * (given[0] + made[0]))
         case _:
             return 0
 

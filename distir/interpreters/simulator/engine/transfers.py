@@ -203,6 +203,20 @@ def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     return _transfer(op, groups, communication.shift_seconds, size, sent)
 
 
+def _ragged_exchange(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    """
+    Returns the transfer of an all-to-all of rows where tokens are dealt evenly: each device
+    sends each of the others as many of the rows that are taken. Where experts are chosen unevenly,
+    all wait for the device that gets the most.
+    """
+    assert isinstance(op, collective.RaggedAllToAllOp)
+    groups = _groups(op, device_map)
+    size = op.share * _local_bytes(op, device_map)[0]
+    sent = (groups.size - 1) / groups.size * size
+    seconds = communication.all_to_all_seconds
+    return _transfer(op, groups, seconds, size, sent, "all_to_all")
+
+
 def _chain(root_is_source: bool) -> Cost:
     """
     Returns the cost of a broadcast or a reduction along a chain that begins or ends at the
@@ -242,6 +256,7 @@ _COLLECTIVES: dict[type[Operation], Cost] = {
     collective.AllGatherOp: _exchange(communication.all_gather_seconds, side=1),
     collective.ReduceScatterOp: _exchange(communication.reduce_scatter_seconds),
     collective.AllToAllOp: _exchange(communication.all_to_all_seconds),
+    collective.RaggedAllToAllOp: _ragged_exchange,
     collective.PermuteOp: _permute,
     collective.BroadcastOp: _chain(root_is_source=True),
     collective.ReduceOp: _chain(root_is_source=False),

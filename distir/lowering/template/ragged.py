@@ -1,0 +1,81 @@
+"""
+All-to-all of rows of experts: how many there are is known when the program runs.
+
+Rows are `[shards, groups, places]`, each with the number of its expert, or -1 if it is empty.
+Only rows that are not empty are sent and received; the process waits for their numbers.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
+
+from .collectives import split
+
+_library = torch.library.Library("distir_ragged", "FRAGMENT")
+
+
+def ragged_all_to_all(
+    x, rows, arriving, group, dim, split_dim, run=None, split_run=None
+):
+    """
+    Splits dimension `split_dim` of `x` and gathers `dim`. `rows` say which rows of `x` are
+    empty, `arriving` which rows of the result; these are zero.
+    """
+    if group.size == 1:
+        return x
+    leaving, arriving_from = (
+        torch.stack(group.by_number([part.reshape(-1) for part in parts]))
+        for parts in (
+            split(_numbers(rows), group.size, split_dim, split_run),
+            split(_numbers(arriving), group.size, dim, run),
+        )
+    )
+    return torch.ops.distir_ragged.exchange(
+        x, rows, arriving, leaving, arriving_from, group.handle.group_name
+    )
+
+
+def _numbers(rows):
+    return torch.arange(rows.numel(), device=rows.device).reshape(rows.shape)
+
+
+def _taken(rows, members):
+    """
+    Returns the numbers of the rows that are not empty, in the order of `members`, which has a
+    list of rows for each member, and how many of each member there are.
+    """
+    taken = rows.reshape(-1)[members] >= 0
+    return members[taken], taken.sum(1).tolist()
+
+
+def _exchange(x, rows, arriving, leaving, arriving_from, name):
+    """Sends to each member its rows of `leaving`, and puts its rows in `arriving_from`."""
+    given, sent = _taken(rows, leaving)
+    places, received = _taken(arriving, arriving_from)
+    packed = x.reshape(-1, x.shape[3]).index_select(0, given)
+    found = packed.new_empty(len(places), packed.shape[1])
+    # As bytes, because not every backend sends every type.
+    dist.all_to_all_single(
+        found.view(torch.uint8),
+        packed.view(torch.uint8),
+        received,
+        sent,
+        _resolve_process_group(name),
+    )
+    whole = x.new_zeros(arriving.numel(), x.shape[3]).index_copy_(0, places, found)
+    return whole.reshape(*arriving.shape, x.shape[3])
+
+
+if not hasattr(torch.ops.distir_ragged, "exchange"):
+    # An op of its own, as the numbers of rows are data that compilers and tensors without
+    # values cannot see.
+    _library.define(
+        "exchange(Tensor x, Tensor rows, Tensor arriving, Tensor leaving, "
+        "Tensor arriving_from, str name) -> Tensor"
+    )
+    _library.impl("exchange", _exchange, "CompositeExplicitAutograd")
+    torch.library.register_fake(
+        "distir_ragged::exchange",
+        lambda x, rows, arriving, *_: x.new_empty(*arriving.shape, x.shape[3]),
+        lib=_library,
+    )
