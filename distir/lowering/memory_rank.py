@@ -36,12 +36,14 @@ class LiveStorages(TorchDispatchMode):
     """
     Counts the bytes of all storages that operators make inside a `with`: `live` now, `peak`
     at most, and `at_peak` by the line of `file` that made them (0: what was there before).
+    While it is not `on_device`, what is made is elsewhere, and never counts.
     """
 
     def __init__(self, file: str) -> None:
         super().__init__()
         self.file = file
         self.live = self.peak = 0
+        self.on_device = True
         self.at_peak: Counter[int] = Counter()
         self._by_line: Counter[int] = Counter()
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -82,7 +84,7 @@ class LiveStorages(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.note(result, self._line())
+        self.note(result, self._line(), counts=self.on_device)
         return result
 
 
@@ -105,6 +107,9 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
             arguments = [_argument(program, runtime, i) for i in own.arguments]
             for i, argument in zip(own.arguments, arguments, strict=True):
                 storages.note(argument, counts=not program.ARGUMENTS[i].host)
+            helper = sys.modules.get(f"{program.__package__}.offload")
+            if helper is not None:
+                _separate_host(helper, storages)
             with storages:
                 runtime.results_of(body, arguments)
         return storages
@@ -133,6 +138,35 @@ def _send(x: torch.Tensor, peer: int) -> None:
     A send that is done at once. NCCL says when a tensor is with its receiver, so that it is
     freed; gloo does not before the end of the step.
     """
+
+
+def _separate_host(offload: Any, storages: LiveStorages) -> None:
+    """
+    Lets the helper `offload` of a package copy between host and device as it does on devices
+    with memory of their own, though the tensors here are all on the CPU.
+    """
+
+    def away(x: torch.Tensor) -> Any:
+        storages.on_device = False
+        there = torch.empty_like(x)
+        storages.on_device = True
+        return offload.Offloaded(there, x.device)
+
+    def back(x: Any) -> torch.Tensor:
+        return torch.empty_like(x.tensor)
+
+    def load(states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.empty_like(state) for state in states]
+
+    def store(values: object, states: object) -> None:
+        """The states are on the host throughout."""
+
+    offload.offload, offload.fetch, offload.load, offload.store = (
+        away,
+        back,
+        load,
+        store,
+    )
 
 
 def _argument(program: Any, runtime: Any, index: int) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,8 +15,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.models.unet import build_unet
 from distir.frontends.torch_importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
+from distir.passes.expand_float8 import ExpandFloat8Pass
+from distir.passes.float8 import Float8Pass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
@@ -95,6 +99,77 @@ def _resnet() -> ModuleOp:
     return _imported(_Resnet().train(), torch.randn(8, 3, 32, 32), True)
 
 
+class _Logits(nn.Module):
+    """A model of transformers of which the logits alone are returned."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.is_coded = bool(model.config.is_encoder_decoder)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        if self.is_coded:
+            return self.model(input_ids=given, decoder_input_ids=given).logits
+        return self.model(given).logits
+
+
+def _vit() -> ModuleOp:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        intermediate_size=512,
+        image_size=64,
+        patch_size=8,
+    )
+    config.num_labels = 64
+    model = _Logits(ViTForImageClassification(config)).eval()
+    return _imported(model, torch.randn(8, 3, 64, 64), False)
+
+
+def _t5() -> ModuleOp:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=512,
+        d_model=128,
+        d_kv=16,
+        d_ff=512,
+        num_layers=3,
+        num_heads=8,
+        use_cache=False,
+    )
+    # The exporter fails on views of what PyTorch's fused attention gives.
+    config._attn_implementation = "eager"  # pyright: ignore[reportPrivateUsage]
+    model = _Logits(T5ForConditionalGeneration(config)).eval()
+    return _imported(model, torch.randint(0, 512, (8, 64)), False)
+
+
+def _mamba() -> ModuleOp:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    config = MambaConfig(
+        vocab_size=512,
+        hidden_size=128,
+        state_size=8,
+        num_hidden_layers=3,
+        time_step_rank=8,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    model = _Logits(MambaForCausalLM(config)).eval()
+    return _imported(model, torch.randint(0, 512, (8, 64)), False)
+
+
+def _float8() -> ModuleOp:
+    """A GPT whose products are in 8-bit floats."""
+    program = _BUILDERS["gpt"]()
+    Float8Pass().apply(Context(), program)
+    return program
+
+
 _BUILDERS: dict[str, Callable[[], ModuleOp]] = {
     "gpt": lambda: build_gpt(
         layers=4, d_model=128, heads=8, vocab=512, batch=8, seq=64
@@ -109,6 +184,13 @@ _BUILDERS: dict[str, Callable[[], ModuleOp]] = {
     "llama": _llama,
     "bert": _bert,
     "resnet": _resnet,
+    "unet": lambda: build_unet(
+        8, 32, 32, multipliers=(1, 2), blocks=1, attention_at=16, groups=4
+    ),
+    "vit": _vit,
+    "t5": _t5,
+    "mamba": _mamba,
+    "float8": _float8,
 }
 
 
@@ -117,6 +199,7 @@ def training_step(family: str) -> ModuleOp:
     """A step of a model of that family with AdamW; it must stay as it is."""
     torch.manual_seed(0)
     module = _BUILDERS[family]()
-    loss = "mse" if family == "mlp" else "cross_entropy"
+    loss = "mse" if family in ("mlp", "unet") else "cross_entropy"
     DifferentiatePass(loss=loss, optimizer="adamw").apply(Context(), module)
+    ExpandFloat8Pass().apply(Context(), module)
     return module

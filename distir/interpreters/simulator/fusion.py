@@ -35,7 +35,7 @@ _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 _CONTIGUOUS = frozenset(
     f"onnx.{name}" for name in ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 )
-_ELEMENTWISE = frozenset(
+ELEMENTWISE_OPS = frozenset(
     [
         *(
             f"onnx.{name}"
@@ -54,8 +54,8 @@ _ELEMENTWISE = frozenset(
 _OPTIMIZERS = frozenset({"train.adam", "train.adamw", "train.sgd"})
 _REACH = 16
 """The most ops that may lie between two that run as one kernel."""
-_BEFORE = _ELEMENTWISE | {"train.softmax_grad"}
-_AFTER = _ELEMENTWISE | {"onnx.Softmax"}
+_BEFORE = ELEMENTWISE_OPS | {"train.softmax_grad"}
+_AFTER = ELEMENTWISE_OPS | {"onnx.Softmax"}
 
 
 def is_compiled(op: Operation) -> bool:

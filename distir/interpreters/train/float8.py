@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from distir.dialects.onnx_values import numpy_dtype
@@ -13,7 +15,12 @@ from distir.dialects.train_ops.float8 import (
     Float8ScaleOp,
     ToFloat8Op,
 )
-from distir.interpreters.simulator.costs.op_costs import op_class
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+    op_class,
+)
 from distir.interpreters.train.arithmetic import Array, computes
 
 _LEAST = np.float32(1e-12)
@@ -63,4 +70,19 @@ def _product(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
 
 
 op_class("elementwise", "train.float8_scale", "train.to_float8")
+
+
+@cost_function("train.to_float8")
+def rounding(context: CostContext) -> Cost:
+    """The cost of a rounding: what is rounded is scaled in f32 first."""
+    scaled = 4 * context.result_bytes[0]
+    return replace(context.roofline(), workspace=scaled)
+
+
+@cost_function("train.float8_scale")
+def magnitude(context: CostContext) -> Cost:
+    """The cost of a scale: the magnitudes are in memory before their maximum is."""
+    return replace(context.roofline(), workspace=context.operand_bytes[0])
+
+
 op_class("contraction", "train.float8_product", "train.float8_linear")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil, isqrt, sqrt
+
 import numpy as np
 
+from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
@@ -69,8 +74,22 @@ def scan_cost(context: CostContext) -> Cost:
     """
     The cost of a kernel that holds the states on the chip: operands and results pass
     through memory once, and numbers are computed as 32-bit floats whatever their type,
-    without the units that multiply matrices in 16 bits.
+    without the units that multiply matrices in 16 bits. The workspace is that of packages,
+    whose backward keeps the states of T steps before each of sqrt(T) chunks, those in one chunk,
+    and what it computes of a step.
     """
     device, element = context.device, context.element_type
     slower = device.peak(element) / min(device.peak(element), device.peak("f32"))
-    return context.roofline(flops=context.flops * slower)
+    cost = context.roofline(flops=context.flops * slower)
+    op = context.op
+    if not isinstance(op, SelectiveScanGradOp):
+        return cost
+    x, a, b = (
+        context.operand_bytes[i] // bytes_per_element(element_type(op.operands[i]))
+        for i in (1, 3, 4)
+    )
+    steps = shape_of(op.operands[1].type)[-1]
+    # x has batch x channels x T elements, a channels x states, b batch x states x T.
+    state = 4 * round(sqrt(x * a * b) / steps)
+    chunk = max(isqrt(steps), 1)
+    return replace(cost, workspace=(ceil(steps / chunk) + chunk + 5) * state)

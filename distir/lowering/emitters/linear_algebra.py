@@ -35,8 +35,21 @@ def gemm(call: Call) -> str:
 
 @torch_emitter("onnx.Einsum")
 def einsum(call: Call) -> str:
-    equation = call.attribute("equation").replace(" ", "")
+    equation = _summed_in_order(call.attribute("equation").replace(" ", ""))
     return call.write("torch.einsum({equation}, {*})", equation=repr(equation))
+
+
+def _summed_in_order(equation: str) -> str:
+    """
+    Returns an equation whose summed letters come in the order of the alphabet. PyTorch sums over
+    dimensions in that order, and copies operands that have them in another one.
+    """
+    terms, arrow, result = equation.partition("->")
+    if not arrow:
+        return equation
+    summed = [c for c in dict.fromkeys(terms) if c.isalpha() and c not in result]
+    names = dict(zip(summed, sorted(summed), strict=True))
+    return "".join(names.get(c, c) for c in terms) + arrow + result
 
 
 torch_templates({"Det": "torch.linalg.det({0})"})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
@@ -44,6 +44,8 @@ class Method:
         self.arguments = [
             a for i, a in enumerate(function.args) if i not in self.positions
         ]
+        # Lists that loops filled, and how many of their elements are still in them.
+        self.left: dict[ValueList, int] = {}
         self.last_use: dict[Key, int] = {}
         for i, statement in enumerate(self.plan.statements):
             for key in self._needed(statement):
@@ -155,6 +157,7 @@ class Method:
         dying = self._dying(at)
         if isinstance(op, CallOp):
             dying = self._give_away(op, dying)
+            self._take_from_lists(op, at)
         written = self._written(op)
         if _is_returned(op):
             self.values.expressions[op.results[0]] = Expression(str(written))
@@ -177,21 +180,20 @@ class Method:
 
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
-        Makes a list the last to hold the tensors that were computed here and that the call
-        of a repeat is the last to use: as if it were written out, its method frees them.
-        Returns the values that remain to be deleted behind the call.
+        Makes a list the last to hold the tensors that the call is the last to use, if its
+        method does not need them to its end: it frees them. Returns the values that remain to
+        be deleted behind the call.
         """
-        if REPEAT not in self.writer.program.callee(call).attributes:
-            return dying
         operands = list(call.operands)
+        callee = self.writer.program.callee(call)
         given = [
             v
-            for v in operands
+            for v, argument in zip(operands, callee.args, strict=True)
             if v in dying
             and v in self.values.variables
-            and isinstance(v, OpResult)
             and isinstance(v.type, TensorType)
             and operands.count(v) == 1
+            and _is_freed(argument, callee)
         ]
         if not given:
             return dying
@@ -201,6 +203,33 @@ class Method:
         for value in given:
             self.values.expressions[value] = Expression(f"{name}.pop(0)")
         return [k for k in dying if k not in given]
+
+    def _take_from_lists(self, call: CallOp, at: int) -> None:
+        """
+        Takes tensors that the call is the last to use from the ends of the lists that hold
+        them, if its method does not need them to its end.
+        """
+        later = self.plan.statements[at + 1 :]
+        calls = [c for s in later if isinstance(s, CallRun) for c in s.calls]
+        behind = {*later, *calls}
+        taken = {each.source for s in later if isinstance(s, CallRun)
+                 for each, _ in s.taken.values()}  # fmt: skip
+        callee = self.writer.program.callee(call)
+        for value, argument in zip(call.operands, callee.args, strict=True):
+            source, index, part = self.plan.lists.get(value, (None, 0, None))
+            if (
+                source is None
+                or source in taken
+                or self.left.get(source) != index + 1
+                or part is not None
+                or not isinstance(value.type, TensorType)
+                or any(use.operation in behind for use in value.uses)
+                or list(call.operands).count(value) > 1
+                or not _is_freed(argument, callee)
+            ):
+                continue
+            self.left[source] = index
+            self.values.expressions[value] = Expression(f"{source.name}.pop()")
 
     def _written(self, op: Operation) -> str | Sequence[str]:
         if isinstance(op, CallOp):
@@ -295,6 +324,7 @@ class Method:
             *([run.outputs[1]] if run.outputs else []),
         ]:
             source.name = self.names.fresh(self.values.plural(source.hint), "values")
+            self.left[source] = len(source.items)
             self._add(f"{source.name} = []")
         loop = Loop(self.values, run, dying, variables)
         header, body = loop.header(), loop.body()
@@ -343,6 +373,18 @@ class Method:
                 self._add(f"{taken} = {self.values.expression(start)}")
             found[result] = taken
         return found
+
+
+def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
+    """
+    Whether a method goes on behind the last use of an argument: in a repeat it may always, as
+    that is no more than a part of its caller.
+    """
+    ops = list(callee.body.block.ops)
+    uses = [i for i, op in enumerate(ops) if argument in op.operands]
+    if REPEAT in callee.attributes or not uses:
+        return REPEAT in callee.attributes
+    return not all(isinstance(op, ReturnOp | PackOp) for op in ops[uses[-1] + 1 :])
 
 
 def _is_returned(op: Operation) -> bool:

@@ -21,7 +21,7 @@ def float8_scale(x, largest, dim):
 def to_float8(x, scale, dtype):
     """Returns `x` times its scale, rounded; what is too large is the largest value."""
     limit = torch.finfo(dtype).max
-    return (x.to(torch.float32) * scale).clamp(-limit, limit).to(dtype)
+    return (x.to(torch.float32) * scale).clamp_(-limit, limit).to(dtype)
 
 
 def float8_product(a, b, scale_a, scale_b, dtype):
@@ -29,7 +29,7 @@ def float8_product(a, b, scale_a, scale_b, dtype):
     inverse_a, inverse_b = scale_a.reciprocal(), scale_b.reciprocal()
     if not _has_cores(a, b):
         found = a.to(torch.float32) @ b.to(torch.float32)
-        return (found * inverse_a * inverse_b).to(dtype)
+        return found.mul_(inverse_a).mul_(inverse_b).to(dtype)
     rows = a.reshape(-1, a.shape[-1])
     if scale_a.ndim:
         inverse_a = inverse_a.reshape(-1, 1)

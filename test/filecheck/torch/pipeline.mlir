@@ -19,12 +19,14 @@ func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}, %w1
 // CHECK-NEXT:          modules.add_parameters(self, 'w1')
 // CHECK:           def forward(self, x):
 // CHECK-NEXT:          x_2, x_3 = x.split([4, 4], 0)
-// CHECK-NEXT:          a = self.stage0_forward(x_2)
+// CHECK-NEXT:          given = [x_2]
 // CHECK-NEXT:          del x_2
+// CHECK-NEXT:          a = self.stage0_forward(given.pop(0))
 // CHECK-NEXT:          collectives.start_send(a, self.numbers[0])
 // CHECK-NEXT:          del a
-// CHECK-NEXT:          a_2 = self.stage0_forward(x_3)
+// CHECK-NEXT:          given_2 = [x_3]
 // CHECK-NEXT:          del x_3
+// CHECK-NEXT:          a_2 = self.stage0_forward(given_2.pop(0))
 // CHECK-NEXT:          collectives.start_send(a_2, self.numbers[0])
 // CHECK-NEXT:          del a_2
 // CHECK-NEXT:          return
@@ -66,7 +68,7 @@ func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}, %w1
 
 // Sends that block take the place of those that start and wait.
 
-// BLOCKING:      a = self.stage0_forward(x_2)
+// BLOCKING:      a = self.stage0_forward(given.pop(0))
 // BLOCKING:      collectives.send(a, self.numbers[0])
 // BLOCKING:      a = collectives.recv((4, 32), torch.float32, self.numbers[0])
 // BLOCKING-NEXT: y = self.stage1_forward(a)

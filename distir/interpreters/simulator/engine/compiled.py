@@ -112,13 +112,17 @@ class ComputationStep(OpStep):
     """
     A computation of `flops` on each of `positions` for `seconds` (a number, or one per
     device); the `flops` alone would take `seconds_at_peak`. `view_of` is the slot whose
-    memory the (only) result shares.
+    memory the results share, of which they are a part if `is_part`. `shapes` are those of
+    operands and results on a device, `operand_bytes` the bytes of operands.
     """
 
     seconds: Seconds = 0.0
     flops: float = 0.0
     seconds_at_peak: Seconds = 0.0
     view_of: int | None = None
+    is_part: bool = False
+    shapes: tuple[tuple[int, ...], ...] = ()
+    operand_bytes: tuple[int, ...] = ()
     is_constant: bool = False
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:

@@ -38,6 +38,7 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
 from distir.interpreters.simulator.engine.pacing import pace
+from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
     Transfer,
     exchange_of,
@@ -96,6 +97,7 @@ class CompiledFunctionBuilder:
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
+        share_memory(compiled.steps)
         # Per slot the step that uses it last, by its place in the function; -1: nothing.
         last_use = [-1] * compiled.slots
         last_calls: dict[FixedOperands, int] = {}
@@ -116,6 +118,7 @@ class CompiledFunctionBuilder:
             for step in (compiled.steps if updated else ())
             if isinstance(step, ComputationStep)
             and step.view_of is not None
+            and not step.is_part
             and step.results[0].slot in updated
         }
         updated = {**viewed, **updated}
@@ -387,6 +390,8 @@ class Compiler:
             flops=found.flops,
             seconds_at_peak=found.seconds_at_peak,
             view_of=operands[0] if found.is_view else None,
+            shapes=found.shapes,
+            operand_bytes=found.operand_bytes,
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
 

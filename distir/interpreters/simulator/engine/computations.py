@@ -33,7 +33,8 @@ class Computation:
     """
     The work of an op: each device of its mesh computes `flops` for `seconds` (a number, or
     one per device; the `flops` alone would take `seconds_at_peak`). The host takes `issue`
-    seconds to issue it. If `is_view`, its result is its first operand's memory.
+    seconds to issue it. If `is_view`, its result is its first operand's memory. `shapes`
+    are those of operands and results on a device, `operand_bytes` the bytes of operands.
     """
 
     seconds: Seconds
@@ -42,6 +43,8 @@ class Computation:
     issue: float
     workspace: Bytes
     is_view: bool
+    shapes: tuple[tuple[int, ...], ...]
+    operand_bytes: tuple[int, ...]
 
 
 class Computations:
@@ -122,6 +125,10 @@ class Computations:
             op.name in VIEWS
             and len(op.results) == 1
             and operand_bytes[:1] >= result_bytes,
+            tuple(
+                [device_map.shape_of_type(v.type) for v in (*op.operands, *op.results)]
+            ),
+            operand_bytes,
         )
 
 

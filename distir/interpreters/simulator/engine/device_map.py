@@ -125,6 +125,18 @@ class DeviceMap:
             raise DistIRError(f"{describe(op)}: {error}") from error
         return ceil(prod(shape) * each)
 
+    def shape_of_type(self, type_: Attribute) -> tuple[int, ...]:
+        """
+        Returns the shape of a device's part of a value of this type; of no dimensions for
+        what is no tensor.
+        """
+        if not isinstance(type_, TensorType):
+            return ()
+        layout = layout_of(type_)
+        if layout is None:
+            return type_.get_shape()
+        return local_shape(type_.get_shape(), layout, self.meshes[layout.mesh])
+
     def allocated(self, size: int, mesh: str | None) -> Bytes:
         """
         Returns the bytes that devices of a mesh allocate for `size` bytes: whole blocks, if

@@ -319,8 +319,9 @@ class Machine:
         """Puts the results of a computation into the frame."""
         if step.view_of is not None:
             buffer = frame[step.view_of]
-            buffer.holders += 1
-            frame[step.results[0].slot] = buffer
+            for slot in step.defined:
+                buffer.holders += 1
+                frame[slot] = buffer
             return
         if step.is_constant:
             buffer = self.constants[step]

@@ -1,0 +1,218 @@
+"""
+Which values share memory, as PyTorch's strided tensors do: `transpose`, `split`, `expand` and
+their like describe the memory of their operand in another way, and only what needs its
+elements in another order copies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Operation
+
+from distir.dialects.constants import constant_of
+from distir.dialects.onnx_op import OnnxOp
+from distir.interpreters.simulator.costs.op_costs import VIEWS
+from distir.interpreters.simulator.engine.compiled import CompiledStep, ComputationStep
+from distir.interpreters.simulator.fusion import ELEMENTWISE_OPS
+
+Shape = tuple[int, ...]
+Strides = tuple[int, ...] | None
+"""The distance in memory of neighbours along each dimension; None: row-major."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """
+    How an op's results lie in memory: their `strides`, whether they are `shared` with the
+    first operand, and which operands are `copied` while the op runs.
+    """
+
+    strides: tuple[Strides, ...]
+    shared: bool = True
+    copied: tuple[int, ...] = ()
+
+
+_Rule = Callable[[Operation, Sequence[Shape], Sequence[Strides]], Placed]
+"""From an op, the shapes of its operands and results, and the strides of its operands."""
+
+
+def share_memory(steps: Iterable[CompiledStep]) -> None:
+    """
+    Says for each step of a function whose memory its results are. Arguments and results of
+    calls are taken to be row-major.
+    """
+    known: dict[int, tuple[int, ...]] = {}
+    for step in steps:
+        if not isinstance(step, ComputationStep) or step.op.name not in _RULES:
+            continue
+        rule, begins = _RULES[step.op.name]
+        given = [known.get(slot) for slot in step.operands]
+        if not begins and not any(given):
+            continue
+        if step.op.name in VIEWS and step.view_of is None:
+            continue
+        placed = rule(step.op, step.shapes, given)
+        shapes = step.shapes[len(step.operands) :]
+        step.view_of = step.operands[0] if placed.shared else None
+        step.is_part = placed.shared and prod(shapes[0]) != prod(step.shapes[0])
+        step.workspace += sum(step.operand_bytes[i] for i in placed.copied)
+        for slot, shape, strides in zip(
+            step.defined, shapes, placed.strides, strict=True
+        ):
+            if strides is not None and not _is_row_major(shape, strides):
+                known[slot] = strides
+
+
+def _row_major(shape: Shape) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _is_row_major(shape: Shape, strides: tuple[int, ...]) -> bool:
+    return all(
+        size == 1 or stride == own
+        for size, stride, own in zip(shape, strides, _row_major(shape), strict=True)
+    )
+
+
+def _given(shapes: Sequence[Shape], strides: Sequence[Strides]) -> tuple[int, ...]:
+    return _row_major(shapes[0]) if strides[0] is None else strides[0]
+
+
+def _transpose(
+    op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
+) -> Placed:
+    assert isinstance(op, OnnxOp)
+    strides = _given(shapes, given)
+    order = op.attribute("perm", list(reversed(range(len(strides)))))
+    return Placed((tuple([strides[i] for i in order]),))
+
+
+def _part(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> Placed:
+    strides = _given(shapes, given)
+    return Placed((strides,) * len(op.results))
+
+
+def _slice(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> Placed:
+    steps = constant_of(op.operands[4]) if len(op.operands) > 4 else None
+    if len(op.operands) > 4 and (steps is None or (steps != 1).any()):
+        return Placed((None,), shared=False)
+    return _part(op, shapes, given)
+
+
+def _expand(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> Placed:
+    before, after = shapes[0], shapes[-1]
+    new = len(after) - len(before)
+    strides = _given(shapes, given)
+    kept = [
+        stride if size == whole else 0
+        for stride, size, whole in zip(strides, before, after[new:], strict=True)
+    ]
+    return Placed(((*[0] * new, *kept),))
+
+
+def _reshape(
+    op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
+) -> Placed:
+    strides = _viewed(shapes[0], given[0] or _row_major(shapes[0]), shapes[-1])
+    return Placed((strides,), shared=strides is not None)
+
+
+def _elementwise(
+    op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
+) -> Placed:
+    """The first result lies as operands of its shape do, if they agree and have no gaps."""
+    own = shapes[len(given)]
+    alike = {s for s, shape in zip(given, shapes, strict=False) if shape == own}
+    kept = alike.pop() if len(alike) == 1 else None
+    kept = kept if kept is not None and _is_dense(own, kept) else None
+    others: list[Strides] = [None] * (len(op.results) - 1)
+    return Placed((kept, *others), shared=False)
+
+
+def _product(
+    op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
+) -> Placed:
+    """
+    The batch dimensions of both operands become one, and where the second operand is one
+    matrix, all rows of the first.
+    """
+    kept = 1 if len(shapes[1]) <= 2 else 2
+    copied = [
+        i
+        for i, strides in enumerate(given)
+        if strides is not None
+        and not _is_one(shapes[i], strides, len(shapes[i]) - kept)
+    ]
+    return Placed((None,), shared=False, copied=tuple(copied))
+
+
+def _by_token(
+    op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
+) -> Placed:
+    """Gradients of (batch, heads, length, size) have the heads of a token side by side."""
+    strides: list[Strides] = []
+    for shape in shapes[len(op.operands) :]:
+        if len(shape) == 4:
+            _, heads, length, size = shape
+            strides.append((heads * length * size, size, heads * size, 1))
+        else:
+            strides.append(None)
+    return Placed(tuple(strides), shared=False)
+
+
+def _is_one(shape: Shape, strides: tuple[int, ...], dims: int) -> bool:
+    """Whether the first so many dimensions can be read as one."""
+    return _viewed(shape[:dims], strides[:dims], (prod(shape[:dims]),)) is not None
+
+
+def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
+    """Whether elements fill a piece of memory, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _viewed(shape: Shape, strides: tuple[int, ...], new: Shape) -> Strides:
+    """
+    Returns the strides of a tensor in a new shape, if it can be read so without a copy.
+    """
+    # Dimensions that lie in memory as one, from the last: (elements, stride of the last).
+    runs: list[list[int]] = []
+    for size, stride in reversed(list(zip(shape, strides, strict=True))):
+        if size == 1:
+            continue
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1][0] *= size
+        else:
+            runs.append([size, stride])
+    found: list[int] = []
+    runs.reverse()
+    left, step = runs.pop() if runs else (1, 1)
+    for size in reversed(new):
+        if size > 1 and left == 1 and runs:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        found.append(step)
+        left, step = left // size, step * size
+    return tuple(reversed(found))
+
+
+_RULES: dict[str, tuple[_Rule, bool]] = {
+    "onnx.Transpose": (_transpose, True),
+    "onnx.Split": (_part, True),
+    "onnx.Slice": (_slice, True),
+    "onnx.Expand": (_expand, True),
+    "onnx.MatMul": (_product, False),
+    "train.attention": (_elementwise, False),
+    "train.attention_grad": (_by_token, True),
+    **dict.fromkeys(VIEWS, (_reshape, False)),
+    **dict.fromkeys(ELEMENTWISE_OPS, (_elementwise, False)),
+}
+"""The rules, and whether they tell more than row-major results of row-major operands."""
