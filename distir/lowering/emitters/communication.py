@@ -14,6 +14,7 @@ from distir.lowering.emitter import (
     torch_emitter,
     torch_templates,
 )
+from distir.lowering.sharing import IN_PLACE
 
 
 def _op(call: Call) -> collective.CollectiveOp:
@@ -41,6 +42,8 @@ def _written(call: Call, function: str, numbers: Sequence[str]) -> str:
             parts.append(f"{name}={attr.value.data}")
     if op.reduction is not None:
         parts.append(f"reduction={op.reduction.data!r}")
+    if IN_PLACE in op.attributes:
+        parts.append("in_place=True")
     return call.write(f"{function}({{given}})", "collectives", given=", ".join(parts))
 
 

@@ -329,7 +329,10 @@ class Machine:
 
     def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
         """Allocates the results of an op, or takes over memory for them."""
-        if step.in_place:
+        made: Sequence[Allocation]
+        if step.reusable and self._reuse(step, frame):
+            made = ()
+        elif step.in_place:
             kept = [
                 a.slot for a, source in step.in_place if self._take(a, source, frame)
             ]
@@ -344,6 +347,18 @@ class Machine:
             self.live[step.positions] -= step.workspace
         else:
             self.note_peak()
+
+    def _reuse(self, step: OpStep, frame: list[Buffer]) -> bool:
+        """
+        Takes over the memory of an operand that dies and that nobody else holds, if there
+        is one; returns whether it did.
+        """
+        for slot in step.reusable:
+            if slot in step.dying and frame[slot].holders == 1:
+                frame[slot].holders += 1
+                frame[step.results[0].slot] = frame[slot]
+                return True
+        return False
 
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
         """
