@@ -25,6 +25,7 @@ from distir.dialects.collective import (
 )
 from distir.dialects.dist import COMPILED, SCOPE
 from distir.dialects.tensors import element_type, known_shape
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.offload import OffloadOp
 from distir.lowering.emitter import Call, torch_emitter
 from distir.lowering.fusions.look_ups import AddLookUpsOp
@@ -103,9 +104,16 @@ def _add_in_place(op: Operation, memory: OwnMemory) -> None:
             return
 
 
-def _is_reduction(op: Operation) -> bool:
-    """Whether an op reduces a tensor of several processes, in a copy or in place."""
-    return isinstance(op, AllReduceOp) and op.ranks is not None and len(op.ranks) > 1
+def _makes_new(op: Operation) -> bool:
+    """
+    Whether the results of an op lie in memory that nothing else holds. Reductions of several
+    processes count: the memory that they work in, if not a copy, has been given away.
+    """
+    if isinstance(op, AllReduceOp):
+        return op.ranks is not None and len(op.ranks) > 1
+    if isinstance(op, TrainOp):
+        return is_fresh(op) and op.name.endswith("_grad")
+    return is_fresh(op)
 
 
 class OwnMemory:
@@ -182,7 +190,7 @@ class OwnMemory:
                     self._users.setdefault(root, [])
 
     def _trace_op(self, op: Operation, taken: frozenset[Root]) -> None:
-        makes_new = is_fresh(op) or _is_reduction(op)
+        makes_new = _makes_new(op)
         for result in op.results:
             own = frozenset[Root]((result,))
             self._roots[result] = own if makes_new else own | taken
