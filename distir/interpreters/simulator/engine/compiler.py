@@ -306,7 +306,7 @@ class Compiler:
                 workspace=self.device_map.allocated(size, mesh) if size else 0,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
-                # An all-reduce works on a copy, its result.
+                # An all-reduce works in its result.
                 holds_operand=is_collective
                 and not isinstance(op, collective.AllReduceOp),
                 issue=max(t.issue for t in transfers),

@@ -13,8 +13,8 @@ it.
 
 Memory: results are allocated before operands are freed. A value is freed after its last
 use, across calls too; the operand of an asynchronous collective is freed when that is done
-(an all-reduce works on a copy). What updates an argument of the program may take over its
-memory (see `Compiler`).
+(an all-reduce works in its result). What updates an argument of the program may take over
+its memory, and sums and all-reduces that of an operand that dies (see `Compiler`).
 """
 
 from __future__ import annotations
