@@ -25,7 +25,7 @@ from torch_models import MODELS, Benched  # noqa: E402
 
 from distir.lowering.timing_rank import Ranks, load_package  # noqa: E402
 
-AGREEMENT = 2e-3
+AGREEMENT = 2e-4
 """
 The relative difference allowed between the losses of the two after some steps of AdamW.
 """

@@ -38,6 +38,7 @@ from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.graphs import choose_graphs
+from distir.lowering.reuse import reuse_operands
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
 from distir.lowering.source.ownership import release_bundles
@@ -232,6 +233,7 @@ def _rank_source(
     """Returns the classes of a per-rank program, which is changed on the way."""
     fuse(program)
     outline(program)
+    reuse_operands(program)
     bundle(program)
     release_bundles(program)
     graphs = choose_graphs(program)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import Float32Type, Float64Type, TensorType
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -122,6 +122,15 @@ class ScatterSumOp(TrainOp):
         check_shape(self, "indices", self.indices, (*sizes[:count], *places[count:]))
         expected = (*places[:-1], *sizes[count + depth :])
         check_shape(self, "updates", self.updates, expected)
+
+
+def adds_by_row(look_ups: GatherGradOp) -> bool:
+    """
+    Whether the gradient of a look-up can be added to another tensor row by row, without a
+    tensor of its own. In 16 bits each of these additions would be rounded.
+    """
+    element = element_type(look_ups.ddata)
+    return look_ups.dimension == 0 and isinstance(element, Float32Type | Float64Type)
 
 
 OPS = [GatherGradOp, ScatterSumOp]

@@ -14,6 +14,7 @@ from distir.lowering.emitter import (
     torch_emitter,
     torch_templates,
 )
+from distir.lowering.sharing import IN_PLACE
 
 
 def _op(call: Call) -> collective.CollectiveOp:
@@ -43,6 +44,8 @@ def _written(
             parts.append(f"{name}={attr.value.data}")
     if op.reduction is not None:
         parts.append(f"reduction={op.reduction.data!r}")
+    if IN_PLACE in op.attributes:
+        parts.append("in_place=True")
     return call.write(f"{function}({{given}})", module, given=", ".join(parts))
 
 

@@ -20,6 +20,7 @@ from distir.lowering.fusions.linear import (
     fuse_linear,
     fuse_transposed_linear,
 )
+from distir.lowering.fusions.look_ups import fuse_look_ups
 from distir.lowering.fusions.messages import MessageOp, fuse_messages
 from distir.lowering.fusions.multiply_add import fuse_multiply_add
 from distir.lowering.fusions.state_copies import StateCopiesOp, fuse_state_copies
@@ -34,6 +35,7 @@ _FUSIONS: tuple[Pattern, ...] = (
     fuse_linear,
     fuse_transposed_linear,
     fuse_multiply_add,
+    fuse_look_ups,
 )
 
 

@@ -114,11 +114,15 @@ def wait(arriving):
     return arriving.wait()
 
 
-def start_all_reduce(x, group, reduction):
+def start_all_reduce(x, group, reduction, in_place=False):
+    """Starts to reduce a tensor, a copy of it unless it may be overwritten."""
     if group.size == 1:
         return Arriving([], lambda: x)
     carrier, op, restored = carried(x, reduction)
-    out = carrier.clone(memory_format=torch.contiguous_format)
+    if in_place:
+        out = carrier.contiguous()
+    else:
+        out = carrier.clone(memory_format=torch.contiguous_format)
     handle = dist.all_reduce(out, op, group.handle, async_op=True)
     return Arriving([handle], lambda: restored(out))
 
@@ -176,8 +180,8 @@ def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
     return Arriving([handle], finish, sent)
 
 
-def all_reduce(x, group, reduction):
-    return start_all_reduce(x, group, reduction).wait()
+def all_reduce(x, group, reduction, in_place=False):
+    return start_all_reduce(x, group, reduction, in_place).wait()
 
 
 def all_gather(x, group, dim, run=None):

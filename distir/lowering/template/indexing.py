@@ -138,6 +138,18 @@ def gather_grad(dy, indices, shape, axis):
     return out.reshape(shape[axis], *rest).movedim(0, axis)
 
 
+def add_look_ups(base, dy, indices, in_place=False):
+    """
+    Returns `base` with each slice of `dy` added to the row that its index names, in a fixed
+    order; `base` is overwritten if it may be.
+    """
+    out = base if in_place else base.clone()
+    if out.is_cuda:
+        return out.index_put_((indices,), dy, accumulate=True)
+    places = torch.where(indices < 0, indices + len(out), indices).reshape(-1)
+    return out.index_add_(0, places, dy.reshape(-1, *out.shape[1:]))
+
+
 def scatter_sum(updates, indices, shape, axis, batch_dims):
     """
     Returns zeros of that shape with `updates` added where `indices` say: along `axis`, or, if

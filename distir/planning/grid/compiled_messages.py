@@ -82,6 +82,7 @@ class Messages:
                     issue=max(t.issue for t in own),
                     positions=step.results[0].positions if size else NOWHERE,
                     workspace=self.device_map.allocated(size, mesh) if size else 0,
+                    reusable=(),
                 )
             )
         return found

@@ -69,5 +69,6 @@ func.func @main(%x1: tensor<4x2xf32, #D>, %x2: tensor<4x2xf32, #D>, %w1: tensor<
 // TORCH:      def forward
 // TORCH:        = collectives.wait(
 // TORCH:      def layer_and_reduce
-// TORCH:        [[R:[a-z_0-9]+]] = collectives.start_all_reduce(dw, self.mesh.group('d'), reduction='sum')
+// TORCH:        [[R:[a-z_0-9]+]] = collectives.start_all_reduce(
+// TORCH-NEXT:     dw, self.mesh.group('d'), reduction='sum', in_place=True,
 // TORCH:        return dx, [[R]]

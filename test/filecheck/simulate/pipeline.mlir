@@ -7,12 +7,12 @@
 
 // CHECK:      step time 33 s, 0.242424 samples/s, 44 ops on 2 of the devices of @pair
 // CHECK-NEXT: device  peak memory [B]  of [B]  sent [B]  FLOPs  compute [s]  communication [s]  idle [s]
-// CHECK-NEXT: 0  4608  1000000  512  16384  19  4  10
-// CHECK-NEXT: 1  4608  1000000  512  16384  21  4  8
+// CHECK-NEXT: 0  4096  1000000  512  16384  19  4  10
+// CHECK-NEXT: 1  4096  1000000  512  16384  21  4  8
 
 // SWAPPED:      step time 35 s
-// SWAPPED:      0  4608  1000000  512  16384  19  4  12
-// SWAPPED-NEXT: 1  4608  1000000  512  16384  21  4  10
+// SWAPPED:      0  4096  1000000  512  16384  19  4  12
+// SWAPPED-NEXT: 1  4096  1000000  512  16384  21  4  10
 
 device.cluster @pair {
   device.kind @unit on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e+30 : f64, peak_flops = {default = 1.0e+30 : f64}, launch_latency = 1.0 : f64}

@@ -21,7 +21,7 @@ func.func @main(%q: tensor<1x2x4x8xf32>, %k: tensor<1x2x4x8xf32>, %v: tensor<1x2
 // CHECK-NEXT:      y = F.scaled_dot_product_attention(q, k, v, scale=0.25)
 // CHECK-NEXT:      p2 = q @ t
 // CHECK-NEXT:      del t
-// CHECK-NEXT:      m = p2 + bias
+// CHECK-NEXT:      m = p2.add_(bias)
 // CHECK-NEXT:      del p2
 // CHECK-NEXT:      w2 = F.softmax(m, -1)
 // CHECK-NEXT:      del m

@@ -85,7 +85,7 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK-NEXT:      """Rank 2, mesh last."""
 // CHECK:           def forward(self):
 // CHECK-NEXT:          s = collectives.recv((4, 16), torch.float32, self.numbers[0])
-// CHECK-NEXT:          t = s + self.bias
+// CHECK-NEXT:          t = s.add_(self.bias)
 // CHECK-NEXT:          del s
 // CHECK-NEXT:          # head?import os
 // CHECK-NEXT:          y = t - self.c

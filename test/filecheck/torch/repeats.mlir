@@ -28,7 +28,7 @@ func.func @main(%x: tensor<4x8xf32> {dist.role = "input", dist.name = "x"}, %w: 
 // CHECK-NEXT:          del d0, q
 // CHECK-NEXT:          b1, d1 = self.repeat0(given_2.pop(0), given_2.pop(0))
 // CHECK-NEXT:          del b1
-// CHECK-NEXT:          y = d1 + b0
+// CHECK-NEXT:          y = d1.add_(b0)
 // CHECK:           def repeat0(self, p, x):
 // CHECK-NEXT:          a = torch.sin(p)
 // CHECK-NEXT:          del p

@@ -177,3 +177,76 @@ def test_a_training_step_holds_parameters_states_and_gradients():
     (bytes_,) = simulate(module, cluster(1)).peak_memory_bytes
     parameters = layers * (width * width + width)
     assert 16 * parameters <= bytes_ < 17 * parameters
+
+
+F = "tensor<25xf32>"
+"""A tensor of 100 bytes."""
+
+
+def program_of_sums(results: str, functions: str = "") -> str:
+    given = ", ".join([F] * (results.count(",") + 1))
+    add = f"onnx.Add(%a, %x) : ({F}, {F}) -> {F}"
+    made = f"func.call @add(%a, %x) : ({F}, {F}) -> {F}" if functions else add
+    return f"""{functions}
+    func.func @main(%x: {F}) -> ({given}) {{
+      %a = onnx.Neg(%x) : ({F}) -> {F}
+      %s = {made}
+      func.return {results} : {given}
+    }}"""
+
+
+ADD = f"""
+func.func @add(%a: {F}, %b: {F}) -> {F} {{
+  %s = onnx.Add(%b, %a) : ({F}, {F}) -> {F}
+  func.return %s : {F}
+}}
+"""
+
+
+@pytest.mark.parametrize("functions", ["", ADD])
+def test_a_sum_takes_the_memory_of_an_operand_that_dies(functions: str):
+    assert peak(program_of_sums("%s", functions)) == 100 + 100
+    assert peak(program_of_sums("%s, %a", functions)) == 100 + 100 + 100
+
+
+@pytest.mark.parametrize("element, extra", [("f32", 0), ("bf16", 1)])
+def test_look_ups_that_are_added_take_no_memory(element: str, extra: int):
+    table = f"tensor<50x8x{element}>"
+    size = 50 * 8 * (4 if element == "f32" else 2)
+    text = f"""
+    func.func @main(%x: {table}, %d: tensor<1x8x{element}>, %i: tensor<1xi64>) -> {table} {{
+      %a = onnx.Neg(%x) : ({table}) -> {table}
+      %g = train.gather_grad %d, %i {{axis = 0 : i64}} : (tensor<1x8x{element}>, tensor<1xi64>) -> {table}
+      %s = onnx.Add(%a, %g) : ({table}, {table}) -> {table}
+      func.return %s : {table}
+    }}"""
+    given = size + size // 50 + 8
+    assert peak(text) == given + size + extra * size
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_all_reduce_works_in_its_operand(joined: bool, asynchronous: bool):
+    """Tensors in one message are copied into a buffer instead."""
+    part = "tensor<25xf32, #dist.layout<@m, [{}], partial sum {d}>>"
+    whole = "tensor<25xf32, #dist.layout<@m>>"
+    marks = ["dist.asynchronous"] * asynchronous
+    first = f"{{{', '.join(marks)}}}"
+    second = f"{{{', '.join([*marks, *(['dist.joined'] * joined)])}}}"
+    text = f"""
+    device.mesh @m on @c <"d" = 2> [0 to 2]
+    func.func @reduce(%a: {part}, %b: {part}) -> ({whole}, {whole}) {{
+      %r = collective.all_reduce %a over ["d"] {first} : {part} -> {whole}
+      %s = collective.all_reduce %b over ["d"] {second} : {part} -> {whole}
+      func.return %r, %s : {whole}, {whole}
+    }}
+    func.func @main(%x: {part}) -> ({whole}, {whole}) {{
+      %a = onnx.Neg(%x) : ({part}) -> {part}
+      %b = onnx.Neg(%x) : ({part}) -> {part}
+      %r, %s = func.call @reduce(%a, %b) : ({part}, {part}) -> ({whole}, {whole})
+      func.return %r, %s : {whole}, {whole}
+    }}"""
+    on = cluster(2, levels=((2, 1e9, 1e-6),))
+    for flat in (False, True):
+        found = simulate(parse(text), on, flat=flat).peak_memory_bytes
+        assert found == [500 if joined else 300] * 2

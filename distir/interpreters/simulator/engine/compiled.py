@@ -89,8 +89,9 @@ class OpStep(CompiledStep):
     """
     Base of the steps that are no calls: the memory of the `results`, and `workspace` bytes
     on `positions` meanwhile. `in_place` has pairs of a result's memory and of the slot of
-    an argument whose memory the result may take over. The host takes `issue` seconds to
-    issue the op.
+    an argument whose memory the result may take over. `reusable` are operands whose memory
+    the (only) result takes over where the step is the last that needs it. The host takes
+    `issue` seconds to issue the op.
     """
 
     positions: Positions
@@ -98,10 +99,13 @@ class OpStep(CompiledStep):
     workspace: Bytes = 0
     issue: float = 0.0
     in_place: tuple[tuple[Allocation, int], ...] = ()
+    reusable: tuple[int, ...] = ()
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """See `Step`."""
         found = super().moved(slots, by)
+        if self.reusable:
+            found.reusable = tuple([slots.get(s, s + by) for s in self.reusable])
         far = found.defined.start - self.defined.start
         found.results = tuple([Allocation(s + far, at, n) for s, at, n in self.results])
         return found

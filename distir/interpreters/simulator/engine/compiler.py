@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import pairwise
 
+from xdsl.dialects.builtin import AnyFloat
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -15,7 +17,9 @@ from distir.dialects.dist import (
     SendOp,
     layout_of,
 )
+from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.compiled import (
@@ -137,6 +141,7 @@ class CompiledFunctionBuilder:
             dying = [s for s in used if last_use[s] == place]
             step.dying = tuple(dict.fromkeys(dying)) if len(dying) > 1 else tuple(dying)
             step.unused = tuple([s for s in step.defined if last_use[s] < 0])
+        _add_look_ups(compiled.steps, last_use)
         pace(compiled.steps)
         return compiled
 
@@ -150,6 +155,7 @@ class Compiler:
     into the argument's memory by the op that computes it, if that op is no call and the
     last one to use the argument: optimizers work in place. The same holds for a result that
     is a view of what an op computes, and on the device for a state in the host's memory.
+    Sums and all-reduces are computed into an operand that nobody else needs.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -303,11 +309,12 @@ class Compiler:
                 workspace=self.device_map.allocated(size, mesh) if size else 0,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
-                # An all-reduce works on a copy, its result.
+                # An all-reduce works in its result.
                 holds_operand=is_collective
                 and not isinstance(op, collective.AllReduceOp),
                 issue=max(t.issue for t in transfers),
                 results=results,
+                reusable=_reusable(op, operands),
             )
         # A send that stays on its devices takes memory alone.
         return ComputationStep(
@@ -392,6 +399,7 @@ class Compiler:
             view_of=operands[0] if found.is_view else None,
             shapes=found.shapes,
             operand_bytes=found.operand_bytes,
+            reusable=_reusable(op, operands),
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
 
@@ -405,6 +413,40 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
     if isinstance(new.owner, OffloadOp) and [type(op) for op in users] == [FetchOp]:
         return new.owner.x, users[0].results[0]
     return new, old
+
+
+def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
+    """
+    Returns the slots of the operands in whose memory an op works where it is the last that
+    needs it: sums of floats, and all-reduces of a single tensor.
+    """
+    if isinstance(op, collective.AllReduceOp):
+        return () if op.is_joined or _begins_bucket(op) else operands
+    if op.name != "onnx.Add" or not isinstance(element_type(op.results[0]), AnyFloat):
+        return ()
+    pairs = zip(op.operands, operands, strict=True)
+    return tuple([slot for v, slot in pairs if v.type == op.results[0].type])
+
+
+def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
+    """
+    Takes the memory from look-ups of rows that the step right behind them adds to a tensor:
+    each slice is added to its row, and there is no tensor of look-ups alone.
+    """
+    for place, (step, following) in enumerate(pairwise(steps), 1):
+        if (
+            isinstance(step, OpStep)
+            and isinstance(step.op, GatherGradOp)
+            and isinstance(following, OpStep)
+            and adds_by_row(step.op)
+        ):
+            (result,) = step.results
+            others = [s for s in following.reusable if s != result.slot]
+            if len(others) == len(following.reusable) - 1 == 1 and (
+                last_use[result.slot] == place
+            ):
+                step.results = (result._replace(size=0),)
+                following.reusable = tuple(others)
 
 
 def _begins_bucket(op: collective.CollectiveOp) -> bool:

@@ -13,8 +13,8 @@ it.
 
 Memory: results are allocated before operands are freed. A value is freed after its last
 use, across calls too; the operand of an asynchronous collective is freed when that is done
-(an all-reduce works on a copy). What updates an argument of the program may take over its
-memory (see `Compiler`).
+(an all-reduce works in its result). What updates an argument of the program may take over
+its memory, and sums and all-reduces that of an operand that dies (see `Compiler`).
 """
 
 from __future__ import annotations
@@ -332,7 +332,10 @@ class Machine:
 
     def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
         """Allocates the results of an op, or takes over memory for them."""
-        if step.in_place:
+        made: Sequence[Allocation]
+        if step.reusable and self._reuse(step, frame):
+            made = ()
+        elif step.in_place:
             kept = [
                 a.slot for a, source in step.in_place if self._take(a, source, frame)
             ]
@@ -347,6 +350,18 @@ class Machine:
             self.live[step.positions] -= step.workspace
         else:
             self.note_peak()
+
+    def _reuse(self, step: OpStep, frame: list[Buffer]) -> bool:
+        """
+        Takes over the memory of an operand that dies and that nobody else holds, if there
+        is one; returns whether it did.
+        """
+        for slot in step.reusable:
+            if slot in step.dying and frame[slot].holders == 1:
+                frame[slot].holders += 1
+                frame[step.results[0].slot] = frame[slot]
+                return True
+        return False
 
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
         """

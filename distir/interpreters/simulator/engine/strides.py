@@ -15,7 +15,11 @@ from xdsl.ir import Operation
 from distir.dialects.constants import constant_of
 from distir.dialects.onnx_op import OnnxOp
 from distir.interpreters.simulator.costs.op_costs import VIEWS
-from distir.interpreters.simulator.engine.compiled import CompiledStep, ComputationStep
+from distir.interpreters.simulator.engine.compiled import (
+    CompiledStep,
+    ComputationStep,
+    OpStep,
+)
 from distir.interpreters.simulator.fusion import ELEMENTWISE_OPS
 
 Shape = tuple[int, ...]
@@ -42,28 +46,38 @@ _Rule = Callable[[Operation, Sequence[Shape], Sequence[Strides]], Placed]
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
     Says for each step of a function whose memory its results are. Arguments and results of
-    calls are taken to be row-major.
+    calls are taken to be row-major. No op works in memory of which its operand is a part,
+    or each element of which is many of its operand.
     """
     known: dict[int, tuple[int, ...]] = {}
+    parts: set[int] = set()
     for step in steps:
-        if not isinstance(step, ComputationStep) or step.op.name not in _RULES:
-            continue
-        rule, begins = _RULES[step.op.name]
-        given = [known.get(slot) for slot in step.operands]
-        if not begins and not any(given):
-            continue
-        if step.op.name in VIEWS and step.view_of is None:
-            continue
-        placed = rule(step.op, step.shapes, given)
-        shapes = step.shapes[len(step.operands) :]
-        step.view_of = step.operands[0] if placed.shared else None
-        step.is_part = placed.shared and prod(shapes[0]) != prod(step.shapes[0])
-        step.workspace += sum(step.operand_bytes[i] for i in placed.copied)
-        for slot, shape, strides in zip(
-            step.defined, shapes, placed.strides, strict=True
-        ):
-            if strides is not None and not _is_row_major(shape, strides):
-                known[slot] = strides
+        if isinstance(step, OpStep) and step.reusable and parts:
+            step.reusable = tuple([s for s in step.reusable if s not in parts])
+        if isinstance(step, ComputationStep):
+            _place_results(step, known)
+            if step.is_part or step.view_of in parts:
+                parts.update(step.defined)
+
+
+def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> None:
+    """Says whose memory the results of a step are; `known` are strides by slot."""
+    if step.op.name not in _RULES:
+        return
+    rule, begins = _RULES[step.op.name]
+    given = [known.get(slot) for slot in step.operands]
+    if not begins and not any(given):
+        return
+    if step.op.name in VIEWS and step.view_of is None:
+        return
+    placed = rule(step.op, step.shapes, given)
+    shapes = step.shapes[len(step.operands) :]
+    step.view_of = step.operands[0] if placed.shared else None
+    step.is_part = placed.shared and prod(shapes[0]) != prod(step.shapes[0])
+    step.workspace += sum(step.operand_bytes[i] for i in placed.copied)
+    for slot, shape, strides in zip(step.defined, shapes, placed.strides, strict=True):
+        if strides is not None and not _is_row_major(shape, strides):
+            known[slot] = strides
 
 
 def _row_major(shape: Shape) -> tuple[int, ...]:

@@ -53,7 +53,18 @@ class Made:
     source: Held | None = None
 
 
-Held = int | OpStep | Made
+@dataclass(frozen=True)
+class Reduced:
+    """
+    Memory of an argument (its number) in which a value is still in flight when the call
+    ends, with the number of its collective.
+    """
+
+    number: int
+    started: int
+
+
+Held = int | OpStep | Made | Reduced
 """Memory: of an argument (its number), of a constant (its op), or made by the call."""
 
 
@@ -153,7 +164,10 @@ class Summaries:
         made: dict[int, Buffer] = {}
 
         def hold(what: Held) -> Buffer:
-            if isinstance(what, int):
+            if isinstance(what, Reduced):
+                buffer = buffers[what.number]
+                buffer.departure, buffer.arrival = arrivals[what.started]
+            elif isinstance(what, int):
                 if what < len(buffers):
                     buffer = buffers[what]
                 else:
@@ -204,7 +218,10 @@ class Summaries:
 
         def held(buffer: Buffer) -> Held:
             if buffer in numbers:
-                return numbers[buffer]
+                number = numbers[buffer]
+                if buffer.arrival is None:
+                    return number
+                return Reduced(number, machine.number_of(buffer.arrival))
             if buffer in constants:
                 buffer.holders -= 1
                 return constants[buffer]
