@@ -18,7 +18,7 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.costs.op_costs import Cost, CostContext, cost_of
 from distir.interpreters.simulator.profiles.measured import figures_of
-from distir.interpreters.simulator.work import Work
+from distir.interpreters.simulator.work import Product, Work
 from distir.lowering.calibration.fit import OpFit, Sample, fit_op
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.program import entry_function
@@ -37,14 +37,19 @@ class _CostRecorder(CostContext):
 
     seen: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
-    def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
+    def roofline(
+        self,
+        flops: float | None = None,
+        moved: float | None = None,
+        product: Product | None = None,
+    ) -> Cost:
         self.seen.append(
             (
                 self.flops if flops is None else flops,
                 self.bytes if moved is None else moved,
             )
         )
-        return super().roofline(flops, moved)
+        return super().roofline(flops, moved, product)
 
     def unworked(self) -> Cost:
         self.seen.append((0.0, self.bytes))
