@@ -360,9 +360,9 @@ class AutoSearch(PlanSearch):
             plan,
         )
 
-    def _smaller(self) -> list[LayoutPlan]:
+    def _smaller(self) -> list[Plan]:
         """Returns variants with less memory of the plans for which no layouts fitted."""
-        variants = {
+        variants: set[Plan] = {
             smaller
             for plan, result in self.results.items()
             if isinstance(plan, LayoutPlan) and isinstance(result, Impossible)
