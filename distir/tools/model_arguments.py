@@ -26,7 +26,12 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG.json",
         help="the model that this configuration describes, with initial values",
     )
-    group.add_argument("--task", choices=TASKS, help="what the model is for")
+    group.add_argument(
+        "--task",
+        choices=TASKS,
+        metavar="TASK",
+        help=f"what the model is for: {', '.join(TASKS)}",
+    )
     group.add_argument(
         "--batch",
         type=positive_integer,

@@ -19,6 +19,7 @@ from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp, build_moe
 from distir.frontends.models.t5 import build_t5
+from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
@@ -191,10 +192,15 @@ def test_stages_that_are_asked_for_stay() -> None:
 
 
 def test_more_ranks_than_devices_are_refused() -> None:
+    module = mlp(layers=17)
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(load_cluster("cpu"), first)
+    searched = DistributePass(p=17, k=2, d=2, stage_meshes=("search",))
     with pytest.raises(
         DistIRError, match="p=17 needs 17 devices, but cluster @cpu has"
     ):
-        distributed(mlp(layers=17), p=17, k=2, d=2, stage_meshes=("search",))
+        searched.apply(Context(), module)
 
 
 def test_errors_say_which_degrees_were_asked_for() -> None:

@@ -233,12 +233,13 @@ def test_memory_and_work_fall() -> None:
         return simulate(distributed(module, c=c, **options))
 
     one, four = simulated(1), simulated(4)
-    assert max(four.peak_memory_bytes) < one.peak_memory_bytes[0] * 0.35
+    # The table of positions and its gradient stay whole.
+    kept = keys_and_values = 2 * 4096 * 64 * 4
+    quarter = (one.peak_memory_bytes[0] - kept) / 4
+    assert max(four.peak_memory_bytes) - kept - keys_and_values < quarter
     assert max(four.flops) * 4 == one.flops[0]
     ring = simulated(4, context="ring")
-    # The table of positions and its gradient stay whole.
-    kept = 2 * 4096 * 64 * 4
-    assert max(ring.peak_memory_bytes) - kept < (one.peak_memory_bytes[0] - kept) / 4
+    assert max(ring.peak_memory_bytes) - kept < quarter
     assert max(ring.flops) == max(four.flops)
 
 

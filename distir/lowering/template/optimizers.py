@@ -9,6 +9,9 @@ from functools import partial
 
 import torch
 
+_CAST_BYTES = 1 << 26
+"""The most memory for gradients that are cast for one kernel, if not for one parameter."""
+
 
 def _overwritten(lists, in_place):
     """
@@ -38,6 +41,21 @@ def _alike(gradients, parameters):
     ]
 
 
+def _together(parameters, gradients):
+    """
+    Yields which parameters a kernel updates at once: all, but where gradients are cast, only so
+    many that the casts take little memory.
+    """
+    first = size = 0
+    for i, (g, p) in enumerate(zip(gradients, parameters, strict=True)):
+        cast = 0 if g.dtype == p.dtype else p.nbytes
+        if i > first and size + cast > _CAST_BYTES:
+            yield slice(first, i)
+            first, size = i, 0
+        size += cast
+    yield slice(first, len(parameters))
+
+
 def _results(made, targets):
     """The new tensors in one list; those that are to be overwritten are written here."""
     found = []
@@ -62,18 +80,19 @@ def sgd(
 ):
     given = (parameters,) if buffers is None else (parameters, buffers)
     (parameters, *states), targets = _overwritten(given, in_place)
-    torch._fused_sgd_(
-        parameters,
-        _alike(gradients, parameters),
-        *(states or [[]]),
-        lr=learning_rate,
-        weight_decay=weight_decay,
-        momentum=momentum,
-        dampening=0.0,
-        nesterov=nesterov,
-        maximize=False,
-        is_first_step=False,
-    )
+    for part in _together(parameters, gradients):
+        torch._fused_sgd_(
+            parameters[part],
+            _alike(gradients[part], parameters[part]),
+            *([buffers[part] for buffers in states] or [[]]),
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            dampening=0.0,
+            nesterov=nesterov,
+            maximize=False,
+            is_first_step=False,
+        )
     return _results([parameters, *states], targets)
 
 
@@ -93,19 +112,20 @@ def _adam(
     lists, targets = _overwritten((parameters, exp_avgs, exp_avg_sqs), in_place)
     own, exp_avgs, exp_avg_sqs = lists
     done = (step + 1).to(torch.float32)
-    kernel(
-        own,
-        _alike(gradients, own),
-        exp_avgs,
-        exp_avg_sqs,
-        [],
-        [done] * len(own),
-        lr=learning_rate,
-        eps=epsilon,
-        amsgrad=False,
-        maximize=False,
-        **settings,
-    )
+    for part in _together(own, gradients):
+        kernel(
+            own[part],
+            _alike(gradients[part], own[part]),
+            exp_avgs[part],
+            exp_avg_sqs[part],
+            [],
+            [done] * len(own[part]),
+            lr=learning_rate,
+            eps=epsilon,
+            amsgrad=False,
+            maximize=False,
+            **settings,
+        )
     return _results(lists, targets)
 
 
