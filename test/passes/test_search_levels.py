@@ -266,7 +266,9 @@ def test_the_whole_program_is_never_worse_than_segments(
     replace_cluster(module, on)
     mesh = add_mesh(module, (("d", 2), ("t", 2)) if IS_THOROUGH else (("d", 4),), on)
     free = fitted.FittedSearch(mesh, on, None, Limits(level="O2")).run(module)
-    limits = Limits(memory=0.7 * free.needed, level="O2")
+    # With so much memory the two levels find different layouts.
+    memory = (0.7 if IS_THOROUGH else 0.9) * free.needed
+    limits = Limits(memory=memory, level="O2")
     by_segments = fitted.FittedSearch(mesh, on, None, limits).run(module)
     assert by_segments.fits and by_segments.step.seconds > free.step.seconds
     limits = replace(limits, level="O3")
