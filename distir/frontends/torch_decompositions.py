@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+import onnxscript
 import torch
 
 from distir.frontends.torch_graphs import insert_traced
@@ -63,6 +64,9 @@ def quick_decompositions() -> Generator[None]:
         key = (args, tuple(kwargs.items()))
         if key not in _registries:
             _registries[key] = read(*args, **kwargs)
+            _registries[key].register_op(
+                torch.ops.aten.unsqueeze.default, _unsqueeze_complex, is_complex=True
+            )
         return _registries[key]
 
     _fx_passes.decompose_with_registry = decomposed
@@ -72,6 +76,15 @@ def quick_decompositions() -> Generator[None]:
     finally:
         _fx_passes.decompose_with_registry = trace_again
         ONNXRegistry.from_torchlib = original
+
+
+def _unsqueeze_complex(x: onnxscript.FLOAT, dim: int) -> Any:
+    """
+    The exporter's form of complex numbers are pairs along a last dimension; it knows most
+    operations on them, but not this one, by which rotary embeddings reach all heads.
+    """
+    write: Any = onnxscript.onnx_opset.opset18.Unsqueeze
+    return write(x, [dim if dim >= 0 else dim - 1])
 
 
 @functools.cache
