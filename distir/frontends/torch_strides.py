@@ -40,8 +40,10 @@ def write_strides(program: torch.export.ExportedProgram) -> None:
 
 def _is_strided(node: torch.fx.Node) -> bool:
     """Whether a node takes elements by their places in memory, and nothing sees it change."""
-    if node.op != "call_function" or node.target is not _RESTRIDED:
-        return node.op == "call_function" and node.target is _STRIDED
+    if node.op != "call_function":
+        return False
+    if node.target is not _RESTRIDED:
+        return node.target is _STRIDED
     source = node.all_input_nodes[0]
     return source.op == "call_function" and len(source.users) == 1
 

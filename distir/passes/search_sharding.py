@@ -185,7 +185,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
 
 
 def _note(found: LayoutResult | None) -> str:
-    """Returns what a search found; None if the time was over before that."""
+    """Returns what a search found, or that the time was over before it found anything."""
     if found is not None:
         return str(found)
     return (

@@ -91,12 +91,12 @@ class Work:
                 place = 0
             else:
                 place = 2 if factor in second else 1
-            sizes[place] *= self._size(factor)
+            sizes[place] *= self.size(factor)
         lying = (*rule.operands[:2], *rule.results[:1])
-        rows = (prod(map(self._size, dims[-1])) for dims in lying if dims)
+        rows = (prod(map(self.size, dims[-1])) for dims in lying if dims)
         batch, m, n, k = sizes
         return Product(batch, m, n, k, tuple(rows))
 
-    def _size(self, factor: int) -> int:
+    def size(self, factor: int) -> int:
         """Returns the size of a factor on one device."""
         return self.rule.factors[factor].size // self.parts.get(factor, 1)

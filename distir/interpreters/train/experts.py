@@ -138,10 +138,7 @@ def grouped_cost(context: CostContext) -> Cost:
     of_matrices = (
         rule.operands[2] if isinstance(op, GroupedProductOp) else rule.results[0]
     )
-    experts, a, b = (
-        prod(rule.factors[f].size // work.parts.get(f, 1) for f in dim)
-        for dim in of_matrices
-    )
+    experts, a, b = (prod(map(work.size, dim)) for dim in of_matrices)
     rows = ceil(work.flops / (2 * experts * a * b))
     assert isinstance(op, GroupedOp)
     k, n = (a, b) if op.transposed is None else (b, a)

@@ -209,11 +209,12 @@ class Method:
         Takes tensors that the call is the last to use from the ends of the lists that hold
         them, if its method does not need them to its end.
         """
+        if self.plan.lists.keys().isdisjoint(call.operands):
+            return
         later = self.plan.statements[at + 1 :]
-        calls = [c for s in later if isinstance(s, CallRun) for c in s.calls]
-        behind = {*later, *calls}
-        taken = {each.source for s in later if isinstance(s, CallRun)
-                 for each, _ in s.taken.values()}  # fmt: skip
+        runs = [s for s in later if isinstance(s, CallRun)]
+        behind = {*later, *(c for run in runs for c in run.calls)}
+        taken = {each.source for run in runs for each, _ in run.taken.values()}
         callee = self.writer.program.callee(call)
         for value, argument in zip(call.operands, callee.args, strict=True):
             source, index, part = self.plan.lists.get(value, (None, 0, None))
@@ -380,11 +381,12 @@ def _is_freed(argument: BlockArgument, callee: FuncOp) -> bool:
     Whether a method goes on behind the last use of an argument: in a repeat it may always, as
     that is no more than a part of its caller.
     """
+    if REPEAT in callee.attributes:
+        return True
     ops = list(callee.body.block.ops)
     uses = [i for i, op in enumerate(ops) if argument in op.operands]
-    if REPEAT in callee.attributes or not uses:
-        return REPEAT in callee.attributes
-    return not all(isinstance(op, ReturnOp | PackOp) for op in ops[uses[-1] + 1 :])
+    behind = ops[uses[-1] + 1 :] if uses else []
+    return not all(isinstance(op, ReturnOp | PackOp) for op in behind)
 
 
 def _is_returned(op: Operation) -> bool:
