@@ -141,8 +141,6 @@ def _t5() -> ModuleOp:
         num_heads=8,
         use_cache=False,
     )
-    # The exporter fails on views of what PyTorch's fused attention gives.
-    config._attn_implementation = "eager"  # pyright: ignore[reportPrivateUsage]
     model = _Logits(T5ForConditionalGeneration(config)).eval()
     return _imported(model, torch.randint(0, 512, (8, 64)), False)
 

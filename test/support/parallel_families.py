@@ -112,8 +112,6 @@ def t5() -> Family:
         dropout_rate=0.0,
         use_cache=False,
     )
-    # The exporter fails on views of what PyTorch's fused attention gives.
-    config._attn_implementation = "eager"  # pyright: ignore[reportPrivateUsage]
     module = T5ForConditionalGeneration(config)
     words = torch.randint(0, WORDS, (BATCH, LENGTH))
     return _of_words(module, decoder_input_ids=words)
