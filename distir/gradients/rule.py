@@ -51,6 +51,7 @@ from distir.errors import DistIRError
 from distir.interpreters.types import result_types
 from distir.program import describe
 from distir.registries import Registry
+from distir.unknown_sizes import origin_of_unknown
 
 Gradients = Sequence[SSAValue | None]
 """The gradient of each result or operand; None where nothing flows."""
@@ -70,10 +71,16 @@ def shape(value: SSAValue) -> tuple[int, ...]:
     known = known_shape(value)
     if known is None:
         raise DistIRError(
-            f"a gradient needs static shapes, but a value has type {value.type}; run "
-            f"fold-shapes first"
+            f"a gradient needs fixed sizes, but {_named(value)} has type {value.type}: "
+            f"{origin_of_unknown(value)}"
         )
     return known
+
+
+def _named(value: SSAValue) -> str:
+    if isinstance(value.owner, Operation):
+        return describe(value.owner)
+    return f"argument %{value.name_hint or value.index}"
 
 
 class GradientBuilder:

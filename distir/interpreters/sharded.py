@@ -59,11 +59,14 @@ class Sharded:
         devices that must hold the same elements do.
         """
         shape = self.local_shape
+        fixed = [i for i, size in enumerate(self.shape) if size >= 0]
         first: dict[tuple[int, ...], Array] = {}
         for shard, coordinates, device in zip(
             self.shards, self.mesh.coordinates, self.mesh.devices, strict=True
         ):
-            if shard.shape != shape:
+            if shard.ndim != len(shape) or any(
+                shard.shape[i] != shape[i] for i in fixed
+            ):
                 raise DistIRError(
                     f"{name}: device {device} computed a tensor of shape "
                     f"{list(shard.shape)}, but layout {self.layout} of a tensor of shape "

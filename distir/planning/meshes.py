@@ -13,6 +13,7 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import functions
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.unknown_sizes import origin_of_unknown
 
 MESH = "mesh"
 """The symbol of the mesh that passes declare."""
@@ -24,7 +25,8 @@ def check_sequential(module: ModuleOp, what: str) -> None:
     `what`. Raises DistIRError.
     """
     for function in functions(module).values():
-        for type_ in function.function_type.inputs.data:
+        for argument in function.args:
+            type_ = argument.type
             if layout_of(type_) is not None:
                 raise DistIRError(
                     f"{what}: the program is distributed already; start from the "
@@ -33,7 +35,7 @@ def check_sequential(module: ModuleOp, what: str) -> None:
             if any(size < 0 for size in shape_of(type_)):
                 raise DistIRError(
                     f"{what}: @{function.sym_name.data} has an argument of unknown "
-                    f"size ({type_}); give dimensions at import and run fold-shapes"
+                    f"size ({type_}): {origin_of_unknown(argument)}"
                 )
 
 

@@ -46,6 +46,11 @@ def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | No
             return f"layout {layout} uses axis {axis!r} twice"
     for index, shards in enumerate(layout.dims):
         left = shape[index]
+        if left < 0 and shards:
+            return (
+                f"dimension {index} has no known size, so that it is not known whether "
+                f"axis {shards[0].axis!r} splits it evenly"
+            )
         for shard in shards:
             size = mesh.sizes[shard.axis]
             if left % size or (shard.run is not None and left % (shard.run * size)):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import layout_of
@@ -20,6 +21,7 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.program import describe
 from distir.sharding.layout import check_layout, local_shape
 from distir.sharding.mesh import Mesh
+from distir.unknown_sizes import origin_of_unknown
 
 Positions = slice | npt.NDArray[np.intp]
 """An index into arrays that have one entry per device of the program."""
@@ -106,8 +108,8 @@ class DeviceMap:
             shape = type_.get_shape()
         if isinstance(type_, UnrankedTensorType) or any(size < 0 for size in shape):
             raise DistIRError(
-                f"{describe(op)}: cannot simulate a value of type {type_}, whose shape "
-                f"is not known; give the dimension on import and run fold-shapes"
+                f"{describe(op)}: cannot simulate a value of type {type_}: "
+                f"{_origin(type_, op)}"
             )
         layout = layout_of(type_)
         if layout is None and not self.is_sequential:
@@ -322,3 +324,10 @@ def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
     last = range(grid.ndim - len(axes), grid.ndim)
     moved = np.moveaxis(grid, [names.index(axis) for axis in axes], list(last))
     return np.ascontiguousarray(moved).reshape(-1, size)
+
+
+def _origin(type_: Attribute, op: Operation) -> str:
+    """Says where the unknown size of an operand or result of an op comes from."""
+    arguments = op.body.block.args if isinstance(op, FuncOp) else ()
+    values: list[SSAValue] = [*op.operands, *op.results, *arguments]
+    return origin_of_unknown(next(v for v in values if v.type == type_))

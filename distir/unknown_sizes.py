@@ -1,0 +1,84 @@
+"""Where sizes that are not known come from, and what users can do about them."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+
+from distir.dialects.onnx_values import OptionalType, SequenceType
+from distir.program import (
+    argument_names,
+    calls_of,
+    describe,
+    entry_function,
+    functions,
+    return_op,
+)
+
+
+def is_unknown(type_: Attribute) -> bool:
+    """Whether a type, or that of the elements of a sequence, lacks a size."""
+    if isinstance(type_, SequenceType | OptionalType):
+        return is_unknown(type_.element)
+    if isinstance(type_, TensorType):
+        return min(type_.get_shape(), default=0) < 0
+    return isinstance(type_, UnrankedTensorType)
+
+
+def origin_of_unknown(value: SSAValue) -> str:
+    """
+    Says, as the end of a message about a value without a known size, where that begins and
+    what to do: at an argument of the program, or at an op that makes tensors whose sizes
+    depend on data.
+    """
+    pending, seen = [value], set[SSAValue]()
+    first: Operation | None = None
+    while pending:
+        found = pending.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        if isinstance(found, BlockArgument):
+            function = found.block.parent_op()
+            assert isinstance(function, FuncOp)
+            if _is_entry(function):
+                name = argument_names(function)[found.index]
+                return (
+                    f"argument {name!r} has dimensions of unknown size; give them at "
+                    f"import, and run fold-shapes"
+                )
+            pending += [c.operands[found.index] for c in calls_of(function)]
+            continue
+        op = found.owner
+        assert isinstance(op, Operation)
+        callee = _callee(op)
+        if callee is not None:
+            pending.append(return_op(callee).operands[op.results.index(found)])
+        elif unknown := [v for v in op.operands if is_unknown(v.type)]:
+            pending += unknown
+        else:
+            first = first or op
+    if first is None:
+        return "give the sizes at import, and run fold-shapes"
+    return (
+        f"its sizes depend on what {describe(first)} is given when the program runs; run "
+        f"fold-shapes if they follow from shapes and constants, otherwise change the model "
+        f"so that they are the same for all data (masks instead of selections, experts "
+        f"with a fixed number of places)"
+    )
+
+
+def _is_entry(function: FuncOp) -> bool:
+    module = function.parent_op()
+    return not isinstance(module, ModuleOp) or entry_function(module) is function
+
+
+def _callee(op: Operation) -> FuncOp | None:
+    """Returns the function that an op calls; None if it is no call."""
+    if not isinstance(op, CallOp):
+        return None
+    parent: Operation | None = op
+    while parent is not None and not isinstance(parent, ModuleOp):
+        parent = parent.parent_op()
+    return None if parent is None else functions(parent)[op.callee.string_value()]
