@@ -80,7 +80,7 @@ def shape(value: SSAValue) -> tuple[int, ...]:
 def _named(value: SSAValue) -> str:
     if isinstance(value.owner, Operation):
         return describe(value.owner)
-    return f"argument %{value.name_hint or value.index}"
+    return f"an argument (%{value.name_hint})" if value.name_hint else "an argument"
 
 
 class GradientBuilder:

@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
+from distir.dist_attributes import check_dist_attributes
 from distir.dominance import check_dominance
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
@@ -80,6 +81,7 @@ class ProgramParser(Parser):
             # for some text: ValueError, AssertionError, NotImplementedError, ...
             self.raise_error(f"cannot be read ({error or type(error).__name__})")
         check_dominance(module)
+        check_dist_attributes(module)
         return module
 
     def parse_operation(self) -> Operation:

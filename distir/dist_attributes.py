@@ -1,0 +1,182 @@
+"""
+Checks the attributes of the `dist` dialect (`distir.dialects.dist` says what they mean) that
+a program's arguments, results, ops and functions carry. Passes ask whether they are there,
+so that one of another kind would mean nothing, or something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BytesAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    UnitAttr,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+
+from distir.dialects import dist
+from distir.errors import DistIRError
+from distir.program import GRADIENT, KEPT, LOSS, describe, text_attribute
+from distir.suggestions import did_you_mean
+
+_PREFIX = "dist."
+
+
+class _Kind(NamedTuple):
+    """
+    What values an attribute may have: in words, and of which classes; of a list, of which
+    classes its elements.
+    """
+
+    what: str
+    classes: tuple[type[Attribute], ...]
+    elements: tuple[type[Attribute], ...] = ()
+
+    def holds(self, attr: Attribute) -> bool:
+        """Whether a value is of this kind."""
+        if not isinstance(attr, self.classes):
+            return False
+        if not self.elements or not isinstance(attr, ArrayAttr):
+            return True
+        found: Sequence[Attribute] = attr.data
+        return all(isinstance(element, self.elements) for element in found)
+
+
+_STRINGS = (StringAttr, BytesAttr)
+"""Texts; plain xDSL reads letters outside of ASCII as bytes."""
+
+_TEXT = _Kind('text in quotes (NAME = "...")', _STRINGS)
+_TEXTS = _Kind('a list of texts (NAME = ["..."])', (ArrayAttr,), _STRINGS)
+_REQUEST = _Kind('text in quotes (NAME = "...") or no value', (*_STRINGS, UnitAttr))
+_FLAG = _Kind("no value (NAME alone)", (UnitAttr,))
+_INTEGER = _Kind("an integer (NAME = 1 : i64)", (IntegerAttr,))
+_INTEGERS = _Kind("integers (NAME = array<i64: ...>)", (DenseArrayBase,))
+_NUMBER = _Kind("a number (NAME = 1.0 : f64)", (FloatAttr,))
+_LAYOUT = _Kind("a layout (NAME = #dist.layout<...>)", (dist.LayoutAttr,))
+_LAYOUTS = _Kind(
+    "a list of layouts (NAME = [#dist.layout<...>])", (ArrayAttr,), (dist.LayoutAttr,)
+)
+_DICTIONARY = _Kind("a dictionary (NAME = {...})", (DictionaryAttr,))
+_DICTIONARIES = _Kind(
+    "a list of dictionaries (NAME = [{...}])", (ArrayAttr,), (DictionaryAttr,)
+)
+
+_KINDS: Mapping[str, _Kind] = {
+    "dist.notes": _TEXTS,
+    KEPT: _FLAG,
+    dist.ASYNCHRONOUS: _FLAG,
+    dist.COMPILED: _TEXT,
+    dist.COUNTER: _FLAG,
+    dist.DEFAULT: _NUMBER,
+    dist.DOUBT: _TEXT,
+    dist.ENTRIES: _INTEGER,
+    dist.EXPECTED: _DICTIONARIES,
+    dist.FIXED: _TEXTS,
+    dist.FIXED_BY: _DICTIONARY,
+    dist.FLATTENED: _DICTIONARY,
+    dist.FROZEN: _FLAG,
+    dist.INITIAL: _TEXT,
+    dist.JOINED: _FLAG,
+    dist.LAYOUT: _LAYOUT,
+    dist.LOSS_SCALE: _TEXT,
+    dist.NAME: _TEXT,
+    dist.OF: _TEXT,
+    dist.OPERAND_LAYOUTS: _LAYOUTS,
+    dist.PADDED: _INTEGERS,
+    dist.PADDED_RUNS: _INTEGERS,
+    dist.RAGGED: _FLAG,
+    dist.RECOMPUTE: _TEXT,
+    dist.RECOMPUTE_BY: _TEXT,
+    dist.REDUCE_LATE: _FLAG,
+    dist.REPACKED: _DICTIONARY,
+    dist.RESHARD_EARLY: _FLAG,
+    dist.RESULT_LAYOUTS: _LAYOUTS,
+    dist.ROLE: _TEXT,
+    dist.SCOPE: _TEXT,
+    dist.SEPARATE_COPIES: _FLAG,
+    dist.SETTING: _TEXT,
+    dist.STAGE: _INTEGER,
+    dist.STAGE_START: _REQUEST,
+    dist.STOP_GRADIENT: _FLAG,
+    dist.UPDATES: _TEXT,
+    dist.WEIGHTS: _TEXT,
+}
+
+
+def check_dist_attributes(module: ModuleOp) -> None:
+    """
+    Raises DistIRError for an attribute of the `dist` dialect that does not exist or whose
+    value is of another kind, naming the function and the argument, result or op.
+    """
+    _refuse(_problem(module.attributes), "the module")
+    for function in module.body.block.ops:
+        if isinstance(function, FuncOp):
+            _check_function(function)
+
+
+def _check_function(function: FuncOp) -> None:
+    name = f"@{function.sym_name.data}"
+    _refuse(_problem(function.attributes), name)
+    for what, owners, roles in (
+        ("argument", function.arg_attrs, dist.ROLES),
+        ("result", function.res_attrs, (LOSS, GRADIENT)),
+    ):
+        for index, own in enumerate(() if owners is None else owners.data):
+            problem = _problem(own.data) or _problem_of_role(own.data, what, roles)
+            _refuse(problem, f"{what} {index}{_hint(function, what, index)} of {name}")
+    for block in function.body.blocks:
+        for op in block.ops:
+            problem = _problem(op.attributes)
+            if problem is not None:
+                _refuse(problem, f"{describe(op)} in {name}")
+
+
+def _hint(function: FuncOp, what: str, index: int) -> str:
+    """Returns the name of an argument in the text, if it has one."""
+    is_argument = what == "argument" and index < len(function.args)
+    hint = function.args[index].name_hint if is_argument else None
+    return f" (%{hint})" if hint else ""
+
+
+def _refuse(problem: str | None, owner: str) -> None:
+    if problem is not None:
+        raise DistIRError(f"{owner} {problem}")
+
+
+def _problem(attributes: Mapping[str, Attribute]) -> str | None:
+    """Says what is wrong with the attributes; None if nothing is."""
+    for name, attr in attributes.items():
+        kind = _KINDS.get(name)
+        if kind is not None and not kind.holds(attr):
+            what = kind.what.replace("NAME", name)
+            given = name if isinstance(attr, UnitAttr) else f"{name} = {attr}"
+            return f"has {given}; it must be {what}"
+        if kind is None and name.startswith(_PREFIX):
+            known = (n.removeprefix(_PREFIX) for n in _KINDS if n.startswith(_PREFIX))
+            return (
+                f"has {name}, but there is no such attribute; "
+                f"{did_you_mean(name, _KINDS)}those that begin with {_PREFIX} are "
+                f"{', '.join(sorted(known))}"
+            )
+    return None
+
+
+def _problem_of_role(
+    attributes: Mapping[str, Attribute], what: str, roles: Sequence[str]
+) -> str | None:
+    role = text_attribute(attributes, dist.ROLE)
+    if role is None or role in roles:
+        return None
+    return (
+        f"has the role {role!r} ({dist.ROLE}); {did_you_mean(role, roles)}the roles of "
+        f"{what}s are {', '.join(roles)}"
+    )
