@@ -40,38 +40,33 @@ def export_dynamo(
     from distir.frontends.torch_repetitions import without_repetitions
     from distir.frontends.torch_scans import scans_as_ops
 
+    source: torch.nn.Module | torch.export.ExportedProgram = module
     # PyTorch's kernels of attention store their results in different ways, and a trace
     # leaves out copies for the one that it meets. Each trace must meet the same.
-    source: torch.nn.Module | torch.export.ExportedProgram = module
-    # If this fails, the exporter tries other ways and reports what is wrong.
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        without_repetitions(),
-        experts_as_ops(capacity_factor, _batch(args, kwargs)),
-        scans_as_ops(),
-        contextlib.suppress(Exception),
-        torch.enable_grad(),
-    ):
-        source = torch.export.export(module, args, kwargs, strict=False)
-    if isinstance(source, torch.export.ExportedProgram):
-        write_stops(source)
-        write_bags(source)
-        write_masked_scatters(source)
-        remove_checks(source)
-    # The optimizer would merge, transpose and rename the parameters.
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        quick_decompositions(),
-        without_repetitions(),
-    ):
-        program = torch.onnx.export(
-            source,  # pyright: ignore[reportArgumentType]
-            args,
-            kwargs=kwargs,
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-        )
+    with sdpa_kernel(SDPBackend.MATH), without_repetitions():
+        # If this fails, the exporter tries other ways and reports what is wrong.
+        with (
+            experts_as_ops(capacity_factor, _batch(args, kwargs)),
+            scans_as_ops(),
+            contextlib.suppress(Exception),
+            torch.enable_grad(),
+        ):
+            source = torch.export.export(module, args, kwargs, strict=False)
+        if isinstance(source, torch.export.ExportedProgram):
+            write_stops(source)
+            write_bags(source)
+            write_masked_scatters(source)
+            remove_checks(source)
+        # The optimizer would merge, transpose and rename the parameters.
+        with quick_decompositions():
+            program = torch.onnx.export(
+                source,  # pyright: ignore[reportArgumentType]
+                args,
+                kwargs=kwargs,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+            )
     assert program is not None and program.exported_program is not None
     outputs = program.model.graph.outputs
     names = _names_of_outputs(program.exported_program)

@@ -23,12 +23,13 @@ from distir.dialects.collective import (
     SendToRankOp,
     WaitOp,
 )
-from distir.dialects.dist import COMPILED, SCOPE
+from distir.dialects.dist import COMPILED
 from distir.dialects.tensors import element_type, known_shape
 from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.offload import OffloadOp
 from distir.lowering.emitter import Call, torch_emitter
 from distir.lowering.fusions.look_ups import AddLookUpsOp
+from distir.lowering.fusions.torch_call import supersede
 from distir.lowering.sharing import IN_PLACE, is_fresh
 from distir.program import entry_function, functions, reachable_functions, return_op
 
@@ -66,11 +67,8 @@ class AddIntoOp(IRDLOperation):
     y = operand_def()
     sum = result_def()
 
-    def __init__(self, op: Operation, x: SSAValue, y: SSAValue):
-        super().__init__(operands=[x, y], result_types=[op.results[0].type])
-        if SCOPE in op.attributes:
-            self.attributes[SCOPE] = op.attributes[SCOPE]
-        self.sum.name_hint = op.results[0].name_hint
+    def __init__(self, x: SSAValue, y: SSAValue):
+        super().__init__(operands=[x, y], result_types=[x.type])
 
 
 @torch_emitter("torch.add_into")
@@ -100,7 +98,7 @@ def _add_in_place(op: Operation, memory: OwnMemory) -> None:
     x, y = op.operands
     for target, other in ((x, y), (y, x)):
         if target.type == type_ and memory.dies(op, target):
-            memory.replace(op, AddIntoOp(op, target, other))
+            memory.replace(op, AddIntoOp(target, other))
             return
 
 
@@ -159,11 +157,8 @@ class OwnMemory:
 
     def replace(self, op: Operation, new: Operation) -> None:
         """Puts another op, whose result is the same value, in the place of an op."""
-        block = op.parent_block()
-        assert block is not None
-        block.insert_op_before(new, op)
+        supersede(op, new)
         old, result = op.results[0], new.results[0]
-        old.replace_all_uses_with(result)
         self._places[new] = self._places.pop(op)
         # What the result was known by stays a name of its memory.
         self._roots[result] = self._roots.pop(old)

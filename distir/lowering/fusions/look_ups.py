@@ -10,10 +10,10 @@ from xdsl.irdl import (
     result_def,
 )
 
-from distir.dialects.dist import SCOPE
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
 from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.fusions.torch_call import supersede
 from distir.lowering.sharing import IN_PLACE
 from distir.transforms.patterns.match import used_once
 
@@ -60,12 +60,5 @@ def fuse_look_ups(op: OnnxOp) -> bool:
     (base,) = others
     if base.type != op.results[0].type:
         return False
-    new = AddLookUpsOp(base, look_ups)
-    if SCOPE in op.attributes:
-        new.attributes[SCOPE] = op.attributes[SCOPE]
-    new.sum.name_hint = op.results[0].name_hint
-    block = op.parent_block()
-    assert block is not None
-    block.insert_op_before(new, op)
-    op.results[0].replace_all_uses_with(new.sum)
+    supersede(op, AddLookUpsOp(base, look_ups))
     return True

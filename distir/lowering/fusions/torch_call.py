@@ -54,13 +54,21 @@ def torch_call(call: Call) -> str:
 
 def fused(op: Operation, expression: str, operands: Sequence[SSAValue]) -> None:
     """Replaces an op with one result by the expression."""
+    new = TorchCallOp(expression, operands, op.results[0].type)
+    function = expression.partition("(")[0].rpartition(".")[2]
+    supersede(op, new, function)
+
+
+def supersede(op: Operation, new: Operation, name: str | None = None) -> None:
+    """
+    Puts an op in front of another one with one result: it has its scope, and its result the
+    name (`name` if there is none) and the uses of the other one, which is left without any.
+    """
     block = op.parent_block()
     assert block is not None
-    result = op.results[0]
-    new = TorchCallOp(expression, operands, result.type)
+    before, after = op.results[0], new.results[0]
     if SCOPE in op.attributes:
         new.attributes[SCOPE] = op.attributes[SCOPE]
-    function = expression.partition("(")[0].rpartition(".")[2]
-    new.results[0].name_hint = result.name_hint or function
+    after.name_hint = before.name_hint or name
     block.insert_op_before(new, op)
-    result.replace_all_uses_with(new.results[0])
+    before.replace_all_uses_with(after)
