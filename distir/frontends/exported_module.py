@@ -30,10 +30,12 @@ class ExportedModule:
     - `model`: the program. It contains the tensors that are in `values` without their data.
     - `values`: the large tensors by name, in the memory of the module that was exported;
       None for one that has no value, because the module is on the meta device or fake.
+    - `is_traced`: PyTorch's older exporter wrote it, as what the module did for the inputs.
     """
 
     model: ModelProto
     values: Mapping[str, Value | None] = field(default_factory=dict[str, Value | None])
+    is_traced: bool = False
 
     def save(self, path: str | Path) -> None:
         """

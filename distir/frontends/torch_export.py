@@ -60,7 +60,13 @@ def export_module(
     first: Exception | None = None
     for name in wanted:
         outcome = _attempt(
-            module, args, dict(kwargs or {}), name, training, capacity_factor
+            module,
+            args,
+            dict(kwargs or {}),
+            name,
+            training,
+            capacity_factor,
+            failed.get("dynamo"),
         )
         if not isinstance(outcome, Exception):
             if failed:
@@ -93,10 +99,11 @@ def _attempt(
     exporter: Exporter,
     training: bool,
     capacity_factor: float | None,
+    why_not_newer: str | None,
 ) -> ExportedModule | Exception:
     """
-    Returns what one exporter makes of a module, or the exception that it raised. Raises
-    DistIRError.
+    Returns what one exporter makes of a module, or the exception that it raised;
+    `why_not_newer` says why the newer one failed before. Raises DistIRError.
     """
     from distir.frontends.torch_dynamo import export_dynamo
     from distir.frontends.torch_gradients import own_backwards
@@ -112,9 +119,12 @@ def _attempt(
         with (
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
+            # PyTorch prints the graph that it cannot trace on.
+            contextlib.redirect_stderr(io.StringIO()),
             without_values(module, (tuple(args), kwargs)) as (own_args, own_kwargs),
             as_it_is(module),
             quiet("torch.onnx"),
+            quiet("torch.fx.experimental.symbolic_shapes"),
             own_backwards() as backwards,
         ):
             warnings.simplefilter("ignore")
@@ -135,7 +145,7 @@ def _attempt(
     warn_of_backwards(module, backwards)
     if exporter == "dynamo":
         warn_of_repetitions()
-    tell_of_stops(module, stops, training)
+    tell_of_stops(module, stops, training, why_not_newer)
     return exported
 
 

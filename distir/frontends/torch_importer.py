@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,9 @@ def import_torch(
     configuration names. Every expert takes all tokens that choose it; with `capacity_factor`,
     no more of each sequence than evenly dealt tokens would give it, times that factor.
 
-    `exporter` is one of PyTorch's; None tries the newer, then the older one. Without `copy`
+    `exporter` is one of PyTorch's; None tries the newer, then the older one. What the older
+    one writes is compared with the module on the example inputs, if that takes seconds: a
+    difference is an error, or a warning if this exporter was asked for. Without `copy`
     the weights share the memory of the module. Raises DistIRError.
     """
     from distir.frontends.onnx_importer import import_onnx
@@ -73,10 +76,34 @@ def import_torch(
             capacity_factor=capacity_factor,
         )
         imported = import_onnx(exported.model, values=exported.values)
+        if exported.is_traced:
+            _compare(module, args, kwargs or {}, imported, exporter)
     if copy:
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)
     return imported
+
+
+def _compare(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    imported: ImportedModel,
+    exporter: Exporter | None,
+) -> None:
+    """
+    Compares what the older exporter wrote with the module in evaluation mode: a program in
+    which parts are in training mode is exported once more for that.
+    """
+    from distir.frontends.onnx_importer import import_onnx
+    from distir.frontends.torch_comparison import tell_of_differences
+
+    if any(part.training for part in module.modules()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is wrong has been said
+            again = export_module(module, args, kwargs, exporter="torchscript")
+        imported = import_onnx(again.model, values=again.values)
+    tell_of_differences(module, args, kwargs, imported, refuse=exporter is None)
 
 
 @contextlib.contextmanager

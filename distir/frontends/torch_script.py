@@ -73,20 +73,29 @@ def export_torchscript(
             del module.forward
         else:
             module.forward = patched
-    return ExportedModule(model), stops.found
+    return ExportedModule(model, is_traced=True), stops.found
 
 
-def tell_of_stops(module: torch.nn.Module, stops: set[str], training: bool) -> None:
+def tell_of_stops(
+    module: torch.nn.Module,
+    stops: set[str],
+    training: bool,
+    why_not_newer: str | None = None,
+) -> None:
     """
     Refuses to train a program in which the older exporter lost where gradients stop;
-    otherwise warns of it.
+    otherwise warns of it. `why_not_newer` says why the newer one cannot write the module, if
+    that is known.
     """
     if not stops:
         return
+    advice = 'import it with exporter="dynamo"'
+    if why_not_newer is not None:
+        advice = f"the newer one, which writes it, cannot: {why_not_newer}"
     message = (
         f"{type(module).__name__} stops gradients ({listed(sorted(stops))}), which "
         f"PyTorch's torchscript exporter does not write: the program computes the same, "
-        f'but has other gradients; import it with exporter="dynamo"'
+        f"but has other gradients; {advice}"
     )
     if training:
         raise DistIRError(message)

@@ -160,6 +160,30 @@ def test_the_other_exporter_is_tried():
     )
 
 
+class _WritesThroughAView(_Branch):
+    """The older exporter loses what is written into its result through strides."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x) * 1
+        y.as_strided((2,), (2,)).add_(1)
+        return y
+
+
+def test_what_the_older_exporter_wrote_is_compared(capfd: pytest.CaptureFixture[str]):
+    module, x = _WritesThroughAView(), torch.ones(2, 2)
+    wrong = r"computes something else on the example inputs: result 0 differs by 1 "
+    with pytest.warns(UserWarning, match="older exporter wrote"):
+        with pytest.raises(DistIRError, match=wrong):
+            import_torch(module, (x,))
+        with pytest.raises(DistIRError, match=wrong):
+            import_torch(module.train(), (x,), training=True)
+    assert module.training
+    assert "def forward" not in capfd.readouterr().err
+    with pytest.warns(UserWarning, match=wrong) as told:
+        import_torch(module, (x,), exporter="torchscript")
+    assert __file__ in {warning.filename for warning in told}
+
+
 def test_neither_exporter_can():
     with pytest.raises(DistIRError, match=r"^neither .* can export Linear: "):
         import_torch(torch.nn.Linear(2, 2), (torch.randn(3, 3),))
