@@ -36,6 +36,7 @@ def export_dynamo(
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
     from distir.frontends.torch_gradients import write_stops
+    from distir.frontends.torch_lost_arguments import write_lost_arguments
     from distir.frontends.torch_masked_scatter import write_masked_scatters
     from distir.frontends.torch_repetitions import without_repetitions
     from distir.frontends.torch_scans import scans_as_ops
@@ -57,6 +58,7 @@ def export_dynamo(
             write_bags(source)
             write_masked_scatters(source)
             remove_checks(source)
+            write_lost_arguments(source)
         # The optimizer would merge, transpose and rename the parameters.
         with quick_decompositions():
             program = torch.onnx.export(
