@@ -382,3 +382,54 @@ def rms_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     x, scale = inputs
     normal, *_ = _normalized(op, x, centered=False)
     return [(normal.astype(scale.dtype) * scale).astype(scale.dtype)]
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    """Returns the logarithms of a softmax; 16 bits are computed in 32."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    wide = wide - wide.max(axis, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis, keepdims=True))
+
+
+@kernel("onnx.LogSoftmax")
+def log_softmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` takes the logarithm of a softmax, which may be zero."""
+    (x,) = inputs
+    return [_log_softmax(x, op.attribute("axis")).astype(x.dtype)]
+
+
+@kernel("onnx.SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """The same as for LogSoftmax; it also goes through labels one by one."""
+    scores: Array = inputs[0]
+    labels: Array = inputs[1]
+    weights: Array | None = inputs[2] if len(inputs) > 2 else None
+    logs = _log_softmax(scores, 1)
+    ignored = op.attribute("ignore_index")
+    is_counted = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+    places = np.where(is_counted, labels, 0)
+    shares = is_counted.astype(logs.dtype)
+    if weights is not None:
+        shares *= weights.astype(logs.dtype)[places]
+    found = np.take_along_axis(logs, np.expand_dims(places, 1), 1).squeeze(1)
+    loss = np.where(is_counted, -found, 0) * shares
+    if op.attribute("reduction") != "none":
+        loss = loss.sum()
+    if op.attribute("reduction") == "mean":
+        loss = loss / shares.sum()
+    return [np.asarray(a).astype(scores.dtype) for a in (loss, logs)[: len(op.results)]]
+
+
+@kernel("onnx.CumSum")
+def cumulative_sum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` refuses an axis that is a list of one number, which PyTorch writes."""
+    x, given = inputs
+    axis = int(given.reshape(-1)[0])
+    x = np.flip(x, axis) if op.attribute("reverse") else x
+    total = np.cumsum(x, axis, dtype=x.dtype)
+    if op.attribute("exclusive"):
+        start = np.zeros_like(total.take([0][: x.shape[axis]], axis))
+        total = np.concatenate(
+            [start, total.take(range(x.shape[axis] - 1), axis)], axis
+        )
+    return [np.flip(total, axis) if op.attribute("reverse") else total]

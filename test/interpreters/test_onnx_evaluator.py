@@ -178,3 +178,33 @@ def test_hard_swish_in_64_bits() -> None:
     (found,) = evaluate(op, [x])
     expected = x * np.minimum(np.maximum(x + 3, 0), 6) / 6
     np.testing.assert_allclose(found, expected, rtol=1e-15, atol=1e-15)
+
+
+EXTREME = np.array([[0, 200, -300, 4, 4], [1, 2, 3, 4, 5]], np.float32)
+
+
+def test_logarithms_of_a_softmax_are_finite() -> None:
+    (found,), (expected,) = both("LogSoftmax", [EXTREME], axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.isfinite(found).all() and found.min() < -200
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("options", [{}, dict(ignore_index=2)], ids=["all", "some"])
+def test_losses_of_extreme_scores(reduction: str, options: dict[str, Any]) -> None:
+    labels, weights = np.array([2, 4], np.int64), np.arange(1, 6).astype(np.float32)
+    for inputs in ([EXTREME, labels], [EXTREME, labels, weights]):
+        (found,), (expected,) = both(
+            "SoftmaxCrossEntropyLoss", inputs, reduction=reduction, **options
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, dict(exclusive=1), dict(exclusive=1, reverse=1)]
+)
+def test_sums_along_an_axis(options: dict[str, int]) -> None:
+    inputs = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([-1])]
+    (found,), (expected,) = both("CumSum", inputs, **options)
+    np.testing.assert_array_equal(found, expected)
