@@ -1,7 +1,8 @@
 """
 Writes operations of which PyTorch's newer exporter drops an argument, or passes one on with
 another meaning, in terms of those that it writes: losses with smoothed labels or weights of
-classes, averages with a divisor of their own, and images that are resized by a factor.
+classes, averages with a divisor of their own, attention that repeats heads, and images that are
+resized by a factor.
 """
 
 from __future__ import annotations
@@ -244,6 +245,36 @@ def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     return None
 
 
+def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
+    """The exporter writes the repetition of heads (`enable_gqa`) with invalid axes."""
+    given = _arguments(node)
+    query, heads = given["query"], [given["key"], given["value"]]
+    if not given["enable_gqa"] or query.meta["val"].dim() != 4:
+        return None
+
+    def repeated(x: Tensor) -> Tensor:
+        batch, count, length, size = x.shape
+        times = query.meta["val"].shape[1] // count
+        wide = x[:, :, None].expand(batch, count, times, length, size)
+        return wide.reshape(batch, count * times, length, size)
+
+    options = ("attn_mask", "dropout_p", "is_causal")
+    key, value = (insert_traced(graph, node, repeated, [x]) for x in heads)
+    node.args = (query, key, value, *(given[name] for name in options))
+    node.kwargs = {"scale": given["scale"]}
+    return node
+
+
+def _scattered(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
+    """The exporter writes means as something else."""
+    if _arguments(node)["reduce"] == "mean":
+        raise DistIRError(
+            "scatter_reduce with means cannot be imported; scatter the sums and how many "
+            "there are of each, and divide"
+        )
+    return None
+
+
 _LINEAR = (
     _aten.upsample_linear1d.vec,
     _aten.upsample_bilinear2d.vec,
@@ -265,6 +296,8 @@ _REWRITES: dict[Any, _Rewrite] = {
     _aten.avg_pool2d.default: _average,
     _aten.avg_pool3d.default: _average,
     _aten.embedding.default: _embedding,
+    _aten.scaled_dot_product_attention.default: _attention,
+    _aten.scatter_reduce.two: _scattered,
     **dict.fromkeys(_LINEAR, _resized),
     **dict.fromkeys(_NEAREST, _nearest),
 }

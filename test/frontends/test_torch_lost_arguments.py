@@ -158,7 +158,27 @@ def test_images(case: str) -> None:
     np.testing.assert_allclose(found[1], module.factor.grad, rtol=1e-4)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_heads_that_several_queries_share(heads: int) -> None:
+    def attention(x: Tensor) -> Tensor:
+        few = x[:, :heads]
+        return F.scaled_dot_product_attention(
+            x, few, few * 2, is_causal=True, enable_gqa=True
+        )
+
+    module, x = _Applied(attention), _random(2, 4, 3, 8)
+    (found,) = _run(distir.import_model(module, (x,)), (x,))
+    np.testing.assert_allclose(found, module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
 def test_what_cannot_be_written_is_refused() -> None:
+    means = _Applied(
+        lambda x, places: torch.zeros(2, 3).scatter_reduce(0, places, x, "mean")
+    )
+    with pytest.raises(DistIRError, match="scatter_reduce with means"):
+        distir.import_model(
+            means, (_random(2, 3), torch.zeros(2, 3, dtype=torch.int64))
+        )
     pool = _Applied(lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3))
     with pytest.raises(DistIRError, match="divisor_override and ceil_mode"):
         distir.import_model(pool, (_random(2, 2, 7, 7),))
