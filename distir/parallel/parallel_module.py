@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import Any, cast
 
 import torch
@@ -112,19 +112,24 @@ class ParallelModule(nn.Module):
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
         )
 
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """
-        Scales all gradients so that their norm, over the parameters of all stages, is at
-        most `max_norm`; returns the norm before.
+        Scales all gradients so that their norm of that order (`inf`: the largest number),
+        over the parameters of all stages, is at most `max_norm`; returns the norm before.
         """
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
         ]
-        total = torch.zeros((), device=self._program.device)
-        for gradient in gradients:
-            total += _share_of_square(gradient)
-        dist.all_reduce(total)
-        norm = total.sqrt()
+        norm = torch.zeros((), device=self._program.device)
+        if norm_type == inf:
+            for gradient in gradients:
+                norm = torch.maximum(norm, _local_norm(gradient, inf))
+            dist.all_reduce(norm, dist.ReduceOp.MAX)
+        else:
+            for gradient in gradients:
+                norm += _share_of_power(gradient, norm_type)
+            dist.all_reduce(norm)
+            norm = norm ** (1 / norm_type)
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.to_local().mul_(factor)
@@ -295,9 +300,17 @@ def _local(value: torch.Tensor) -> torch.Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def _share_of_square(gradient: DTensor) -> torch.Tensor:
+def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
+    """Returns the norm of what this rank has of a gradient; 0 of nothing."""
+    own = gradient.to_local().flatten()
+    if not own.numel():
+        return torch.zeros((), device=own.device)
+    return torch.linalg.vector_norm(own, order, dtype=torch.float32)
+
+
+def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
     """
-    Returns what this rank adds to the square of a norm, such that the sum over all ranks
+    Returns what this rank adds to a power of a norm, such that the sum over all ranks
     counts once what several of them hold.
     """
     copies = prod(
@@ -307,5 +320,4 @@ def _share_of_square(gradient: DTensor) -> torch.Tensor:
         )
         if placement.is_replicate()
     )
-    norm = torch.linalg.vector_norm(gradient.to_local(), dtype=torch.float32)
-    return norm**2 / copies
+    return _local_norm(gradient, order) ** order / copies

@@ -56,6 +56,9 @@ def test_clipping_is_that_of_pytorch(options: dict[str, Any]) -> None:
         assert rank["ours"] == pytest.approx(rank["theirs"], rel=1e-5)
         assert rank["theirs"] > 0.2
         assert rank["clipped"] == pytest.approx(0.1, rel=1e-4)
+        for order in ("1.0", "3.0", "inf"):
+            found = rank[f"theirs {order}"]
+            assert rank[f"ours {order}"] == pytest.approx(found, rel=1e-4)
 
 
 def test_the_seed_draws_the_values_of_modules_without_values() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
@@ -164,11 +165,17 @@ def clipped_run(options: Options) -> dict[str, float]:
     ).train()
     parallel.step(*(own_part(parallel, part) for part in batch(0)))
     ours = parallel.clip_grad_norm_(1e9).item()
+    others: dict[str, float] = {}
+    for order in (1.0, 3.0, inf):
+        others[f"ours {order}"] = parallel.clip_grad_norm_(1e9, order).item()
+        found = nn.utils.get_total_norm([p.grad for p in parallel.parameters()], order)
+        others[f"theirs {order}"] = whole(found).item()
     theirs = whole(nn.utils.clip_grad_norm_(parallel.parameters(), 0.1)).item()
     return {
         "ours": ours,
         "theirs": theirs,
         "clipped": parallel.clip_grad_norm_(1e9).item(),
+        **others,
     }
 
 
