@@ -56,13 +56,16 @@ class Inputs:
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the leaves of a call by the names that exporters give them."""
         try:
-            bound = dict(self._signature.bind(*args, **kwargs).arguments)
+            bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise DistIRError(
-                f"{self._module} cannot be called like that: {error}"
+                f"{self._module} cannot be called like that: {error} (in training the "
+                f"last positional argument is taken for the labels)"
             ) from error
-        leaves = _pytree.tree_leaves(bound)
-        return dict(zip(leaf_names(bound, "input"), leaves, strict=True))
+        bound.apply_defaults()  # a call may spell them out
+        given = dict(bound.arguments)
+        leaves = _pytree.tree_leaves(given)
+        return dict(zip(leaf_names(given, "input"), leaves, strict=True))
 
     def by_name(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]

@@ -167,7 +167,8 @@ def training_program(
     """
     Returns the sequential program of a module in training mode, which computes the loss and
     what the optimizer makes of the gradients (by default the gradients themselves), and the
-    names of its labels. `statistics` says which parts of a batch are normalised by
+    names of its labels. Parts of a module in training mode that are in evaluation mode stay
+    so. `statistics` says which parts of a batch are normalised by
     themselves. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
@@ -176,7 +177,8 @@ def training_program(
     name = loss if isinstance(loss, str) else None
     own = loss if callable(loss) else None
     modes = {part: part.training for part in module.modules()}
-    module.train()
+    if not module.training:
+        module.train()
     try:
         if own is not None:
             labels = labels_of(module, args, kwargs, own)

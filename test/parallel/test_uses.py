@@ -14,6 +14,7 @@ from support.parallel_uses import (
     orders,
     own_loss_run,
     seeded_run,
+    settled_run,
     unlaunched_run,
 )
 from support.ranks import run_ranks
@@ -68,6 +69,13 @@ def test_the_seed_draws_the_values_of_modules_without_values() -> None:
     assert "unread" in first and first.keys() == other.keys()
     assert first == again
     assert first[name] != other[name]
+
+
+def test_parts_in_evaluation_mode_stay_so() -> None:
+    for rank in run_ranks(2, settled_run, dict(d=2)):
+        for name in ("loss", "spelled out", "named"):
+            assert rank[name] == pytest.approx(rank["expected"], rel=1e-5)
+        assert rank["changed"] == 0
 
 
 def test_orders_of_samples() -> None:

@@ -243,3 +243,42 @@ def optimizer_run(options: Options, name: str, given: Options) -> dict[str, Any]
             if isinstance(p, DTensor)
         ),
     }
+
+
+class Settled(nn.Module):
+    """Layers of which two are different in evaluation, with an argument that has a default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(8, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.dropout = nn.Dropout(0.5)
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return self.last(self.dropout(self.norm(self.first(x)))) * factor
+
+
+def settled_run(options: Options) -> dict[str, float]:
+    """
+    Returns the loss of a model in training mode with a norm and a dropout in evaluation
+    mode, without and with an argument that is its default, PyTorch's, and how much the norm's
+    statistics changed.
+    """
+    x, y = rows()
+    model = Settled()
+    model.norm.eval()
+    model.dropout.eval()
+    expected = F.mse_loss(model(x), y).item()
+    parallel = parallelize(model, (x,), loss="mse", **options)
+    own = [own_part(parallel, tensor) for tensor in (x, y)]
+    parallel(*own).backward()
+    mean = parallel.get_buffer("norm.running_mean")
+    return {
+        "expected": expected,
+        "loss": parallel(*own).item(),
+        "spelled out": parallel(own[0], 2.0, own[1]).item(),
+        "named": parallel(*own, factor=2.0).item(),
+        "changed": mean.abs().max().item(),
+    }
