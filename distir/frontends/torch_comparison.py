@@ -113,9 +113,8 @@ def _outputs(
     import torch
     from torch.utils import _pytree
 
-    own = _pytree.tree_map(
-        lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x,
-        (tuple(args), dict(kwargs)),
+    own = _pytree.tree_map_only(
+        torch.Tensor, lambda x: x.detach().clone(), (tuple(args), dict(kwargs))
     )
     modes = {part: part.training for part in module.modules()}
     module.eval()
