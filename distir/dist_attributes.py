@@ -142,7 +142,7 @@ def _check_function(function: FuncOp) -> None:
 
 def _hint(function: FuncOp, what: str, index: int) -> str:
     """Returns the name of an argument in the text, if it has one."""
-    is_argument = what == "argument" and index < len(function.args)
+    is_argument = what == "argument" and function.body.blocks
     hint = function.args[index].name_hint if is_argument else None
     return f" (%{hint})" if hint else ""
 

@@ -25,17 +25,19 @@ def check_sequential(module: ModuleOp, what: str) -> None:
     `what`. Raises DistIRError.
     """
     for function in functions(module).values():
-        for argument in function.args:
-            type_ = argument.type
+        for index, type_ in enumerate(function.function_type.inputs.data):
             if layout_of(type_) is not None:
                 raise DistIRError(
                     f"{what}: the program is distributed already; start from the "
                     f"sequential one"
                 )
             if any(size < 0 for size in shape_of(type_)):
+                why = "give it at import, and run fold-shapes"
+                if function.body.blocks:  # functions without a body are refused later
+                    why = origin_of_unknown(function.args[index])
                 raise DistIRError(
                     f"{what}: @{function.sym_name.data} has an argument of unknown "
-                    f"size ({type_}): {origin_of_unknown(argument)}"
+                    f"size ({type_}): {why}"
                 )
 
 
