@@ -24,8 +24,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from xdsl.ir import Operation, SSAValue
-from xdsl.universe import Universe
 
+from distir.plugins import installed_universe
 from distir.registries import Registry
 
 if TYPE_CHECKING:
@@ -58,5 +58,5 @@ def _load_packages() -> None:
     Loads the dialects of all installed packages, which register how their operators are
     read.
     """
-    for dialect in Universe.get_multiverse().all_dialects.values():
+    for dialect in installed_universe().all_dialects.values():
         dialect()

@@ -31,6 +31,7 @@ TOOLS = ("distir", "distir-opt", "filecheck")
 
 PRELOADED = (
     "distir.dialects.onnx",
+    "distir.dialects.train",
     "distir.gradients.rules",
     "distir.interpreters.train",
     "distir.lowering.emitters",
