@@ -201,7 +201,7 @@ def training_run(
     found = train_parallel(parallel, steps)
     expected = train_plainly(plain, steps)
     names = [name for name, _ in parallel.named_parameters()]
-    result = {
+    result: dict[str, Any] = {
         "found": found,
         "expected": expected,
         "parameters": worst_difference(parallel, plain),
