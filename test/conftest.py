@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="distir-test-models-")
         os.environ[MODELS] = folder.name
         config.add_cleanup(folder.cleanup)
-        config.add_cleanup(lambda: os.environ.pop(MODELS, None))
+        config.add_cleanup(functools.partial(os.environ.__delitem__, MODELS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
