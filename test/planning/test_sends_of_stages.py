@@ -18,12 +18,14 @@ from distir.dialects.dist import PLACE, SendOp, layout_of
 from distir.dialects.tensors import shape_of
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.inputs import random_arguments
+from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.pipelining import PipelineOptions, build_schedule
 from distir.planning.annotations import read_notes
+from distir.planning.grid.evaluate import Evaluator
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.fitted_plan import FittedPlan
 from distir.planning.layouts.layout_graph import apply_layouts
@@ -214,6 +216,26 @@ def test_layouts_for_other_pipelines() -> None:
     assert result.has_layouts_of(other)
     assert result.layouts_for(other) == plan.base.layouts
     assert result.layouts_for(replace(one, overlap=True)) == layouts
+
+
+def test_a_plan_is_made_again() -> None:
+    """The layouts that `search --auto` keeps of a plan mean the program that it judged."""
+    module = training_mlp()
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(slow_network(), first)
+    evaluator = Evaluator(lambda _: module)
+    plan = LayoutPlan(16, p=2, k=4, axes=(("t", 4),))
+    result = evaluator.evaluate(plan)
+    assert isinstance(result, Simulated)
+    assert result.layouts is not None
+    assert result.layouts.without_sends is not None
+    program = evaluator.distributed(plan, result.layouts)
+    assert simulate(program).step_time_s == pytest.approx(result.step_time_s)
+    # Layouts that are known are not searched again, nor taken for another pipeline.
+    overlapped = evaluator.evaluate(replace(plan, overlap=True), result)
+    assert isinstance(overlapped, Simulated)
+    assert overlapped.layouts == result.layouts
 
 
 @pytest.mark.parametrize("options", [{"stages": "search"}, {"schedule": "gpipe"}])

@@ -213,10 +213,14 @@ class FittedSearch:
         plan = None if known is None else self._known(module, *known)
         if plan is None or not plan.fits:
             plan = self._without_sends(module, costs, plan)
-        if isinstance(costs, MicroBatchCosts) and plan.layouts.without_sends is None:
-            other = self._with_sends(module, costs, plan)
-            if other is not None and other.rank < plan.rank:
-                plan = other
+        if not isinstance(costs, MicroBatchCosts) or plan.layouts.without_sends:
+            return plan
+        base, divisions = plan, list[StagesOfOps]()
+        for _ in range(_ROUNDS):
+            other = self._with_sends(module, costs, plan, base, divisions)
+            if other is None or other.rank >= plan.rank:
+                break
+            plan = other
         return plan
 
     def _known(
@@ -229,11 +233,18 @@ class FittedSearch:
         return self._plan(annotated, layouts)
 
     def _with_sends(
-        self, module: ModuleOp, costs: MicroBatchCosts, plan: FittedPlan
+        self,
+        module: ModuleOp,
+        costs: MicroBatchCosts,
+        plan: FittedPlan,
+        base: FittedPlan,
+        divisions: list[StagesOfOps],
     ) -> FittedPlan | None:
         """
-        Returns the plan with the layouts that are best if sends between the stages of
-        another plan count; None if there is little to gain or no time is left.
+        Returns the plan with the layouts that are best if sends between the stages of `plan`
+        count; None if there is little to gain, no time is left, or these stages are among
+        the `divisions` that were tried, to which they are added. `base` is the plan that was
+        found without sends.
         """
         if plan.divided is None or not (plan.fits and costs.price) or self._is_late:
             return None
@@ -244,9 +255,13 @@ class FittedSearch:
         work = self.finish.p * plan.step.seconds
         if most_to_gain(division, costs) < _WORTH_IT * work:
             return None
-        annotated, stages = module.clone(), StagesOfOps.of(division)
+        stages = StagesOfOps.of(division)
+        if stages in divisions:
+            return None
+        divisions.append(stages)
+        annotated = module.clone()
         # Costs with sends are no bound of the time of a step.
-        limits = replace(self.limits, cutoff=inf, memory=plan.limit or self.memory)
+        limits = replace(self.limits, cutoff=inf, memory=base.limit or self.memory)
         try:
             found = search_layouts(
                 annotated, costs, limits, clock=self.clock, stages=stages
@@ -255,13 +270,12 @@ class FittedSearch:
             return None
         if isinstance(found, NoLayouts):
             return None
-        other = self._plan(
-            annotated, replace(found.layouts, without_sends=plan.layouts)
-        )
+        layouts = replace(found.layouts, without_sends=base.layouts)
+        other = self._plan(annotated, layouts)
         if not other.fits:
             other = self._with_separate_copies(other) or other
         proven = found.with_proof(found.bound, float(other.needed))
-        return replace(other, found=replace(proven, sends=True), base=plan)
+        return replace(other, found=replace(proven, sends=True), base=base)
 
     def _without_sends(
         self,
