@@ -6,7 +6,6 @@ judge of memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -419,10 +418,9 @@ class FittedSearch:
     def data_parallel(self, module: ModuleOp) -> FittedPlan | None:
         """
         Returns data parallelism for a program, the batch split over all axes, to compare a
-        plan with; None if the batch does not divide, requests say otherwise, or what then
-        follows for other values cannot run in micro-batches. What `run` minimises is a sum
-        over ops and messages. The simulator also knows which of them run together, so that
-        layouts with the least sum may take longer than others.
+        plan with; None if the batch does not divide or requests say otherwise. What `run`
+        minimises is a sum over ops and messages. The simulator also knows which of them run
+        together, so that layouts with the least sum may take longer than others.
         """
         axes = tuple(name for name, _ in self.mesh.axes)
         trial = module.clone()
@@ -431,9 +429,7 @@ class FittedSearch:
         layouts = ChosenLayouts(batch=tuple(a for a in axes if a != TIME_AXIS))
         annotated = module.clone()
         apply_layouts(annotated, self.mesh, layouts)
-        with suppress(DistIRError):
-            return self._plan(annotated, layouts)
-        return None
+        return self._plan(annotated, layouts)
 
     def check(self, plan: FittedPlan) -> None:
         """Raises DistIRError for a plan that does not fit."""
