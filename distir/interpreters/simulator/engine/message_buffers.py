@@ -26,23 +26,30 @@ def buffer_bytes(op: CollectiveOp, device_map: DeviceMap) -> int:
     that all of them are there twice for a moment: at the first collective of the message what
     is reduced, and until the last one what is gathered.
     """
+    if op.is_joined and not isinstance(op, AllGatherOp):
+        return 0  # what the message needs is there since its first collective
     bucket = bucket_of(op)
-    given = [device_map.bytes_of(each.source, each) for each in bucket]
-    made = [device_map.bytes_of(each.result, each) for each in bucket]
     is_alone = len(bucket) == 1
+
+    def given() -> int:
+        return sum(device_map.bytes_of(each.source, each) for each in bucket)
+
+    def made(members: Sequence[CollectiveOp]) -> int:
+        return sum(device_map.bytes_of(each.result, each) for each in members)
+
     match op:
         case AllGatherOp():
-            return 0 if is_alone and _lies_in_order(op) else sum(made)
+            return 0 if is_alone and _lies_in_order(op) else made(bucket)
         case AllReduceOp():
-            return sum(made[1:]) if op is bucket[0] else 0
+            return made(bucket[1:])
         case ReduceScatterOp():
             if is_alone:
-                return 0 if _lies_in_order(op) else given[0]
-            return sum(given) + sum(made[1:]) if op is bucket[0] else 0
+                return 0 if _lies_in_order(op) else given()
+            return given() + made(bucket[1:])
         case AllToAllOp():
-            return given[0]
+            return given()
         case RaggedAllToAllOp():  # what is sent, and what arrives
-            return ceil(op.share * (given[0] + made[0]))
+            return ceil(op.share * (given() + made(bucket)))
         case _:
             return 0
 
