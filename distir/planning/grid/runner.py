@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
+from distir.garbage import no_garbage_collection
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plan import GridPlan, Plan
 from distir.planning.result import Result, Simulated
@@ -80,7 +81,9 @@ def run(
         for plan in (plan for group in groups for plan in group):
             if is_promising(plan):
                 evaluator.least = least()
-                yield [_evaluated(evaluator, plan, known.get(plan))]
+                with no_garbage_collection():
+                    result = evaluator.evaluate(plan, known.get(plan))
+                yield [result]
         return
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()
@@ -203,20 +206,6 @@ def ends_first(plans: Sequence[_PlanKind]) -> list[_PlanKind]:
 def _pieces(plans: Sequence[Plan], size: int) -> Iterator[list[Plan]]:
     """Divides plans, in their order, into pieces of the given size."""
     return (list(plans[i : i + size]) for i in range(0, len(plans), size))
-
-
-def _evaluated(evaluator: Evaluator, plan: Plan, known: Simulated | None) -> Result:
-    """
-    Evaluates a plan in this process. Garbage is collected between plans and not meanwhile,
-    as its collection takes a third of the time, for little that is dead before the end.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return evaluator.evaluate(plan, known)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _work(
