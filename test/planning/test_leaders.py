@@ -26,6 +26,9 @@ def test_plans_far_from_the_best_are_not_followed() -> None:
     slow = result(GridPlan(8, t=2), 1.1, memory=3)
     known = [far, near, best, large, slow]
     assert leaders(known, 1, refined=False) == [best, near, large]
+    # Others may gain as much by a refinement.
+    overlapped = result(GridPlan(8, d=4, overlap=True), 0.7)
+    assert leaders([*known, overlapped], 2, refined=True) == [overlapped, best, near]
     # While nothing fits there is no best one.
     assert leaders([slow, large], 2, refined=False) == [slow, large]
 

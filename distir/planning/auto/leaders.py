@@ -10,9 +10,8 @@ from distir.planning.result import Result, Simulated, simulated
 
 _FAR = 1.3
 """
-No neighbours are judged of a plan that fits but takes this many times as long as the best
-one. In GPTs, LLaMAs, BERT, T5 and Wide-ResNets on 8 and 16 devices every plan on the way to the
-best one was nearer than that.
+No neighbours are judged of a plan that fits but takes this many times as long as the best one
+without refinements.
 """
 
 
@@ -54,10 +53,12 @@ def sorted_results(
 def leaders(results: Iterable[Result], width: int, *, refined: bool) -> list[Simulated]:
     """
     Returns the plans, `width` of each kind, whose neighbours come next: of those that fit the
-    ones that are not far from the best. Plans with refinements are among them if `refined`.
+    ones that are not far from the best one without refinements, as these may gain others as
+    much. Plans with refinements are among them if `refined`.
     """
     fitting, large = sorted_results(results, refined=refined)
-    least = fitting[0].throughput_samples_per_s / _FAR if fitting else 0.0
+    plain = [r.throughput_samples_per_s for r in fitting if not refinements(r.plan)]
+    least = max(plain, default=0.0) / _FAR
     near = [r for r in fitting if r.throughput_samples_per_s >= least]
     return [*_first_of_kinds(near, width), *_first_of_kinds(large, width)]
 
