@@ -156,7 +156,8 @@ class AutoSearch(PlanSearch):
 
     The first round is the grid, and searched layouts on each mesh of all devices; before that,
     for a model that is too large for one device, plans that need little memory, with their
-    neighbours. Each further round judges the neighbours of the fastest plans that fit, and of
+    neighbours. Each further round judges the neighbours of the fastest plans that fit, unless
+    they are far slower than the best (`leaders`), and of
     the fastest that would be faster still but do not fit; while nothing fits, of those that need
     the least memory. Those of the fastest one of each kind come first, and of these those that
     most likely fit and are the fastest, as changes of options did to others (`Effects`).
