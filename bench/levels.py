@@ -26,7 +26,8 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.layouts.builder import (
     work_size,
 )
-from distir.planning.layouts.fitted import FittedPlan, FittedSearch
+from distir.planning.layouts.fitted import FittedSearch
+from distir.planning.layouts.fitted_plan import FittedPlan
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.layouts.search import LEVELS, Limits, search_sharding
@@ -84,7 +85,7 @@ def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
     assert first is not None
     program.body.block.insert_op_before(cluster, first)
     mesh = add_mesh(program, axes, cluster)
-    builder = LayoutGraph.of(program, costs_on(mesh, cluster), share=False).builder
+    builder = LayoutGraph.of(program, costs_on(mesh, cluster), tie_layers=False).builder
     body = builder.build(len(axes))
     problem = builder.graph.problem()
     costs = [c * 1e9 for c in problem.costs]

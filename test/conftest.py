@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="distir-test-models-")
         os.environ[MODELS] = folder.name
         config.add_cleanup(folder.cleanup)
-        config.add_cleanup(lambda: os.environ.pop(MODELS, None))
+        config.add_cleanup(functools.partial(os.environ.__delitem__, MODELS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,7 +86,7 @@ def pytest_collection_finish() -> None:
     instead of for each model, which is half of the time of a small one.
     """
     gc.freeze()
-    gc.set_threshold(300_000, 10, 10)
+    gc.set_threshold(1_500_000, 10, 10)
     if "distir.frontends.torch_importer" in sys.modules:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 

@@ -29,6 +29,7 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
 - on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
   with it, and as its value who asks for that; `dist.stage`, the stage that was found;
+  `dist.place`, while layouts are searched, the op's place in the sequential program;
 - on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone, and
   `dist.recompute_by`, who asked for it; on another op of a function: the backward of the function recomputes it;
 - on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`,
@@ -114,6 +115,7 @@ ASYNCHRONOUS = "dist.asynchronous"
 JOINED = "dist.joined"
 STAGE = "dist.stage"
 STAGE_START = "dist.stage_start"
+PLACE = "dist.place"
 RECOMPUTE = "dist.recompute"
 RECOMPUTE_BY = "dist.recompute_by"
 EXPECTED = "dist.expected"

@@ -24,8 +24,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from xdsl.ir import Operation, SSAValue
-from xdsl.universe import Universe
+from xdsl.universe import XDSL_UNIVERSE
 
+from distir.plugins import installed_universe
 from distir.registries import Registry
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def custom_import(node: NodeProto) -> CustomImport | None:
 def _load_packages() -> None:
     """
     Loads the dialects of all installed packages, which register how their operators are
-    read.
+    read. xDSL's own, which register nothing, take a second to load.
     """
-    for dialect in Universe.get_multiverse().all_dialects.values():
-        dialect()
+    for name, dialect in installed_universe().all_dialects.items():
+        if name not in XDSL_UNIVERSE.all_dialects:
+            dialect()

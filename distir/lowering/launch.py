@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from compileall import compile_dir
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -339,6 +340,9 @@ def run_package(
         )
     own = spawner is None
     spawner = spawner or Spawner()
+    if not sys.dont_write_bytecode:
+        # Once; each rank would do it by itself. A folder that cannot be written to stays.
+        compile_dir(directory, maxlevels=0, quiet=2)
     try:
         with tempfile.TemporaryDirectory(prefix="distir-") as name:
             folder = Path(name)

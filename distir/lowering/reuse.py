@@ -185,15 +185,13 @@ class OwnMemory:
                 self._trace_call(op)
             else:
                 self._trace_op(op, taken)
-            for result in op.results:
-                for root in roots[result]:
-                    self._users.setdefault(root, [])
 
     def _trace_op(self, op: Operation, taken: frozenset[Root]) -> None:
         makes_new = _makes_new(op)
         for result in op.results:
             own = frozenset[Root]((result,))
             self._roots[result] = own if makes_new else own | taken
+            self._users[result] = []
         if isinstance(op, SendToRankOp | OffloadOp):
             self._lasting |= taken
         elif not makes_new and op.name not in _OF_OPERANDS:
@@ -214,6 +212,7 @@ class OwnMemory:
                     found |= self._roots[call.operands[place_of[root]]]
                 else:
                     found.add((call, root))
+                    self._users.setdefault((call, root), [])
                     if root in self._lasting:
                         self._lasting.add((call, root))
             self._roots[result] = frozenset(found)

@@ -106,6 +106,13 @@ class CostModel(ABC):
         """
         return 0.0
 
+    def send(self, type_: Attribute, layout: Layout) -> float:
+        """
+        Returns the cost of sending a value of that (sequential) type, in this layout, to
+        the next rank of a pipeline; 0 in a model that knows of no pipeline.
+        """
+        return 0.0
+
     def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
         """
         Returns the bytes that an op needs besides its operands and results while it runs.

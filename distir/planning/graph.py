@@ -8,7 +8,7 @@ strategy is: what one mesh axis does to an op, or the layouts on all axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -110,15 +110,23 @@ class StrategyGraph(Generic[S, U]):
         """
         costs = [np.asarray(n.costs, np.float64) * n.count for n in self.nodes]
         edges: dict[tuple[int, int], Floats] = {}
-        for edge, count in self.edges.items():
-            matrix = None if edge in without else self.cost(edge)
-            if matrix is None:
-                continue
+        for edge, matrix in self.edge_costs(without):
             i, j = self.nodes[edge.source.node], self.nodes[edge.use.node]
             if i == j:
-                costs[i] = costs[i] + count * np.diag(matrix)
+                costs[i] = costs[i] + np.diag(matrix)
                 continue
-            matrix = count * matrix
             key, oriented = ((i, j), matrix) if i < j else ((j, i), matrix.T)
             edges[key] = edges[key] + oriented if key in edges else oriented
         return Problem(costs, edges)
+
+    def edge_costs(
+        self, without: Set[Edge[S, U]]
+    ) -> Iterator[tuple[Edge[S, U], Floats]]:
+        """
+        Yields the costs of edges, for all times that a value goes along them, leaving out
+        some edges.
+        """
+        for edge, count in self.edges.items():
+            matrix = None if edge in without else self.cost(edge)
+            if matrix is not None:
+                yield edge, count * matrix

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
+import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Block
 
@@ -14,7 +15,9 @@ from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineSchedule, in_flight_per_rank
+from distir.planning.rank_links import RankLink
 from distir.planning.simulated_costs import SimulatedCosts
+from distir.planning.stages.graph import estimated_step
 from distir.planning.strategies import Strategy
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
@@ -29,6 +32,9 @@ from distir.transforms.pipelines.over_time import (
     whole_type,
     without_time,
 )
+
+_SMALL = 0.01
+"""The sends, as a fraction of the work, by which their price is found."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +70,31 @@ class MicroBatchCosts(SimulatedCosts):
     An op or a change of layout costs what it costs for one micro-batch; the graph counts
     how many of them there are. Combining the micro-batches costs what `pipeline` makes of
     it: terms of a sum are added one by one, or parts are joined, both on each device by
-    itself; then the whole value is brought to its layout. Sends between stages are free
-    here.
+    itself; then the whole value is brought to its layout.
+
+    In a pipeline (`schedule`), costs are sums over all stages, and each device holds its
+    `Shares`. A send costs as much as work that makes a step as much longer
+    (`price_of_sends`).
     """
 
     def __init__(
         self,
         mesh: Mesh,
         cluster: ClusterOp,
-        shares: Shares | None = None,
+        schedule: PipelineSchedule | None = None,
         profiles: Sequence[Profile] = (),
+        *,
+        blocking_sends: bool = False,
     ):
-        devices = Mesh(mesh.name, mesh.axes[1:], mesh.devices[: _size(mesh)])
+        size = _size(mesh)
+        devices = Mesh(mesh.name, mesh.axes[1:], mesh.devices[:size])
         super().__init__(devices, cluster, profiles)
         self.mesh = mesh
-        self.shares = shares or Shares()
+        self.shares, self.price, ranks = Shares(), 0.0, 1
+        if schedule is not None:
+            self.shares, ranks = Shares.of(schedule), schedule.ranks
+            self.price = price_of_sends(schedule, blocking=blocking_sends)
+        self.link = RankLink.slowest(self.device_map.hardware, ranks, size)
 
     def held(self, type_: Attribute, layout: Layout) -> float:
         """
@@ -88,6 +104,23 @@ class MicroBatchCosts(SimulatedCosts):
         is_split = TIME_AXIS in layout.split_axes
         share = self.shares.of_micro_batch if is_split else self.shares.of_all
         return share * self.bytes(type_, layout)
+
+    def send(self, type_: Attribute, layout: Layout) -> float:
+        """
+        Returns the seconds of work that cost a step as much as sending a value, of one
+        micro-batch or of all, from each device of a rank to one of the next.
+        """
+        return self.price * self.link.seconds(self.bytes(type_, layout))
+
+    def saved_by_splitting(self, type_: Attribute, layout: Layout) -> float:
+        """
+        Returns by how much a send would be cheaper if the value were split over all devices
+        of a rank.
+        """
+        sent, axes = self.bytes(type_, layout), layout.split_axes
+        split = prod(n for axis, n in self.mesh.axes[1:] if axis in axes)
+        least = sent * split / _size(self.mesh)
+        return self.price * (self.link.seconds(sent) - self.link.seconds(least))
 
     def argument(self, type_: Attribute, layout: Layout) -> float:
         """
@@ -159,17 +192,47 @@ def _size(mesh: Mesh) -> int:
     return len(mesh.devices) // mesh.size(TIME_AXIS)
 
 
+def price_of_sends(schedule: PipelineSchedule, *, blocking: bool = False) -> float:
+    """
+    Returns how much longer a second of sends between ranks makes a step, compared with a
+    second of work, where both are spread evenly.
+
+    Devices work while sends are under way, and wait for what they need. So the price
+    depends on the schedule: in a long 1F1B it is nearly 1, as p micro-batches under way
+    wait for each other's messages in turn, while GPipe waits for the first and the last
+    messages only. A send that is `blocking` takes the time of two ranks.
+    """
+    if schedule.ranks == 1:
+        return 0.0
+    if blocking:
+        return 2.0
+    stages, batches = schedule.stages, schedule.micro_batches
+    forward = np.full(stages, float(batches))
+    backward = np.zeros(stages) if schedule.forward_only else 2 * forward
+    phases = {"forward": forward, "backward": backward, "once": np.zeros(stages)}
+    work = float((forward + backward).sum())
+    sends = _SMALL * work
+    without, with_them = (
+        estimated_step(schedule, phases, seconds) for seconds in (0.0, sends)
+    )
+    return (with_them - without) / sends * work / without
+
+
 def costs_on(
     mesh: Mesh,
     cluster: ClusterOp,
-    shares: Shares | None = None,
+    schedule: PipelineSchedule | None = None,
     profiles: Sequence[Profile] = (),
+    *,
+    blocking_sends: bool = False,
 ) -> SimulatedCosts:
     """
     Returns the simulated costs on a mesh of a cluster. If the mesh's first axis is the
-    micro-batch axis, they are those of micro-batches, in a pipeline whose devices hold
-    `shares`. Raises DistIRError.
+    micro-batch axis, they are those of micro-batches, in a pipeline if there is a
+    `schedule`. Raises DistIRError.
     """
     if mesh.has_time:
-        return MicroBatchCosts(mesh, cluster, shares, profiles)
+        return MicroBatchCosts(
+            mesh, cluster, schedule, profiles, blocking_sends=blocking_sends
+        )
     return SimulatedCosts(mesh, cluster, profiles)

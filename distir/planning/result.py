@@ -96,9 +96,18 @@ class Simulated(Result):
         return (
             self.plan.is_pipelined
             and plan.is_pipelined
-            and not self.layouts.limited
+            and not self.layouts.for_any_pipeline.limited
             and _without_pipeline(self.plan) == _without_pipeline(plan)
         )
+
+    def layouts_for(self, plan: Plan) -> ChosenLayouts | None:
+        """
+        Returns the layouts for a plan whose layouts these are too: without what sends
+        changed if it is another pipeline.
+        """
+        if self.layouts is None or replace(self.plan, overlap=plan.overlap) == plan:
+            return self.layouts
+        return self.layouts.for_any_pipeline
 
 
 _JSON: Mapping[str, str | int | float] = {

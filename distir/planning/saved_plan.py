@@ -192,11 +192,13 @@ class SavedPlan:
     def save(self, path: str | Path) -> None:
         """Writes the plan to a JSON file. Raises DistIRError if that fails."""
         layouts = self.result.layouts
+        if layouts is not None:
+            layouts = replace(layouts, without_sends=None)
         data = {
             "format": _FORMAT,
             "distir": __version__,
             "result": self.result.to_json(),
-            "layouts": None if layouts is None else vars(layouts),
+            "layouts": layouts and vars(layouts),
             "arguments": [argument.to_json() for argument in self.arguments],
             "program": self.program,
             "trains": self.trains,

@@ -96,17 +96,15 @@ def local_ops(
     """
     mesh = mesh_of_op(op, meshes)
     types = [local_type(r.type, meshes) for r in op.results]
-    if mesh is None:
-        context = LocalContext(op, operands, types, Mesh("", (), (0,)), {}, Rule(), {})
-        return [context.same_op()]
+    form = local_form.get(op.name)
+    if mesh is None or form is None:
+        return [made_with(op, operands, types)]
     rule = rule_for(op)
     whole = Layout(mesh.name)
     inference = infer(rule, [layout_of(v) or whole for v in op.operands], mesh)
-    context = LocalContext(
-        op, operands, types, mesh, coordinates, rule, inference.assignment
+    return form(
+        LocalContext(op, operands, types, mesh, coordinates, rule, inference.assignment)
     )
-    form = local_form.get(op.name)
-    return [context.same_op()] if form is None else form(context)
 
 
 def local_ops_along(

@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
-from xdsl.universe import Universe
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from distir.dominance import check_dominance
+from distir.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
 
@@ -41,7 +41,7 @@ def new_context() -> Context:
     Returns a context with every dialect of this environment, those of plugins included.
     """
     context = Context()
-    for name, factory in Universe.get_multiverse().all_dialects.items():
+    for name, factory in installed_universe().all_dialects.items():
         context.register_dialect(name, factory)
     return context
 

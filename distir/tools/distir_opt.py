@@ -12,6 +12,7 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from distir.errors import DistIRError
 from distir.passes import get_all_passes
+from distir.plugins import installed_universe
 from distir.suggestions import did_you_mean
 from distir.text import ProgramParser
 from distir.tools.files import refuse_other_files, text_of
@@ -23,6 +24,17 @@ class DistIROptMain(xDSLOptMain):
     `distir-opt FILE -p "pass1,pass2{option=1}"`; `--pass-pipeline="builtin.module(...)"`
     is accepted too, as in MLIR. Everything else is as in `xdsl-opt`.
     """
+
+    def register_all_dialects(self) -> None:
+        for name, load in installed_universe().all_dialects.items():
+            self.ctx.register_dialect(name, load)
+
+    def register_all_passes(self) -> None:
+        for name, load in installed_universe().all_passes.items():
+            self.register_pass(name, load)
+
+    def register_all_targets(self) -> None:
+        self.available_targets |= installed_universe().all_targets
 
     def register_all_frontends(self) -> None:
         """Reads `.mlir` files as `distir` does."""

@@ -51,7 +51,7 @@ from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import plan_reshard, reshard_bytes
 from distir.sharding.rule import layouts_read, rule_for
 from distir.transforms.expert_shards import rows_and_taken
-from distir.transforms.pipelines.over_time import without_time
+from distir.transforms.pipelines.over_time import over_time, without_time
 from distir.transforms.resharding import lower_reshards
 
 Price = Callable[[Attribute, Layout, Layout], float]
@@ -191,8 +191,12 @@ class Partitioner:
             return versions.get(layout) or next(iter(versions.values()))
         source = next(iter(versions.values()))
         if len(versions) > 1:
+            # What is made of all micro-batches comes too late for one of them.
+            time = placement_in(layout, TIME_AXIS)
+            alike = [v for v in versions.values() if over_time(v) == time]
             source = min(
-                versions.values(), key=lambda v: self._price(value.type, v, layout)
+                alike or versions.values(),
+                key=lambda v: self._price(value.type, v, layout),
             )
         reshard = ReshardOp(source, with_layout(value.type, layout))
         if SCOPE in user.attributes:

@@ -48,7 +48,7 @@ def test_mixtral_on_four_processes(tmp_path: Path, spawner: Spawner) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("mixtral", {"e": 4}),
+        pytest.param("mixtral", {"e": 4}, marks=pytest.mark.slow),
         ("mixtral", {"e": 2, "t": 2, "k": 2, "token_dispatch": "all-to-all"}),
         pytest.param(
             *("gpt_oss", {"d": 2, "e": 2, "zero": 3, "token_dispatch": "all-to-all"}),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.parallel_scripts import batch, planned_refusals, tiny_gpt, training_run
 from support.ranks import run_ranks
+from support.thoroughness import IS_THOROUGH
 from xdsl.dialects.builtin import ModuleOp
 
 import distir
@@ -42,14 +43,19 @@ def plan_of(step: ModuleOp, plan: Plan, shard: Sequence[str] = ()) -> SavedPlan:
     return SavedPlan.of(search, lambda: "the only one")
 
 
-def assert_trains(plan: SavedPlan, path: Path, layers: int = 1) -> list[int]:
-    """Saves a plan, and trains by what is read; gives the bytes of parameters per rank."""
+def assert_trains(
+    plan: SavedPlan, path: Path, layers: int = 1, evaluates: bool = True
+) -> list[int]:
+    """
+    Saves a plan, and trains, and evaluates, by what is read; gives the bytes of parameters
+    per rank.
+    """
     plan.save(path)
-    ranks = run_ranks(plan.devices, training_run, {"plan": path}, layers)
+    ranks = run_ranks(plan.devices, training_run, {"plan": path}, layers, evaluates)
     for rank in ranks:
         assert rank["found"] == [pytest.approx(e, rel=1e-4) for e in rank["expected"]]
         assert rank["parameters"] < 1e-5
-        assert rank["output"] < 1e-4
+        assert not evaluates or rank["output"] < 1e-4
     return [rank["bytes"] for rank in ranks]
 
 
@@ -58,7 +64,7 @@ def test_a_plan_that_was_searched_for_the_module(tmp_path: Path) -> None:
     options = dict(cluster="dgx2", world_size=2, degrees=[(2, 1, 1)], jobs=1)
     plan = distir.search(tiny_gpt(layers=1), (words,), **TRAINED, **options, zero=3)  # type: ignore[arg-type]
     assert isinstance(plan.result.plan, GridPlan) and plan.result.plan.zero == 3
-    first, second = assert_trains(plan, tmp_path / "plan.json")
+    first, second = assert_trains(plan, tmp_path / "plan.json", evaluates=IS_THOROUGH)
     whole = sum(p.nbytes for p in tiny_gpt(layers=1).parameters())
     assert first == second < 0.6 * whole
 
@@ -97,7 +103,7 @@ def test_parameters_are_kept_in_the_parts_of_their_states(tmp_path: Path) -> Non
     plan = plan_of(step(), LayoutPlan(8, axes=(("d", 2),)), states)
     weight = next(a for a in plan.arguments if a.name.endswith("h.0.mlp.c_fc.weight"))
     assert weight.stored == ((("d", None),), ())
-    sizes = assert_trains(plan, tmp_path / "plan.json")
+    sizes = assert_trains(plan, tmp_path / "plan.json", evaluates=IS_THOROUGH)
     assert max(sizes) < sum(p.nbytes for p in tiny_gpt(layers=1).parameters())
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cost_programs import cluster, parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -107,3 +108,38 @@ def test_the_batch_is_split_over_all_axes_and_micro_batches(
     degree = 2 ** len(axes)
     DistributePass(d=degree, p=2, k=2, buckets=False).apply(Context(), by_hand)
     assert seconds(found) <= seconds(by_hand)
+
+
+def test_a_result_that_an_op_needs_whole() -> None:
+    """
+    The program returns what it computes of each micro-batch, though another op needs it of
+    the whole batch before: the part is not cut out of the whole.
+    """
+    module = parse(
+        """
+        func.func @main(%x: tensor<4x4xf32> {dist.role = "input", dist.name = "x"},
+            %w: tensor<4x2xf32> {dist.role = "parameter", dist.name = "w"})
+            -> (tensor<3x2xf32>, tensor<4x2xf32>) {
+          %y = onnx.MatMul(%x, %w)
+            : (tensor<4x4xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+          %sizes = onnx.Constant() {value = dense<[1, 3]> : tensor<2xi64>}
+            : () -> tensor<2xi64>
+          %a, %b = onnx.Split(%y, %sizes) {axis = 0 : i64}
+            : (tensor<4x2xf32>, tensor<2xi64>) -> (tensor<1x2xf32>, tensor<3x2xf32>)
+          func.return %b, %y : tensor<3x2xf32>, tensor<4x2xf32>
+        }
+        """
+    )
+    on = cluster(2, levels=((2, 1e9, 1e-9),), peak=1e6, bandwidth=1e6)
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    found = searched(module, axes=("d=2",), k=2, profile=())
+    by_hand = module.clone()
+    DistributePass(d=2, k=2).apply(Context(), by_hand)
+    arguments = random_arguments(module, seed=0)
+    expected = run_program(module, arguments)
+    for program in (found, by_hand):
+        got = run_program(program, arguments)
+        for before, after in zip(expected, got, strict=True):
+            np.testing.assert_allclose(after, before, rtol=1e-6)

@@ -15,6 +15,11 @@ _VIEWS = (".transpose(", ".permute(", ".unsqueeze(", ".squeeze(", ".t(")
 
 _OPENING, _CLOSING = "([{", ")]}"
 
+_MARKS = re.compile(
+    r"""[][(){}, ]|"(?:[^"\\]|\\.)*+(?:"|\\?$)|'(?:[^'\\]|\\.)*+(?:'|\\?$)""", re.DOTALL
+)
+"""Matches a bracket, a comma, a space or a string, which may have no end."""
+
 
 def broken(line: str) -> list[str]:
     """
@@ -69,24 +74,16 @@ def _matching(text: str, stop: int, opened: Sequence[int]) -> int:
 
 def _scan(text: str) -> list[tuple[int, str, int]]:
     """
-    Returns the characters outside of strings: position, character, and depth of brackets
-    after it.
+    Returns the brackets, commas and spaces outside of strings: position, character, and
+    depth of brackets after it.
     """
     found: list[tuple[int, str, int]] = []
-    quote, depth, at = "", 0, 0
-    while at < len(text):
-        char = text[at]
-        if quote:
-            if char == "\\":
-                at += 1
-            elif char == quote:
-                quote = ""
-        elif char in "\"'":
-            quote = char
-        else:
+    depth = 0
+    for mark in _MARKS.finditer(text):
+        char = mark.group()
+        if len(char) == 1 and char not in "\"'":
             depth += (char in _OPENING) - (char in _CLOSING)
-            found.append((at, char, depth))
-        at += 1
+            found.append((mark.start(), char, depth))
     return found
 
 

@@ -45,7 +45,7 @@ from distir.planning.grid.compiled_body import (
     SharedFunction,
     SharedStages,
 )
-from distir.planning.layouts.fitted import Step
+from distir.planning.layouts.fitted_plan import Step
 from distir.program import updated_arguments
 from distir.sharding.exchanges import exchanged_axes
 from distir.transforms.pipelines.body import Make

@@ -29,7 +29,7 @@ from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
-from distir.planning.layouts.fitted import Step
+from distir.planning.layouts.fitted_plan import Step
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.meshes import cluster_in
@@ -228,7 +228,7 @@ class Evaluator:
         """Returns the distributed program, and its layouts if they were searched."""
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
-            layouts = known.layouts if known else None
+            layouts = known.layouts_for(plan) if known else None
             # Layouts are searched at the price of single messages, as the speed of buckets
             # is not known before.
             has_cutoff = self.least and not plan.buckets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -28,6 +29,7 @@ from distir.planning.layouts.reshards import (
     LayoutPort,
     ReshardGraph,
 )
+from distir.planning.layouts.sends import StagesOfOps
 from distir.planning.layouts.values import Values
 from distir.planning.strategies import (
     LayoutStrategy,
@@ -54,6 +56,8 @@ class GraphBuilder:
     - `requests`: what is asked for arguments of the entry, by index;
     - `tie_layers`: whether repeated calls share their choices (`tied_ops`);
     - `clock`: when it stops, TimeIsOver is raised;
+    - `stages`: the stages of the pipeline that the program is to become; sends between them
+      then count;
     - `intervals`: the lifetimes of what was built, as far as they were asked for.
 
     If the mesh's first axis is the micro-batch axis, its choices follow from the inputs and
@@ -69,6 +73,7 @@ class GraphBuilder:
         *,
         tie_layers: bool,
         clock: Clock | None = None,
+        stages: StagesOfOps | None = None,
     ):
         self.functions = {f.sym_name.data: f for f in reachable}
         self.entry = reachable[-1]
@@ -76,9 +81,8 @@ class GraphBuilder:
         self.tie_layers = tie_layers
         self.cost_model = cost_model
         self.clock = clock or Clock()
-        self.building = Building(
-            cost_model, requests, ReshardGraph(cost_model, self.clock)
-        )
+        graph = ReshardGraph(cost_model, self.clock)
+        self.building = Building(cost_model, requests, graph, stages=stages)
         self.signatures = Signatures()
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
@@ -139,8 +143,8 @@ class GraphBuilder:
         axes. What `before` decided for the first of these stays as it is.
         """
         graph = ReshardGraph(self.cost_model, self.clock)
-        self.building = Building(
-            self.cost_model, self.building.requests, graph, axes, before
+        self.building = replace(
+            self.building, graph=graph, axes=axes, before=before, node_times={}
         )
         return self._body(self.entry, 1, before.plan if before else None)
 

@@ -16,6 +16,7 @@ from distir.planning.layouts.reshards import (
     Use,
     layouts_of,
 )
+from distir.planning.layouts.sends import StagesOfOps
 from distir.sharding.mesh import TIME_AXIS
 
 
@@ -35,6 +36,8 @@ class Building:
     - `graph`: the graph, whose nodes choose what the mesh's first `axes` axes do;
     - `requests`: what is asked for arguments of the entry, by index;
     - `before`: what was decided earlier and stays, if anything;
+    - `stages`: the stages of the pipeline that the program is to become, if sends between
+      them count;
     - `node_times`: for nodes of the entry how often they run: once, or once per
       micro-batch.
     """
@@ -44,6 +47,7 @@ class Building:
     graph: ReshardGraph
     axes: int = 0
     before: Before | None = None
+    stages: StagesOfOps | None = None
     node_times: dict[LayoutNode, int] = field(default_factory=dict[LayoutNode, int])
 
     def __post_init__(self) -> None:

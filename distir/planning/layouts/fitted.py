@@ -5,22 +5,22 @@ judge of memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
-from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import SEPARATE_COPIES
 from distir.errors import DistIRError
-from distir.interpreters.simulator import Simulation, simulate
+from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.pipelining import PipelineOptions
+from distir.pipelining import SEARCH, PipelineOptions
 from distir.planning.batches import try_to_split_batch
 from distir.planning.buckets import bucket_collectives_of
+from distir.planning.layouts.fitted_plan import FittedPlan, PipelineStep
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import (
     LayoutResult,
@@ -29,13 +29,25 @@ from distir.planning.layouts.search import (
     search_layouts,
     search_sharding,
 )
-from distir.planning.micro_batch_costs import Shares, SimulatedCosts, costs_on
+from distir.planning.layouts.sends import (
+    StagesOfOps,
+    most_to_gain,
+    note_places,
+    places_of,
+    take_places,
+)
+from distir.planning.micro_batch_costs import (
+    MicroBatchCosts,
+    SimulatedCosts,
+    costs_on,
+)
 from distir.planning.programs import trains
-from distir.planning.stages import make_pipeline_as_asked
+from distir.planning.stages import with_searched_stages
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock, TimeIsOver
 from distir.transforms.partitioning import Price, partition
+from distir.transforms.pipelines.pipeline import divided, make_pipeline
 from distir.transforms.resharding import lower_reshards
 
 _ROUNDS = 4
@@ -58,101 +70,17 @@ A plan that uses this fraction of the memory leaves too little to look for a fas
 _DOUBT = 1.25
 """A plan whose estimate exceeds the memory by this factor may fit nevertheless."""
 
+_WORTH_IT = 0.005
+"""
+The fraction of a step that sends must be able to save if layouts are to be searched again
+with them.
+"""
+
 _MARGIN = 0.99
 """
 The fraction of a limit that is given to the solver, as its estimates may be slightly too
 low.
 """
-
-
-class Step(NamedTuple):
-    """
-    A simulated step of a program: its seconds, the samples of the batch per second, and the
-    peak bytes, and those that the software takes for them, of the device that has the least
-    left of its `memory_bytes`; and what is left on each device, or on one of each pipeline
-    rank, in order.
-    """
-
-    seconds: float
-    samples_per_s: float
-    peak_bytes: int
-    memory_bytes: int
-    reserved_bytes: int
-    spare_bytes: tuple[int, ...] = ()
-
-    @staticmethod
-    def of(simulated: Simulation | Step) -> Step:
-        """Returns the step of a simulation; a step is its own."""
-        if isinstance(simulated, Step):
-            return simulated
-        simulation = simulated
-        devices = list(
-            zip(
-                simulation.peak_memory_bytes,
-                simulation.memory_bytes,
-                simulation.reserved_memory_bytes,
-                strict=True,
-            )
-        )
-        peak, memory, reserved = min(devices, key=lambda d: d[1] - d[2])
-        return Step(
-            simulation.step_time_s,
-            simulation.throughput_samples_per_s,
-            peak,
-            memory,
-            reserved,
-            tuple(memory - reserved for _, memory, reserved in devices),
-        )
-
-
-PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]
-"""
-Returns the simulated step of the pipeline that would be made of a partitioned program, with
-buckets of collectives (True) or without; None if that pipeline has to be made to find out.
-It may take the program apart.
-"""
-
-
-@dataclass(frozen=True)
-class FittedPlan:
-    """
-    A distributed program with its simulation.
-
-    - `annotated`: the program with the layouts as annotations, before `partition`;
-    - `module`: the distributed program; of a pipeline that was simulated without being made,
-      the program of one micro-batch;
-    - `simulated`: the program's simulation, or the step of such a pipeline;
-    - `occupied`: the largest fraction of any device's memory that is used; `needed`: the
-      bytes used there;
-    - `layouts`: the layouts chosen; `found`: the result of the search, if it was made for
-      this plan.
-    """
-
-    annotated: ModuleOp
-    module: ModuleOp
-    simulated: Simulation | Step
-    occupied: float
-    needed: int
-    layouts: ChosenLayouts
-    found: LayoutResult | None = None
-
-    @property
-    def step(self) -> Step:
-        """The time and memory of a step."""
-        return Step.of(self.simulated)
-
-    @property
-    def fits(self) -> bool:
-        """Whether no device needs more memory than it has."""
-        return self.occupied <= 1
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """
-        Sort key by which the faster of plans that fit comes first, and then, of those that
-        do not, the one that lacks the least memory.
-        """
-        return (0, self.step.seconds) if self.fits else (1, self.occupied)
 
 
 def search_without_cluster(
@@ -195,7 +123,9 @@ class FittedSearch:
     `Shares`. So the simulator judges. Layouts that do not fit are solved for again under a
     limit that is lower by as much as was missing; layouts of a pipeline that leave much
     memory although the limit made them slower, under a higher limit. The fastest that fit
-    are taken. For a pipeline each solving ends after 20 s or a quarter of the clock's time,
+    are taken. Where stages begin is known only then, and with it what they send each other;
+    if that may matter, layouts are solved for once more with the seconds of these sends,
+    and the faster pipeline is the answer. For a pipeline each solving ends after 20 s or a quarter of the clock's time,
     unless the user says otherwise.
 
     - `mesh`: for a pipeline, its first axis is the micro-batch axis, the others are those
@@ -255,22 +185,108 @@ class FittedSearch:
     def run(
         self,
         module: ModuleOp,
-        known: tuple[ModuleOp, ChosenLayouts] | None = None,
+        known: tuple[ModuleOp | None, ChosenLayouts] | None = None,
     ) -> FittedPlan:
         """
         Returns the fastest plan that fits; if none does, the one that lacks the least
-        memory. The module stays as it is. `known` are (annotated) layouts that are the
-        fastest without a limit, found for another schedule, for example: if the pipeline
-        fits with them, nothing is solved. Raises DistIRError.
+        memory. The module stays as it is.
+
+        `known` are layouts that were found before, with the annotated program of a plan that
+        has them, if there is one: those of this plan, or the fastest ones without a limit,
+        found for another schedule, for example. If the pipeline fits with them, nothing is
+        solved, except for what sends may change where they did not count yet. Raises
+        DistIRError.
         """
-        finish = self.finish
-        shares = finish and Shares.of(finish.schedule_of(finish.k, trains(module)))
-        costs = costs_on(self.mesh, self.cluster, shares, self.profiles)
-        plans: list[FittedPlan] = []
-        if known is not None:
-            plans.append(self._plan(*known))
-            if plans[0].fits:
-                return plans[0]
+        finish, schedule = self.finish, None
+        if finish is not None:
+            schedule = finish.schedule_of(finish.k, trains(module))
+            module = module.clone()
+            note_places(places_of(module))
+        costs = costs_on(
+            self.mesh,
+            self.cluster,
+            schedule,
+            self.profiles,
+            blocking_sends=finish is not None and finish.blocking_sends,
+        )
+        plan = None if known is None else self._known(module, *known)
+        if plan is None or not plan.fits:
+            plan = self._without_sends(module, costs, plan)
+        if not isinstance(costs, MicroBatchCosts) or plan.layouts.without_sends:
+            return plan
+        base, divisions = plan, list[StagesOfOps]()
+        for _ in range(_ROUNDS):
+            other = self._with_sends(module, costs, plan, base, divisions)
+            if other is None or other.rank >= plan.rank:
+                break
+            plan = other
+        return plan
+
+    def _known(
+        self, module: ModuleOp, annotated: ModuleOp | None, layouts: ChosenLayouts
+    ) -> FittedPlan:
+        """Returns the plan with layouts that were found before."""
+        if annotated is None:
+            annotated = module.clone()
+            apply_layouts(annotated, self.mesh, layouts)
+        return self._plan(annotated, layouts)
+
+    def _with_sends(
+        self,
+        module: ModuleOp,
+        costs: MicroBatchCosts,
+        plan: FittedPlan,
+        base: FittedPlan,
+        divisions: list[StagesOfOps],
+    ) -> FittedPlan | None:
+        """
+        Returns the plan with the layouts that are best if sends between the stages of `plan`
+        count; None if there is little to gain, no time is left, or these stages are among
+        the `divisions` that were tried, to which they are added. `base` is the plan that was
+        found without sends.
+        """
+        if plan.divided is None or not (plan.fits and costs.price) or self._is_late:
+            return None
+        assert self.finish is not None
+        asked = self.finish.stages
+        marked = asked == (SEARCH,)
+        division = divided(plan.divided, self.finish, () if marked else asked)
+        work = self.finish.p * plan.step.seconds
+        if most_to_gain(division, costs) < _WORTH_IT * work:
+            return None
+        stages = StagesOfOps.of(division)
+        if stages in divisions:
+            return None
+        divisions.append(stages)
+        annotated = module.clone()
+        # Costs with sends are no bound of the time of a step.
+        limits = replace(self.limits, cutoff=inf, memory=base.limit or self.memory)
+        try:
+            found = search_layouts(
+                annotated, costs, limits, clock=self.clock, stages=stages
+            )
+        except TimeIsOver:
+            return None
+        if isinstance(found, NoLayouts):
+            return None
+        layouts = replace(found.layouts, without_sends=base.layouts)
+        other = self._plan(annotated, layouts)
+        if not other.fits:
+            other = self._with_separate_copies(other) or other
+        proven = found.with_proof(found.bound, float(other.needed))
+        return replace(other, found=replace(proven, sends=True), base=base)
+
+    def _without_sends(
+        self,
+        module: ModuleOp,
+        costs: SimulatedCosts,
+        known: FittedPlan | None,
+    ) -> FittedPlan:
+        """
+        Returns what `run` does as if sends between stages took no time; `known` is a plan
+        that does not fit.
+        """
+        finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf
         failure: str | None = None
         for attempt in range(_ROUNDS):
@@ -295,7 +311,8 @@ class FittedSearch:
                 plan = self._with_separate_copies(plan) or plan
             # What a tighter limit excludes may fit: the first bound is that of all plans.
             bound = min(bound, found.bound)
-            plan = replace(plan, found=found.with_proof(bound, float(plan.needed)))
+            proven = found.with_proof(bound, float(plan.needed))
+            plan = replace(plan, found=proven, limit=limit)
             plans.append(plan)
             is_near = plan.fits and plan.step.seconds <= bound * _NEAR
             limited = plan.layouts.limited and self.limits.level == "O3"
@@ -363,16 +380,27 @@ class FittedSearch:
         return found if found.fits else None
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
-        module = annotated.clone()
+        module, before = annotated.clone(), None
         partition(module, lower=self.finish is None, price=self.price)
         if self.finish is not None:
             if self.pipeline_step is not None:
-                step = self.pipeline_step(module.clone(), self.finish, self.buckets)
+                copy = module.clone()
+                take_places(copy)
+                step = self.pipeline_step(copy, self.finish, self.buckets)
                 if step is not None:
                     peak = step.reserved_bytes
                     occupied = peak / min(self.memory, step.memory_bytes)
-                    return FittedPlan(annotated, module, step, occupied, peak, layouts)
-            make_pipeline_as_asked(module, self.finish, self.finish.stages)
+                    return FittedPlan(
+                        annotated, module, step, occupied, peak, layouts, divided=module
+                    )
+            places = take_places(module)
+            options, stages = with_searched_stages(
+                module, self.finish, self.finish.stages
+            )
+            note_places(places)
+            before = module.clone()
+            take_places(module)
+            make_pipeline(module, options, stages)
             lower_reshards(module)
         if self.buckets:
             bucket_collectives_of(module)
@@ -383,7 +411,9 @@ class FittedSearch:
         occupied, needed = max(
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )
-        return FittedPlan(annotated, module, simulation, occupied, needed, layouts)
+        return FittedPlan(
+            annotated, module, simulation, occupied, needed, layouts, divided=before
+        )
 
     def data_parallel(self, module: ModuleOp) -> FittedPlan | None:
         """

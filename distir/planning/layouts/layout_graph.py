@@ -18,6 +18,7 @@ from distir.planning.layouts.building import Before
 from distir.planning.layouts.reshards import (
     chosen_plan,
 )
+from distir.planning.layouts.sends import StagesOfOps
 from distir.planning.layouts.split_over_time import split_over_time
 from distir.planning.unit_costs import UnitCosts
 from distir.program import argument_attributes, entry_function, reachable_functions
@@ -42,6 +43,9 @@ class ChosenLayouts:
     first axes it chose, and the alternative of each node in the order of the graph. Without
     steps nothing was searched: arguments are split as was asked for, inputs and labels that
     hold the batch over the axes of `batch` too, and the rest follows.
+
+    Where sends between the stages of one pipeline counted, `without_sends` are the layouts
+    for any pipeline, which were found before.
     """
 
     tied: bool = False
@@ -49,6 +53,12 @@ class ChosenLayouts:
     steps: tuple[tuple[int, tuple[int, ...]], ...] = ()
     separate: bool = False
     batch: tuple[str, ...] = ()
+    without_sends: ChosenLayouts | None = None
+
+    @property
+    def for_any_pipeline(self) -> ChosenLayouts:
+        """The layouts that were chosen while sends between stages did not count."""
+        return self.without_sends or self
 
 
 @dataclass(frozen=True)
@@ -67,10 +77,11 @@ class LayoutGraph:
         costs: CostModel,
         tie_layers: bool | None = None,
         clock: Clock | None = None,
+        stages: StagesOfOps | None = None,
     ) -> LayoutGraph:
         """
         Returns the builder for a sequential program, which may be annotated, on the mesh of
-        the costs. Raises DistIRError, and TimeIsOver when the clock stops while it builds.
+        the costs; sends between `stages` count, if they are given. Raises DistIRError, and TimeIsOver when the clock stops while it builds.
         """
         mesh, requests, first = costs.mesh, _requests(module), None
         if mesh.has_time:
@@ -83,7 +94,12 @@ class LayoutGraph:
         if tie_layers is None:
             tie_layers = work_size(reachable) > MAX_OPS
         builder = GraphBuilder(
-            reachable, costs, requests, tie_layers=tie_layers, clock=clock
+            reachable,
+            costs,
+            requests,
+            tie_layers=tie_layers,
+            clock=clock,
+            stages=stages,
         )
         return LayoutGraph(builder, first)
 

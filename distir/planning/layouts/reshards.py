@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,6 +53,8 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     The graph of strategies on layouts.
 
     - `types`: the (sequential) type of every value of the program;
+    - `sends`: how often a value is sent to another stage of a pipeline in a step, by the
+      edge to a use there;
     - `clock`: when it stops, TimeIsOver is raised.
     """
 
@@ -61,6 +63,7 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         self.cost_model = cost_model
         self.clock = clock or Clock()
         self.types: dict[LayoutPort, Attribute] = {}
+        self.sends: dict[LayoutEdge, int] = {}
         self._reshards: dict[LayoutEdge, Floats | None] = {}
         self._moves: dict[
             tuple[Attribute, tuple[Layout, ...], tuple[Layout, ...]], Floats
@@ -90,6 +93,24 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
             seen.append(want)
             total = moves if total is None else total + moves
         return total if total is not None and total.any() else None
+
+    def edge_costs(
+        self, without: Set[LayoutEdge]
+    ) -> Iterator[tuple[LayoutEdge, Floats]]:
+        """
+        Yields the costs of edges, leaving out changes of layout along some of them, and
+        those of sends. A value is sent in its own layout or, if that is smaller, in the one
+        of its use: then it is brought to that before.
+        """
+        yield from super().edge_costs(without)
+        for edge, times in self.sends.items():
+            type_, (operand, *_) = self.types[edge.source], edge.use.operands
+            want = [s.operands[operand] for s in edge.use.node.strategies]
+            own, of_use = (
+                [self.cost_model.send(type_, layout) for layout in layouts]
+                for layouts in (layouts_of(edge.source), want)
+            )
+            yield edge, times * np.minimum.outer(own, of_use)
 
     def moves(
         self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]

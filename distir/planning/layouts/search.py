@@ -34,6 +34,7 @@ from distir.planning.layouts.reshards import (
     LayoutNode,
     chosen_plan,
 )
+from distir.planning.layouts.sends import StagesOfOps
 from distir.planning.strategies import (
     LayoutStrategy,
 )
@@ -128,6 +129,7 @@ class LayoutResult:
     - `level`: as in `Limits`; at O2 the bound is far from the optimum;
     - `method`: how it was solved;
     - `layouts`: what was chosen, for `apply_layouts`;
+    - `sends`: whether what the stages of a pipeline send each other is in the cost;
     - `by_segments`: what level O2 finds, if the search at level O3 went on from it.
     """
 
@@ -146,6 +148,7 @@ class LayoutResult:
     level: Level
     left: int = 0
     unit: str = "s"
+    sends: bool = False
     by_segments: LayoutResult | None = None
 
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
@@ -168,8 +171,11 @@ class LayoutResult:
         groups = f", axes in {self.axis_groups} groups" if self.axis_groups > 1 else ""
         if self.left:
             groups += f", {self.left} of the axes were not chosen any more"
+        cost = (
+            "work, communication and sends" if self.sends else "work and communication"
+        )
         return (
-            f"{self.objective:.6g} {self.unit} of work and communication, {proof}, "
+            f"{self.objective:.6g} {self.unit} of {cost}, {proof}, "
             f"in {self.peak:.6g} bytes "
             f"({self.choices} choices with "
             f"{self.alternatives} alternatives and {self.edges} edges{shared}{groups}{level})"
@@ -197,6 +203,7 @@ def search_layouts(
     tie_layers: bool | None = None,
     joint: bool | None = None,
     clock: Clock | None = None,
+    stages: StagesOfOps | None = None,
 ) -> LayoutResult | NoLayouts:
     """
     Annotates a sequential program with the layouts that cost least on the mesh of a cost
@@ -207,6 +214,8 @@ def search_layouts(
       more than `MAX_OPS` ops do;
     - `joint`: whether the mesh's axes are chosen together; by default the limits decide
       (`together`). Otherwise they are chosen one after the other, outermost first;
+    - `stages`: the stages of the pipeline that the program is to become, so that sends
+      between them count, if they are known;
     - `clock`: limits the whole search; what was found when it stops is the answer. As
       choosing one axis after the other is much faster, that is then done first.
 
@@ -215,7 +224,7 @@ def search_layouts(
     """
     limits = limits or Limits()
     start = perf_counter()
-    graph = LayoutGraph.of(module, costs, tie_layers, clock)
+    graph = LayoutGraph.of(module, costs, tie_layers, clock, stages)
     builder, first = graph.builder, graph.first
     axes, known = len(costs.mesh.axes), first.axes if first else 0
     if joint is None:

@@ -13,12 +13,8 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.buckets import bucket_collectives_of
-from distir.planning.layouts.fitted import (
-    FittedSearch,
-    PipelineStep,
-    Step,
-    copy_price,
-)
+from distir.planning.layouts.fitted import FittedSearch, copy_price
+from distir.planning.layouts.fitted_plan import PipelineStep, Step
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.planned_arguments import (
     PlannedArgument,
@@ -97,7 +93,7 @@ class SearchedLayouts:
         - `pipeline_step`: lets a pipeline be simulated without being made (see
           `FittedSearch`);
         - `known`: the layouts for this plan if they were found before, or, for a pipeline,
-          the fastest ones without a limit of memory;
+          the fastest ones for any pipeline without a limit of memory;
         - `cutoff`: seconds; the search of layouts with which a step takes longer, even if
           nothing waits for anything else, is cut short.
 
@@ -137,13 +133,12 @@ class SearchedLayouts:
         )
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
-        if before is None and known is not None:
-            annotated = module.clone()
-            apply_layouts(annotated, mesh, known)
-            before = annotated, known
+        if known is not None and (before is None or known.without_sends is not None):
+            before = None, known
         plan = search.run(module, before)
-        if not plan.layouts.limited:
-            self._known = (same, (plan.annotated, plan.layouts))
+        base = plan.base or plan
+        if not base.layouts.limited and base.layouts.without_sends is None:
+            self._known = same, (base.annotated, base.layouts)
         return SearchedPlan(plan.module, plan.layouts, 0.0, plan.simulated)
 
     def replay(

@@ -13,7 +13,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from distir.dialects.dist import Layout
 from distir.dialects.tensors import shape_of
 from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Port
+from distir.planning.graph import Edge, Port
 from distir.planning.layouts.building import Building
 from distir.planning.layouts.reshards import (
     LayoutBody,
@@ -23,6 +23,7 @@ from distir.planning.layouts.reshards import (
     layouts_of,
     value_node,
 )
+from distir.planning.layouts.sends import StagesOfOps
 from distir.program import argument_names, describe, linked_arguments
 
 
@@ -62,6 +63,22 @@ class Values:
                 self._result(op, index, result)
         if not self.is_entry:
             body.results = [body.ports[v] for v in last.operands]
+        elif self.building.stages is not None:
+            self._send(self.building.stages)
+
+    def _send(self, stages: StagesOfOps) -> None:
+        """Adds the sends between the stages of a pipeline."""
+        for value, use in stages.sent(self.body.function):
+            op, port = use.operation, self.body.ports[value]
+            if isinstance(op, CallOp):
+                taker = Use(self.body.calls[op].arguments[use.index], (0,))
+            elif op in self.body.ops:
+                taker = Use(self.body.ops[op], (use.index,))
+            else:
+                continue
+            edge = Edge(port, taker)
+            times = self.building.times(layouts_of(port))
+            self.graph.sends[edge] = self.graph.sends.get(edge, 0) + times
 
     def _uses(self, value: SSAValue) -> list[Use]:
         """Returns the uses of a value by ops and calls, with one entry per op."""

@@ -23,15 +23,26 @@ def make_pipeline_as_asked(
     Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
     them; `search` means those that `search_stages` finds. Raises DistIRError.
     """
+    options, stages = with_searched_stages(module, options, stages)
+    make_pipeline(module, options, stages)
+
+
+def with_searched_stages(
+    module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
+) -> tuple[ScheduleOptions, Sequence[str]]:
+    """
+    Searches stages and their meshes as far as the options ask for that, and marks the ops
+    of the program; returns the options that are left for `pipeline`. Raises DistIRError.
+    """
     searched = tuple(stages) == (SEARCH,) and bool(options.stage_meshes)
     if searched or options.stage_meshes == (SEARCH,):
         from distir.planning.stages.meshes import search_stage_meshes
 
-        options, stages = search_stage_meshes(module, options, stages), ()
+        return search_stage_meshes(module, options, stages), ()
     if tuple(stages) == (SEARCH,):
         # The search brings the simulator and solvers, which take long to import.
         from distir.planning.stages.search import search_stages
 
         search_stages(module, options)
-        stages = ()
-    make_pipeline(module, options, stages)
+        return options, ()
+    return options, stages

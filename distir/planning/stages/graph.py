@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -12,10 +11,10 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
-from distir.interpreters.simulator.costs.communication import send_seconds
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.pipelining import Action, Phase, PipelineSchedule, simulate_schedule
 from distir.pipelining.in_flight import in_flight_per_stage
+from distir.planning.rank_links import RankLink
 from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -142,16 +141,12 @@ class _StageGraphBuilder:
         )
         return StageGraph(self.ops, problem, self.schedule, work)
 
-    def _slowest_link(self, hardware: Hardware) -> tuple[int, int]:
-        """
-        Returns the devices of two neighbouring ranks between which a send takes longest.
-        """
+    def _slowest_link(self, hardware: Hardware) -> RankLink:
+        """Returns the slowest link between neighbouring ranks."""
         size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
         # Where ranks have meshes of different shapes, not all are as large as this one.
         size = min(size, max(len(hardware.kinds) // self.schedule.ranks, 1))
-        firsts = [rank * size for rank in range(self.schedule.ranks)]
-        pairs = list(pairwise(firsts)) or [(0, 0)]
-        return max(pairs, key=lambda pair: send_seconds(2**20, *pair, hardware))
+        return RankLink.slowest(hardware, self.schedule.ranks, size)
 
     def _work(self) -> dict[str, list[float]]:
         """Returns the seconds of each node by phase."""
@@ -209,7 +204,7 @@ class _StageGraphBuilder:
             sends = self.structure.micro_batches
         if is_split:
             size /= sends
-        return sends * send_seconds(size, *self.link, self.costs.hardware)
+        return sends * self.link.seconds(size)
 
     def _bytes(self, value: SSAValue) -> float:
         """Returns the bytes of a value on each device, for all micro-batches together."""

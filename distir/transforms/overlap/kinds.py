@@ -29,7 +29,7 @@ from distir.program import (
     reachable_functions,
     return_op,
 )
-from distir.sharding.rule import rule_for
+from distir.sharding.signatures import Signatures
 
 Kind = Literal["dp", "tp", "pp", "params"]
 KINDS: Sequence[Kind] = ("dp", "tp", "pp", "params")
@@ -133,10 +133,11 @@ class _Kinds:
     def _needed_in_this_step(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
         """Returns the values that contractions of the program depend on."""
         pending: list[SSAValue] = []
+        signatures = Signatures()
         for function in reachable:
             for op in function.body.block.ops:
                 is_other = isinstance(op, CallOp | ReturnOp | CollectiveOp | SendOp)
-                if not is_other and rule_for(op).flops:
+                if not is_other and signatures.rule(op).flops:
                     pending += op.operands
         found: set[SSAValue] = set()
         while pending:

@@ -298,6 +298,27 @@ def occupies(source: int, target: int, hardware: Hardware) -> bool:
     return figures is not None and figures.of_kind("send").occupies
 
 
+def sharing_of(
+    pairs: Sequence[tuple[int, int]], pair: tuple[int, int], hardware: Hardware
+) -> int:
+    """
+    Returns how many of `pairs`, which all send at once, share the link of `pair`, one of
+    them: those that leave the same block of devices over the same level of links. 1 if
+    devices of a block do not share bandwidth.
+    """
+    level = hardware.level_between(*pair)
+    if level.block_bandwidth is None:
+        return 1
+    # By name: on a route, a level has other figures.
+    place = [each.name for each in hardware.levels].index(level.name)
+    span = hardware.levels[place - 1].span if place else 1
+    return sum(
+        source // span == pair[0] // span
+        and hardware.level_between(source, target).name == level.name
+        for source, target in pairs
+    )
+
+
 def send_seconds(
     size: float, source: int, target: int, hardware: Hardware, sharing: int = 1
 ) -> float:

@@ -174,25 +174,6 @@ class DeviceMap:
         pairs = zip(self.device_ids(source), self.device_ids(target), strict=True)
         return [(s, t) for s, t in pairs if s != t]
 
-    def sharing(self, pairs: Sequence[tuple[int, int]], pair: tuple[int, int]) -> int:
-        """
-        Returns how many of `pairs`, which all send at once, share the link of `pair`, one
-        of them: those that leave the same block of devices over the same level of links. 1
-        if devices of a block do not share bandwidth.
-        """
-        hardware = self.hardware
-        level = hardware.level_between(*pair)
-        if level.block_bandwidth is None:
-            return 1
-        # By name: on a route, a level has other figures.
-        place = [each.name for each in hardware.levels].index(level.name)
-        span = hardware.levels[place - 1].span if place else 1
-        return sum(
-            source // span == pair[0] // span
-            and hardware.level_between(source, target).name == level.name
-            for source, target in pairs
-        )
-
 
 class NotUniform(Exception):
     """Raised if the devices of a mesh do not all do the same at the same time."""

@@ -357,7 +357,10 @@ def _send_batch(
     seconds = np.array(
         [
             communication.send_seconds(
-                size, *pair, device_map.hardware, device_map.sharing(pairs, pair)
+                size,
+                *pair,
+                device_map.hardware,
+                communication.sharing_of(pairs, pair, device_map.hardware),
             )
             for pair in pairs
         ]
@@ -374,8 +377,9 @@ def _uniform_send(
     Returns a send with one pair that stands for all; the links of all pairs must be alike.
     """
     pair = device_map.pair(source, target)
-    sharing = device_map.sharing(device_map.pairs(source, target), pair)
-    seconds = communication.send_seconds(size, *pair, device_map.hardware, sharing)
+    pairs, hardware = device_map.pairs(source, target), device_map.hardware
+    sharing = communication.sharing_of(pairs, pair, hardware)
+    seconds = communication.send_seconds(size, *pair, hardware, sharing)
     positions = np.array(
         [[device_map.index[source], device_map.index[target]]], dtype=np.intp
     )

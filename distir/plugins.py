@@ -1,0 +1,33 @@
+"""What all installed packages add to xDSL: dialects, passes and targets, DistIR's among them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+from xdsl.universe import Universe
+
+
+def installed_universe() -> Universe:
+    """
+    Returns what `Universe.get_multiverse` finds: the dialects, passes and targets of every
+    package with an entry point in the group `xdsl.universe`. To look for entry points is to
+    read a file of each installed package, which takes longer than to read a small program.
+    So it is done again only where a folder of `sys.path` was added, removed or changed.
+    """
+    return _universe(tuple((folder, _changed_at(folder)) for folder in sys.path))
+
+
+def _changed_at(folder: str) -> int:
+    """Returns when a file was last added to a folder; 0 if there is no such folder."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=1)
+def _universe(path: tuple[tuple[str, int], ...]) -> Universe:
+    """Returns the dialects, passes and targets of the packages in these folders."""
+    return Universe.get_multiverse()

@@ -1,0 +1,187 @@
+"""
+Starts the tools of lit tests quickly: as forks of a process that has imported the project.
+
+Importing xDSL and ONNX takes half a second of each command of a lit test. `lit.cfg.py`
+imports all that once, before lit forks its workers; a worker then starts a tool as a fork of
+itself instead of as a new process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
+from typing import IO, Any, NoReturn
+
+TOOLS = ("distir", "distir-opt", "filecheck")
+
+PRELOADED = (
+    "distir.dialects.onnx",
+    "distir.dialects.train",
+    "distir.gradients.rules",
+    "distir.interpreters.train",
+    "distir.lowering.emitters",
+    "distir.scheduling.actions",
+    "distir.sharding.rules",
+    "distir.text",
+)
+"""What commands import once they run, besides passes and targets: registries above all."""
+
+
+class ForkedTool:
+    """
+    A running tool, with what lit uses of a `Popen`. `main` is its entry point; streams and
+    environment are given as to `Popen`, and are text where they are pipes.
+    """
+
+    def __init__(
+        self, main: Callable[[], object], arguments: Sequence[str], **given: Any
+    ) -> None:
+        self.stdin, child_in = _stream(given["stdin"], is_input=True)
+        self.stdout, child_out = _stream(given["stdout"])
+        if given["stderr"] == STDOUT:
+            self.stderr, child_err = None, child_out
+        else:
+            self.stderr, child_err = _stream(given["stderr"])
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        streams = (child_in, child_out, child_err)
+        if self.pid == 0:
+            _run(main, arguments, streams, given["cwd"], given["env"])
+        for own, theirs in zip(
+            (self.stdin, self.stdout, self.stderr), streams, strict=True
+        ):
+            if own is not None:
+                os.close(theirs)
+
+    def communicate(self) -> tuple[str | None, str | None]:
+        """Returns what it says on its pipes until it ends."""
+        # Both are read at once: a tool waits where one of them is full.
+        with ThreadPoolExecutor(1) as reader:
+            errors = reader.submit(_text, self.stderr)
+            output = _text(self.stdout)
+            self.wait()
+            return output, errors.result()
+
+    def wait(self) -> int:
+        """Returns its exit code, a negative one for a signal, when it has ended."""
+        if self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def _text(stream: IO[str] | None) -> str | None:
+    """Returns all that comes from a pipe."""
+    return None if stream is None else stream.read()
+
+
+def _stream(given: Any, is_input: bool = False) -> tuple[IO[str] | None, int]:
+    """Returns our end of a stream, if it is a pipe, and the descriptor of the tool's end."""
+    if given == PIPE:
+        read, write = os.pipe()
+        if is_input:
+            return os.fdopen(write, "w"), read
+        return os.fdopen(read, errors="replace"), write
+    return None, given if isinstance(given, int) else given.fileno()
+
+
+def _run(
+    main: Callable[[], object],
+    arguments: Sequence[str],
+    streams: Sequence[int],
+    folder: str,
+    environment: Mapping[str, str],
+) -> NoReturn:
+    """Runs a command in this process, which was forked for it, and ends it."""
+    code: object = 1
+    try:
+        # Two of them may be the same, or have the number of another one.
+        copies = [os.dup(stream) for stream in streams]
+        for target, copy in enumerate(copies):
+            os.dup2(copy, target)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.stdin = os.fdopen(0, "r", closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = list(arguments)
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+        except BaseException:
+            traceback.print_exc()
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def fork_tools(folder: Path) -> Callable[..., Popen[str] | ForkedTool]:
+    """
+    Imports the project, and returns what starts processes as `Popen` does, but the tools of
+    this folder as forks.
+    """
+    known = entry_points(group="console_scripts")
+    mains = {str(folder / name): known[name].load() for name in TOOLS}
+    for name in PRELOADED:
+        import_module(name)
+    passes, targets = import_module("distir.passes"), import_module("distir.lowering")
+    for load in (
+        *passes.get_all_passes().values(),
+        *targets.get_all_targets().values(),
+    ):
+        load()
+    _warm_up({Path(path).name: main for path, main in mains.items()})
+    gc.freeze()  # what is loaded stays, and its pages stay shared
+
+    def start(arguments: Sequence[str], **given: Any) -> Popen[str] | ForkedTool:
+        main = mains.get(given["executable"])
+        if main is None:
+            return Popen(arguments, **given)
+        return ForkedTool(main, arguments, **given)
+
+    return start
+
+
+def _warm_up(mains: Mapping[str, Callable[[], object]]) -> None:
+    """
+    Distributes, differentiates, simulates and lowers a small program: what is computed once,
+    such as the classes of operators, no command that is forked computes anew.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
+        model, out = f"{folder}/m.mlir", f"{folder}/out"
+        step = "differentiate{loss=mse optimizer=sgd},distribute{d=2 p=2 k=2},simulate"
+        build = ("mlp", "--layers", "2", "--d-model", "8", "--batch", "8", "-o", model)
+        given = sys.argv
+        for arguments in (
+            ("distir", "build", *build),
+            ("distir-opt", model, "-p", step + "{cluster=dgx2}", "-o", out),
+            ("distir-opt", model, "-p", "distribute{d=2}", "-t", "torch", "-o", out),
+        ):
+            sys.argv = list(arguments)
+            with suppress(SystemExit):
+                mains[arguments[0]]()
+        sys.argv = given
