@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.doubts import UNKNOWN
 from distir.frontends.torch_export import Exporter, export_module
 from distir.frontends.weight_roles import matching
+from distir.garbage import no_garbage_collection
 from distir.program import (
     argument_attributes,
     entry_function,
@@ -66,7 +65,7 @@ def import_torch(
     """
     from distir.frontends.onnx_importer import import_onnx
 
-    with _no_garbage():
+    with no_garbage_collection():
         exported = export_module(
             module,
             args,
@@ -104,21 +103,6 @@ def _compare(
             again = export_module(module, args, kwargs, exporter="torchscript")
         imported = import_onnx(again.model, values=again.values)
     tell_of_differences(module, args, kwargs, imported, refuse=exporter is None)
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Generator[None]:
-    """
-    A context manager that suspends garbage collection: exporting makes millions of objects,
-    hardly any of which becomes garbage before the end.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def import_exported(module: torch.nn.Module, path: str | Path) -> ImportedModel:

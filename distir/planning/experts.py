@@ -241,6 +241,11 @@ class _Experts:
         for i, (value, dims) in enumerate(zip(op.operands, rule.operands, strict=True)):
             if len(dims) < 3 or not dims[0] or not _is_everywhere(dims[0][0], rule):
                 continue
+            # The kernel of a convolution over groups of channels has a window besides, and
+            # every sample goes to all groups.
+            inner = (rule.factors[factor] for dim in dims[1:] for factor in dim)
+            if any(factor.kind == "replicate" for factor in inner):
+                continue
             arguments = list(self._arguments(value))
             if arguments and all(self.roles[a] == "parameter" for a in arguments):
                 self.parameters |= dict.fromkeys(arguments)

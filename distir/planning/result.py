@@ -38,9 +38,14 @@ class Result(ABC):
 
 @dataclass(frozen=True)
 class Impossible(Result):
-    """A plan by which the program cannot be distributed, and why."""
+    """
+    A plan by which the program cannot be distributed, and why. `is_undivided`: no plan with
+    several micro-batches is possible, for this reason; JSON does not have it, and results that
+    differ in it are equal.
+    """
 
     error: str
+    is_undivided: bool = field(default=False, compare=False, repr=False)
 
     @property
     def fits(self) -> bool:

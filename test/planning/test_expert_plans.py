@@ -7,13 +7,18 @@ import torch
 import transformers
 from support.expert_models import experts_step, imported_experts
 from support.training_programs import assert_judged_as_simulated
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, f32
 
 import distir
 from distir.dialects.collective import RaggedAllToAllOp
 from distir.frontends.builders import build_gpt, build_moe
+from distir.frontends.function_builder import FunctionBuilder
 from distir.hardware import load_cluster
+from distir.passes.differentiate import DifferentiatePass
 from distir.planning.experts import expert_degrees
 from distir.planning.plan import GridPlan, SearchOptions, Space
+from distir.program import ENTRY
 
 
 def test_degrees_that_a_program_allows() -> None:
@@ -22,6 +27,18 @@ def test_degrees_that_a_program_allows() -> None:
     assert expert_degrees([gpt], 8) == (1,)
     assert expert_degrees([build_moe(2, 16, 2, 8, 32, 4, 8)], 12) == (1, 2, 4)
     assert expert_degrees([imported_experts("mixtral").module], 8) == (1, 2, 4)
+
+
+def test_groups_of_channels_are_no_experts() -> None:
+    """A convolution of each channel by itself, as in Mamba, and its gradients."""
+    builder = FunctionBuilder(f32)
+    x = builder.argument("x", (8, 16, 32), role="input")
+    kernel = builder.argument("kernel", (16, 1, 4), role="parameter")
+    y = builder.op("Conv", [x, kernel], (8, 16, 29), group=16)
+    module = ModuleOp([builder.finish(ENTRY, [y], ["y"])])
+    DifferentiatePass(loss="mse").apply(Context(), module)
+    assert {"onnx.Conv", "train.conv_grad_weight"} <= {op.name for op in module.walk()}
+    assert expert_degrees([module], 8) == (1,)
 
 
 def test_the_grid_has_degrees_of_experts() -> None:

@@ -11,8 +11,20 @@ from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
 from distir.planning.auto.effects import Effects
 from distir.planning.auto.forecast import enough, forecast
+from distir.planning.auto.leaders import (
+    leaders,
+    offloads,
+    refinements,
+    sorted_results,
+)
 from distir.planning.auto.recomputation import partly_recomputed
-from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
+from distir.planning.auto.space import (
+    AXES,
+    POLICIES_BY_COST,
+    AutoSpace,
+    own_axes,
+    with_micro_batches,
+)
 from distir.planning.context import context_degrees
 from distir.planning.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
@@ -144,7 +156,8 @@ class AutoSearch(PlanSearch):
 
     The first round is the grid, and searched layouts on each mesh of all devices; before that,
     for a model that is too large for one device, plans that need little memory, with their
-    neighbours. Each further round judges the neighbours of the fastest plans that fit, and of
+    neighbours. Each further round judges the neighbours of the fastest plans that fit, unless
+    they are far slower than the best (`leaders`), and of
     the fastest that would be faster still but do not fit; while nothing fits, of those that need
     the least memory. Those of the fastest one of each kind come first, and of these those that
     most likely fit and are the fastest, as changes of options did to others (`Effects`).
@@ -299,8 +312,8 @@ class AutoSearch(PlanSearch):
         origin = self._origins.get(result.plan)
         if origin is not None:
             self._effects.learn(origin, result)
-            first = [found[0] for found in self._sorted(refined=True) if found]
-            self._improved |= result in first
+            known = sorted_results(self.results.values(), refined=True)
+            self._improved |= result in [found[0] for found in known if found]
 
     def _tell_forecast(self) -> None:
         """Says how long the search will take, once, when that can be told."""
@@ -323,7 +336,8 @@ class AutoSearch(PlanSearch):
         for width in range(1, _WIDTH + 1):
             self._origins = {}
             for refined in (False, True):
-                for result in self._leaders(width, refined=refined):
+                known = self.results.values()
+                for result in leaders(known, width, refined=refined):
                     for plan in self.space.neighbours(result.plan):
                         if self._comes_now(result, plan, refined):
                             self._origins.setdefault(plan, result)
@@ -342,9 +356,9 @@ class AutoSearch(PlanSearch):
         if plan in self.results or not self._may_help(result, plan):
             return False
         if not refined:
-            return not _refinements(plan)
+            return not refinements(plan)
         is_near = result.throughput_samples_per_s >= self._least()
-        return is_near and _refinements(plan) > _refinements(result.plan)
+        return is_near and refinements(plan) > refinements(result.plan)
 
     def _order(self, plan: Plan) -> tuple[bool, float, int, bool, Plan]:
         """
@@ -355,7 +369,7 @@ class AutoSearch(PlanSearch):
         return (
             not self._effects.may_fit(origin, plan),
             -self._effects.expected_throughput(origin, plan),
-            _refinements(plan),
+            refinements(plan),
             isinstance(plan, LayoutPlan),
             plan,
         )
@@ -386,6 +400,8 @@ class AutoSearch(PlanSearch):
         ]
         if plan.schedule and alike and not any(alike):
             return False
+        if plan.p == 1 and plan.k > 1 and self._fits_undivided(plan):
+            return False
         limited = result.layouts is not None and result.layouts.limited
         c, policies = result.plan, self.space.checkpoint
         if limited or not result.fits or c.checkpoint not in policies:
@@ -393,30 +409,19 @@ class AutoSearch(PlanSearch):
         recomputes = c.checkpoint != plan.checkpoint and policies.index(
             plan.checkpoint
         ) > policies.index(c.checkpoint)
-        offloads = _offloads(plan) and not _offloads(c)
-        return not (recomputes or offloads) and not (plan.p == 1 and plan.k > c.k)
+        to_host = offloads(plan) and not offloads(c)
+        return not (recomputes or to_host) and not (plan.p == 1 and plan.k > c.k)
 
-    def _sorted(self, *, refined: bool) -> tuple[list[Simulated], list[Simulated]]:
+    def _fits_undivided(self, plan: Plan) -> bool:
         """
-        Returns the results of the plans that fit, the fastest first, and of those that would
-        be faster but do not; while nothing fits, these are sorted by their memory. Plans with
-        refinements are among them if `refined`.
+        Whether a plan is known to fit with a single micro-batch, with layouts that memory did
+        not decide.
         """
-        known = simulated(self.results.values())
-        if not refined:
-            known = [r for r in known if not _refinements(r.plan)]
-        fitting = ranked(known)
-        large = [r for r in known if not r.fits]
-        if not fitting:
-            return [], sorted(large, key=lambda o: o.peak_memory_bytes)
-        fastest = fitting[0].throughput_samples_per_s
-        large = [o for o in large if o.throughput_samples_per_s > fastest]
-        return fitting, sorted(large, key=lambda o: -o.throughput_samples_per_s)
-
-    def _leaders(self, width: int, *, refined: bool) -> list[Simulated]:
-        """Returns the plans, `width` of each kind, whose neighbours come next."""
-        fitting, large = self._sorted(refined=refined)
-        return [*_first_of_kinds(fitting, width), *_first_of_kinds(large, width)]
+        whole = with_micro_batches(replace(plan, schedule="", overlap=False), 1)
+        known = self.results.get(whole)
+        if not isinstance(known, Simulated) or not known.fits:
+            return False
+        return known.layouts is None or not known.layouts.limited
 
     def _is_due(self, plan: Plan) -> bool:
         """
@@ -468,33 +473,3 @@ def _may_offload(modules: Sequence[ModuleOp], cluster: ClusterOp) -> bool:
     return all(kind.host_bandwidth is not None for kind in kinds) and any(
         parameters_of_states(entry_function(module)) for module in modules
     )
-
-
-def _offloads(plan: Plan) -> bool:
-    return isinstance(plan, GridPlan) and plan.offload_states
-
-
-def _refinements(plan: Plan) -> int:
-    """
-    Returns how many refinements a plan has (overlap, searched stages, a pipeline with states
-    in the host's memory), with each of which it takes several times as long to judge as
-    without.
-    """
-    offloads = plan.is_pipelined and _offloads(plan)
-    return plan.overlap + bool(plan.stages) + offloads
-
-
-def _first_of_kinds(results: Sequence[Simulated], width: int) -> list[Simulated]:
-    """
-    Returns the first `width` results of each kind (searched layouts, pipelines, others). Of
-    plans with the same outcome only the first counts.
-    """
-    distinct: dict[tuple[float, int], Simulated] = {}
-    for result in results:
-        same = (result.step_time_s, result.peak_memory_bytes)
-        distinct.setdefault(same, result)
-    kinds: dict[tuple[bool, bool], list[Simulated]] = {}
-    for result in distinct.values():
-        kind = (isinstance(result.plan, LayoutPlan), result.plan.p > 1)
-        kinds.setdefault(kind, []).append(result)
-    return [result for kind in kinds.values() for result in kind[:width]]

@@ -302,7 +302,7 @@ class AutoSpace:
         if c.p > 1 or self.trains:
             for k in self.micro_batches or (c.k // 2, c.k * 2):
                 if most >= k >= (2 if c.p > 1 else 1):
-                    yield _with_micro_batches(c, k)
+                    yield with_micro_batches(c, k)
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
@@ -367,7 +367,7 @@ class AutoSpace:
         return tuple(zip(names, sizes, strict=False))
 
 
-def _with_micro_batches(plan: Plan, k: int) -> Plan:
+def with_micro_batches(plan: Plan, k: int) -> Plan:
     """Returns the plan with that number of micro-batches, one of which need add up nothing."""
     if k == 1 and isinstance(plan, GridPlan):
         plan = replace(plan, no_sync=False)

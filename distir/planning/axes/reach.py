@@ -224,10 +224,10 @@ class Reach:
         hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
         requested = tuple(frozenset(policy.requested.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
-        first = frozenset[SplitPlacement]()
-        if takes_one_value(op):
+        first, takes_one = frozenset[SplitPlacement](), takes_one_value(op)
+        if takes_one:
             first = frozenset(policy.hints.get(op.operands[0], ()))
-        alike = op if is_constrained else (info, takes_one_value(op))
+        alike = op if is_constrained else (info, takes_one)
         key = (alike, facts, hints, requested, first)
         found = self._known.get(key)
         if found is None:

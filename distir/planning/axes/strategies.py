@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, OpResult
 
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.tensors import shape_of
@@ -53,11 +53,15 @@ def takes_one_value(op: Operation) -> bool:
     Whether an op takes a single value, or beside it only what follows from that value alone,
     as its scale does.
     """
-    values = op.operands
-    return len(values) > 0 and all(
-        isinstance(v.owner, Operation) and set(v.owner.operands) == {values[0]}
-        for v in values[1:]
-    )
+    values = list(op.operands)
+    for value in values[1:]:
+        # Not `isinstance`, which is slow where the answer is no.
+        if type(value) is not OpResult:
+            return False
+        sources = value.op.operands
+        if not sources or any(source is not values[0] for source in sources):
+            return False
+    return bool(values)
 
 
 class OpStrategies:

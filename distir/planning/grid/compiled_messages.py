@@ -18,7 +18,7 @@ from distir.interpreters.simulator.engine.compiled import (
     CompiledStep,
 )
 from distir.interpreters.simulator.engine.device_map import DeviceMap
-from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
+from distir.interpreters.simulator.engine.message_buffers import MessageBuffers
 from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.transforms.bucketing import CollectiveBucketer
 
@@ -29,6 +29,7 @@ class Messages:
     def __init__(self, bucketer: CollectiveBucketer, device_map: DeviceMap):
         self.bucketer = bucketer
         self.device_map = device_map
+        self._buffers = MessageBuffers(device_map)
 
     def join(self, steps: Sequence[CompiledStep]) -> list[CompiledStep]:
         """
@@ -72,7 +73,7 @@ class Messages:
             assert isinstance(step, CommunicationStep)  # as a bucket has collectives
             own = transfers_of(op, self.device_map)
             assert own is not None and isinstance(op, CollectiveOp)
-            size = buffer_bytes(op, self.device_map)
+            size = self._buffers.bytes_of(op)
             layout = layout_of(op.results[0])
             mesh = layout.mesh if layout is not None else None
             found.append(

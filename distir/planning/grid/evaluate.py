@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -42,6 +42,7 @@ from distir.planning.stages import make_pipeline_as_asked
 from distir.program import entry_function, functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.verification import verify_distribution
+from distir.transforms.pipelines.kinds import WholeBatchNeeded
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
 
@@ -79,6 +80,15 @@ def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
     return plan.options(requests.shard, requests.whole)
 
 
+def _source_of(plan: Plan) -> Hashable:
+    """
+    Returns a key for the program that a plan divides into micro-batches: it depends on the
+    batch, and on the shards of experts and of sequences.
+    """
+    shards = (plan.e, plan.c) if isinstance(plan, GridPlan) else (1, 1)
+    return plan.batch, *shards
+
+
 def _schedule(plan: GridPlan) -> ScheduleOptions:
     """Returns the plan's options of the pipeline schedule."""
     return ScheduleOptions(p=plan.p, schedule=plan.schedule)
@@ -109,12 +119,29 @@ class Evaluator:
         self._programs: dict[int, ModuleOp] = {}
         self._chooser = LayoutChooser(self._program)
         self._searched = SearchedLayouts(self._requests)
+        self._undivided: dict[Hashable, str] = {}
+        """Why programs have no micro-batches, by `_source_of` plans."""
+
+    def learn(self, result: Result) -> None:
+        """Takes note of what a result says about other plans."""
+        if isinstance(result, Impossible) and result.is_undivided:
+            self._undivided[_source_of(result.plan)] = result.error
+
+    def refusal(self, plan: Plan) -> Impossible | None:
+        """
+        Returns the result of a plan that is impossible for the same reason as one before,
+        whatever its devices; else None.
+        """
+        error = self._undivided.get(_source_of(plan)) if plan.k > 1 else None
+        return None if error is None else Impossible(plan, error, is_undivided=True)
 
     def evaluate(self, plan: Plan, known: Simulated | None = None) -> Result:
         """
         Distributes and simulates a plan, if it is possible. If `known` has layouts that are
         this plan's too, they are not searched again.
         """
+        if (refusal := self.refusal(plan)) is not None:
+            return refusal
         try:
             step = self._pipelined_step(plan)
             if step is not None:
@@ -127,7 +154,10 @@ class Evaluator:
                 _check_hosts(simulated)
             step = Step.of(simulated)
         except (DistIRError, VerifyException) as error:
-            return Impossible(plan, " ".join(str(error).split()))
+            is_undivided = isinstance(error, WholeBatchNeeded) and plan.k > 1
+            result = Impossible(plan, " ".join(str(error).split()), is_undivided)
+            self.learn(result)
+            return result
         bound = known.bound_s if known else found.bound
         return Simulated(
             plan,

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
+from distir.garbage import no_garbage_collection
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plan import GridPlan, Plan
 from distir.planning.result import Result, Simulated
@@ -80,7 +81,9 @@ def run(
         for plan in (plan for group in groups for plan in group):
             if is_promising(plan):
                 evaluator.least = least()
-                yield [evaluator.evaluate(plan, known.get(plan))]
+                with no_garbage_collection():
+                    result = evaluator.evaluate(plan, known.get(plan))
+                yield [result]
         return
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()
@@ -89,8 +92,13 @@ def run(
     try:
         for group in groups:
             while len(running) == jobs:
-                yield _next_results(running, clock)
+                yield _next_results(running, evaluator, clock)
             group = [plan for plan in group if is_promising(plan)]
+            refusals = [r for r in map(evaluator.refusal, group) if r is not None]
+            if refusals:
+                yield [*refusals]
+                refused = {r.plan for r in refusals}
+                group = [plan for plan in group if plan not in refused]
             if not group:
                 continue
             evaluator.least = least()
@@ -104,17 +112,20 @@ def run(
             sender.close()
             running[receiver] = process
         while running:
-            yield _next_results(running, clock)
+            yield _next_results(running, evaluator, clock)
     finally:
         for process in running.values():
             process.terminate()
             process.join()
 
 
-def _next_results(running: dict[Connection, BaseProcess], clock: Clock) -> list[Result]:
+def _next_results(
+    running: dict[Connection, BaseProcess], evaluator: Evaluator, clock: Clock
+) -> list[Result]:
     """
-    Waits for the next results of any process. Returns none if a process has finished, which
-    is then removed from `running`, or if the clock stops meanwhile.
+    Waits for the next results of any process, of which the evaluator takes note. Returns none
+    if a process has finished, which is then removed from `running`, or if the clock stops
+    meanwhile.
     """
     left = clock.left if 0 < clock.left < inf else None
     ready = [c for c in wait(list(running), left) if isinstance(c, Connection)]
@@ -129,6 +140,7 @@ def _next_results(running: dict[Connection, BaseProcess], clock: Clock) -> list[
             "use fewer processes (--jobs)"
         ) from error
     if isinstance(found, Result):
+        evaluator.learn(found)
         return [found]
     running.pop(receiver).join()
     if found is not None:

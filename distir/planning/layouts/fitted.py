@@ -124,9 +124,9 @@ class FittedSearch:
     limit that is lower by as much as was missing; layouts of a pipeline that leave much
     memory although the limit made them slower, under a higher limit. The fastest that fit
     are taken. Where stages begin is known only then, and with it what they send each other;
-    if that may matter, layouts are solved for once more with the seconds of these sends,
-    and the faster pipeline is the answer. For a pipeline each solving ends after 20 s or a quarter of the clock's time,
-    unless the user says otherwise.
+    if that may matter, layouts are solved for again with the seconds of these sends, as
+    long as the pipeline becomes faster. For a pipeline each solving ends after 20 s or a
+    quarter of the clock's time, unless the user says otherwise.
 
     - `mesh`: for a pipeline, its first axis is the micro-batch axis, the others are those
       of each stage;
@@ -397,9 +397,10 @@ class FittedSearch:
             options, stages = with_searched_stages(
                 module, self.finish, self.finish.stages
             )
-            note_places(places)
-            before = module.clone()
-            take_places(module)
+            if self.finish.p > 1:
+                note_places(places)
+                before = module.clone()
+                take_places(module)
             make_pipeline(module, options, stages)
             lower_reshards(module)
         if self.buckets:

@@ -22,6 +22,13 @@ from distir.transforms.pipelines.over_time import (
 )
 
 
+class WholeBatchNeeded(DistIRError):
+    """
+    Raised for an op on micro-batches that needs something of the whole batch. Such a program
+    has no micro-batches, however many there were to be, on whichever devices.
+    """
+
+
 class Kind(Enum):
     """
     How often an op of a program over micro-batches runs.
@@ -43,8 +50,7 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
     """
     Returns the kind of each op, from the placements of its operands and results on the
     micro-batch axis. A single micro-batch is the whole batch, so that its ops may depend on
-    all of it. Raises DistIRError for an op on micro-batches that needs something of the
-    whole batch.
+    all of it. Raises WholeBatchNeeded.
     """
     ops = [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
     # Values of a single micro-batch that is not split: the same for all of them.
@@ -141,10 +147,10 @@ def _inputs(function: FuncOp) -> set[SSAValue]:
     return {a for a, r in zip(args, roles, strict=True) if r in ("input", "label")}
 
 
-def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
+def _needs_whole_batch(op: Operation, value: SSAValue) -> WholeBatchNeeded:
     users = [use.operation for result in op.results for use in result.uses]
     shown = users[0] if isinstance(op, ReshardOp) and users else op
-    return DistIRError(
+    return WholeBatchNeeded(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
         f"{describe(_origin(op, value))} makes of the whole batch; "
         f"{whole_batch_remedy(op)}"

@@ -40,7 +40,7 @@ from distir.interpreters.simulator.engine.device_map import (
     Positions,
     UniformDeviceMap,
 )
-from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
+from distir.interpreters.simulator.engine.message_buffers import MessageBuffers
 from distir.interpreters.simulator.engine.pacing import pace
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
@@ -169,6 +169,7 @@ class Compiler:
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
         ] = {}
         self._computations = Computations(device_map)
+        self._buffers = MessageBuffers(device_map)
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
         """
@@ -297,7 +298,7 @@ class Compiler:
             return self._compute(op, operands, defined, results)
         if transfers:
             is_collective = isinstance(op, collective.CollectiveOp)
-            size = buffer_bytes(op, self.device_map) if is_collective else 0
+            size = self._buffers.bytes_of(op) if is_collective else 0
             layout = layout_of(op.results[0])
             mesh = layout.mesh if layout is not None else None
             return CommunicationStep(

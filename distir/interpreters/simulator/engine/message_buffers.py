@@ -18,33 +18,56 @@ from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 
 
-def buffer_bytes(op: CollectiveOp, device_map: DeviceMap) -> int:
+class MessageBuffers:
     """
-    The bytes of a collective's buffers on each device. A tensor that is split or gathered along
+    The bytes of collectives' buffers on each device. A tensor that is split or gathered along
     its first dimension lies in memory as it travels; along others it is copied into a buffer of
     its parts first, or out of one. Tensors in one message are laid one behind the other, so
     that all of them are there twice for a moment: at the first collective of the message what
     is reduced, and until the last one what is gathered.
     """
-    bucket = bucket_of(op)
-    given = [device_map.bytes_of(each.source, each) for each in bucket]
-    made = [device_map.bytes_of(each.result, each) for each in bucket]
-    is_alone = len(bucket) == 1
-    match op:
-        case AllGatherOp():
-            return 0 if is_alone and _lies_in_order(op) else sum(made)
-        case AllReduceOp():
-            return sum(made[1:]) if op is bucket[0] else 0
-        case ReduceScatterOp():
-            if is_alone:
-                return 0 if _lies_in_order(op) else given[0]
-            return sum(given) + sum(made[1:]) if op is bucket[0] else 0
-        case AllToAllOp():
-            return given[0]
-        case RaggedAllToAllOp():  # what is sent, and what arrives
-            return ceil(op.share * (given[0] + made[0]))
-        case _:
-            return 0
+
+    def __init__(self, device_map: DeviceMap):
+        self._device_map = device_map
+        # A message may have hundreds of collectives: their bytes are added up once.
+        self._last: tuple[CollectiveOp | None, int] = None, 0
+
+    def bytes_of(self, op: CollectiveOp) -> int:
+        """Returns the bytes for a collective; asked for in program order, that is quick."""
+        before, size = self._last
+        if not op.is_joined:
+            size = self._bytes_of(op)
+        elif not isinstance(op, AllGatherOp):
+            size = 0  # what the message needs is there since its first collective
+        elif before is None or op.prev_op is not before:
+            size = self._bytes_of(op)
+        self._last = op, size
+        return size
+
+    def _bytes_of(self, op: CollectiveOp) -> int:
+        bucket = bucket_of(op)
+        is_alone = len(bucket) == 1
+        match op:
+            case AllGatherOp():
+                return 0 if is_alone and _lies_in_order(op) else self._made(bucket)
+            case AllReduceOp():
+                return self._made(bucket[1:])
+            case ReduceScatterOp():
+                if is_alone and _lies_in_order(op):
+                    return 0
+                return self._given(bucket) + self._made(bucket[1:])
+            case AllToAllOp():
+                return self._given(bucket)
+            case RaggedAllToAllOp():  # what is sent, and what arrives
+                return ceil(op.share * (self._given(bucket) + self._made(bucket)))
+            case _:
+                return 0
+
+    def _given(self, ops: Sequence[CollectiveOp]) -> int:
+        return sum(self._device_map.bytes_of(op.source, op) for op in ops)
+
+    def _made(self, ops: Sequence[CollectiveOp]) -> int:
+        return sum(self._device_map.bytes_of(op.result, op) for op in ops)
 
 
 def _lies_in_order(op: CollectiveOp) -> bool:

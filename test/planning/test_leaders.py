@@ -1,0 +1,58 @@
+"""Which plans `auto-parallel` follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support.cost_programs import cluster
+from support.training_programs import training_mlp
+
+from distir.planning.auto.auto import auto_search
+from distir.planning.auto.leaders import leaders
+from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.result import Simulated
+
+
+def result(plan: Plan, seconds: float, memory: int = 1) -> Simulated:
+    return Simulated(plan, seconds, plan.batch / seconds, memory, 2)
+
+
+def test_plans_far_from_the_best_are_not_followed() -> None:
+    best = result(GridPlan(8, d=4), 1.0)
+    near = result(GridPlan(8, d=2, p=2, k=4), 1.25)
+    far = result(LayoutPlan(8, axes=(("d", 4),)), 1.35)
+    large = result(GridPlan(8, t=4), 0.9, memory=3)
+    slow = result(GridPlan(8, t=2), 1.1, memory=3)
+    known = [far, near, best, large, slow]
+    assert leaders(known, 1, refined=False) == [best, near, large]
+    # Others may gain as much by a refinement.
+    overlapped = result(GridPlan(8, d=4, overlap=True), 0.7)
+    assert leaders([*known, overlapped], 2, refined=True) == [overlapped, best, near]
+    # While nothing fits there is no best one.
+    assert leaders([slow, large], 2, refined=False) == [slow, large]
+
+
+def test_a_plan_that_fits_is_not_tried_with_micro_batches() -> None:
+    """A pipeline of two ranks has it on twice as many devices among its neighbours."""
+    machine = cluster(
+        4,
+        levels=((4, 1e10, 1e-6),),
+        peak=1e12,
+        bandwidth=1e11,
+        launch=1e-6,
+        memory=10**10,
+    )
+    pipeline = LayoutPlan(16, p=2, k=4, axes=(("d", 2),))
+    accumulating = LayoutPlan(16, k=4, axes=(("d", 4),))
+    memory = 10**10
+    found = auto_search([training_mlp(16)], machine)
+    assert accumulating in found.space.neighbours(pipeline)
+    of_pipeline = Simulated(pipeline, 1.0, 16.0, 1, memory)
+    for limited in (True, False):
+        whole = replace(accumulating, k=1)
+        layouts = ChosenLayouts(limited=limited)
+        of_whole = Simulated(whole, 1.1, 16 / 1.1, 1, memory, layouts=layouts)
+        found.results = {pipeline: of_pipeline, whole: of_whole}
+        following = found._next()  # pyright: ignore[reportPrivateUsage]
+        assert (accumulating in following) is limited
