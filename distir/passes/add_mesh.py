@@ -19,8 +19,8 @@ class AddMeshPass(DistIRPass):
     that annotate arguments name its axes.
 
     - `axes`: `NAME=SIZE` for each, outermost first; those of size 1 are left out.
-    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
-      one, or none.
+    - `cluster`: symbol of the module's `device.cluster`, which may be left out if there is
+      only one, or none; in a module without one, a built-in cluster or a file.
     """
 
     name = "add-mesh"

@@ -23,8 +23,8 @@ class DistributePass(DistributionOptions, DistIRPass):
     `bucket-collectives`, `offload-states`, `overlap-communication` and `verify-distribution` do, in this order, on the first
     r x d x e x c x t x p devices of the cluster.
 
-    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
-      one, or none.
+    - `cluster`: symbol of the module's `device.cluster`, which may be left out if there is
+      only one, or none; in a module without one, a built-in cluster or a file.
     - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       (with `*`) of arguments that must not be split. Further requests are those in the
       program's arguments (`dist.fixed`).

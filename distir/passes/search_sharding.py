@@ -42,8 +42,8 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
 
     - `axes`: the mesh, `NAME=SIZE` for each axis, on the first devices of the cluster. A
       module with a `device.mesh` keeps that one.
-    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
-      one.
+    - `cluster`: symbol of the module's `device.cluster`, which may be left out if there is
+      only one; in a module without one, a built-in cluster or a file.
     - `costs`: `simulated` on the cluster, or `unit`, which needs none: floating-point
       operations, a low price per byte sent, and a lower one per byte touched, as
       `distribute` weighs them. Memory is then limited by `memory` alone, and nothing is

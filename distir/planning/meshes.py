@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MOST_DEVICES, ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
+from distir.hardware import load_cluster
 from distir.program import functions
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.unknown_sizes import origin_of_unknown
@@ -44,14 +46,20 @@ def check_sequential(module: ModuleOp, what: str) -> None:
 def cluster_in(module: ModuleOp, name: str, what: str) -> ClusterOp | None:
     """
     Returns the cluster of that name, or the only one if the name is empty; None if there is
-    none. Raises DistIRError, in the name of pass `what`.
+    none. To a module without a cluster the built-in one of that name, or the one of that
+    file, is added. Raises DistIRError, in the name of pass `what`.
     """
     clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
+    if name and not clusters:
+        loaded = load_cluster(name)
+        Rewriter.insert_op(loaded, InsertPoint.at_start(module.body.block))
+        return loaded
     if name:
         found = [c for c in clusters if c.sym_name.data == name]
         if not found:
             raise DistIRError(
-                f"{what}: there is no device.cluster @{name} in the module"
+                f"{what}: there is no device.cluster @{name} in the module, which has "
+                f"@{clusters[0].sym_name.data}"
             )
         return found[0]
     if len(clusters) > 1:
