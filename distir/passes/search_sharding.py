@@ -136,7 +136,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
         if cluster is None:
             raise DistIRError(
                 "search-sharding: the module has no device.cluster, which says what "
-                "everything costs; add one, or choose costs=unit"
+                "everything costs; name one with `cluster=`, or choose costs=unit"
             )
         profiles = load_profiles(self.profile, cluster)
         pipeline = self if self.is_pipelined else None

@@ -15,7 +15,7 @@
 // BATCH: %w1: tensor<1024x4096xf32, #dist.layout<@mesh>>
 // BATCH-NOT: collective
 
-// CLUSTER: error: search-sharding: the module has no device.cluster, which says what everything costs; add one, or choose costs=unit
+// CLUSTER: error: search-sharding: the module has no device.cluster, which says what everything costs; name one with `cluster=`, or choose costs=unit
 
 func.func @main(%x: tensor<8x1024xf32> {dist.role = "input", dist.name = "x"}, %w1: tensor<1024x4096xf32> {dist.role = "parameter", dist.name = "w1"}, %w2: tensor<4096x1024xf32> {dist.role = "parameter", dist.name = "w2"}) -> tensor<8x1024xf32> {
   %h = onnx.MatMul(%x, %w1) : (tensor<8x1024xf32>, tensor<1024x4096xf32>) -> tensor<8x4096xf32>
