@@ -129,7 +129,7 @@ def test_unit_costs_keep_a_limit_of_memory() -> None:
         ({"p": 2, "k": 2}, "unit costs know neither profiles of devices nor pipelines"),
         ({"profile": ("A100",)}, "unit costs know neither profiles"),
         ({"costs": "guessed"}, "there is no costs 'guessed'; choose one of simulated"),
-        ({"costs": "simulated"}, "add one, or choose costs=unit"),
+        ({"costs": "simulated"}, "name one with `cluster=`, or choose costs=unit"),
         ({"memory": 100.0}, "no layouts fit into 100 bytes per device"),
     ],
 )
