@@ -93,6 +93,7 @@ _KINDS: Mapping[str, _Kind] = {
     dist.OPERAND_LAYOUTS: _LAYOUTS,
     dist.PADDED: _INTEGERS,
     dist.PADDED_RUNS: _INTEGERS,
+    dist.PLACE: _INTEGER,
     dist.RAGGED: _FLAG,
     dist.RECOMPUTE: _TEXT,
     dist.RECOMPUTE_BY: _TEXT,
