@@ -6,10 +6,13 @@ INSTALLED = $(VENV)/installed
 DOCS = $(VENV)/installed-docs
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
+# The newest version that was tried, in an environment of its own.
+LATEST_TORCH ?= torch==2.15.0
+LATEST_VENV ?= .venv-latest
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all fuzz zoo bench gpu docs lint format install clean
+.PHONY: demo test test-all test-latest fuzz zoo onnx-files bench gpu docs lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -22,12 +25,19 @@ test-all: install ## Also the slow tests, more random cases, and those that need
 	$(BIN)/lit -sv test/filecheck
 	THOROUGH=1 $(BIN)/pytest -n auto --dist worksteal
 
+test-latest: ## The tests of everything that calls PyTorch, with the newest version of it.
+	$(MAKE) install VENV="$(LATEST_VENV)" TORCH="$(LATEST_TORCH)"
+	$(LATEST_VENV)/bin/pytest -n auto --dist worksteal -m "not slow and not gpu" test/frontends test/parallel test/lowering
+
 fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
 
 zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
 	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md
+
+onnx-files: install ## 77 ONNX files that packages of the index ship, against onnxruntime; ONLY="silero rapidocr" some of them.
+	OMP_NUM_THREADS=1 $(BIN)/python bench/onnx_files.py $(ONLY)
 
 bench: install ## Measures, and writes docs/benchmarks.md; ONLY="paper rhino" some of its sections.
 	$(BIN)/python bench/report.py $(ONLY)
@@ -61,4 +71,4 @@ $(DOCS): $(INSTALLED)
 	@touch $(DOCS)
 
 clean:
-	rm -rf $(VENV) build .lit .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST_VENV) build .lit .pytest_cache .ruff_cache .hypothesis

@@ -74,6 +74,7 @@ _KINDS: Mapping[str, _Kind] = {
     "dist.notes": _TEXTS,
     KEPT: _FLAG,
     dist.ASYNCHRONOUS: _FLAG,
+    dist.BUCKET: _INTEGER,
     dist.COMPILED: _TEXT,
     dist.COUNTER: _FLAG,
     dist.DEFAULT: _NUMBER,
@@ -85,7 +86,6 @@ _KINDS: Mapping[str, _Kind] = {
     dist.FLATTENED: _DICTIONARY,
     dist.FROZEN: _FLAG,
     dist.INITIAL: _TEXT,
-    dist.JOINED: _FLAG,
     dist.LAYOUT: _LAYOUT,
     dist.LOSS_SCALE: _TEXT,
     dist.NAME: _TEXT,
@@ -111,6 +111,12 @@ _KINDS: Mapping[str, _Kind] = {
     dist.UPDATES: _TEXT,
     dist.WEIGHTS: _TEXT,
 }
+
+_FORMER: Mapping[str, str] = {
+    "dist.joined": f"remove it and run `distir-opt -p bucket-collectives`, which numbers the "
+    f"collectives of one message ({dist.BUCKET})"
+}
+"""What to do about attributes of older programs."""
 
 
 def check_dist_attributes(module: ModuleOp) -> None:
@@ -161,6 +167,8 @@ def _problem(attributes: Mapping[str, Attribute]) -> str | None:
             what = kind.what.replace("NAME", name)
             given = name if isinstance(attr, UnitAttr) else f"{name} = {attr}"
             return f"has {given}; it must be {what}"
+        if name in _FORMER:
+            return f"has {name}, which is no attribute any more; {_FORMER[name]}"
         if kind is None and name.startswith(_PREFIX):
             known = (n.removeprefix(_PREFIX) for n in _KINDS if n.startswith(_PREFIX))
             return (

@@ -15,16 +15,20 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BytesAttr,
+    DenseIntOrFPElementsAttr,
     DictionaryAttr,
     ModuleOp,
+    ShapedType,
     StringAttr,
     SymbolRefAttr,
+    TensorType,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import NAME, OF, ROLE, ROLES, SCOPE, UPDATES
 from distir.errors import DistIRError
 from distir.suggestions import did_you_mean
@@ -132,8 +136,47 @@ def _check_straight(function: FuncOp) -> None:
 
 
 def _calls(function: FuncOp) -> Iterator[CallOp]:
+    """Yields the calls of a function; what stands in the way of others is refused."""
     _check_straight(function)
-    return (op for op in function.body.block.ops if isinstance(op, CallOp))
+    for op in function.body.block.ops:
+        if isinstance(op, CallOp):
+            yield op
+        elif op.regions:
+            check_body(op)
+
+
+def check_body(op: Operation) -> None:
+    """
+    Raises DistIRError for an op with a body that computes tensors or takes values from
+    around it, such as a loop; a body on single elements, as `linalg.generic` has, is fine.
+    """
+    inside = {value for region in op.regions for value in _values_in(region)}
+    for region in op.regions:
+        for inner in region.walk():
+            if any(value not in inside for value in inner.operands):
+                raise _unknown_body(
+                    op, f"{inner.name} in it takes a value from outside"
+                )
+    if any(isinstance(value.type, ShapedType) for value in inside):
+        raise _unknown_body(op, "it computes tensors")
+
+
+def _values_in(region: Region) -> Iterator[SSAValue]:
+    for block in region.blocks:
+        yield from block.args
+    for op in region.walk():
+        yield from op.results
+        for inner in op.regions:
+            for block in inner.blocks:
+                yield from block.args
+
+
+def _unknown_body(op: Operation, why: str) -> DistIRError:
+    return DistIRError(
+        f"{describe(op)} has a body of its own ({why}); a program of DistIR is "
+        f"straight-line code of tensors, so unroll loops and take one side of conditions "
+        f"before"
+    )
 
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
@@ -161,14 +204,6 @@ def calls_of(function: FuncOp) -> list[CallOp]:
     ]
 
 
-def erase_unreachable(module: ModuleOp) -> None:
-    """Removes the functions that the entry function does not reach."""
-    kept = reachable_functions(module)
-    for function in functions(module).values():
-        if function not in kept:
-            function.detach()
-
-
 def erase_dead(block: Block) -> None:
     """
     Erases calls and pure ops without uses, last one first, except for ops that are marked
@@ -181,8 +216,9 @@ def erase_dead(block: Block) -> None:
 
 def is_removable(op: Operation) -> bool:
     """Whether an op may be removed if nothing uses its results."""
-    # Functions of a program have no effects: they are made of tensor ops.
-    pure = isinstance(op, CallOp) or is_side_effect_free(op)
+    # Functions of a program have no effects: they are made of tensor ops. Collectives of a
+    # rank must stay only where the other ranks do not remove them too, as DistIR does.
+    pure = isinstance(op, CallOp | CollectiveOp) or is_side_effect_free(op)
     return pure and KEPT not in op.attributes
 
 
@@ -240,13 +276,46 @@ def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
 def made_with(
     op: Operation, operands: Sequence[SSAValue], result_types: Sequence[Attribute]
 ) -> Operation:
-    """Returns a new op that is the same on other operands, with other result types."""
+    """
+    Returns a new op that is the same on other operands, with other result types. Raises
+    DistIRError for an op with a body that these would change (`check_body`).
+    """
+    regions: list[Region] = []
+    if op.regions:
+        check_body(op)
+        regions = [region.clone() for region in op.regions]
     return type(op).create(
         operands=operands,
         result_types=result_types,
-        properties=op.properties.copy(),
-        attributes=op.attributes.copy(),
+        properties=_retyped(op, op.properties, result_types),
+        attributes=_retyped(op, op.attributes, result_types),
+        regions=regions,
     )
+
+
+def _retyped(
+    op: Operation,
+    attributes: Mapping[str, Attribute],
+    result_types: Sequence[Attribute],
+) -> dict[str, Attribute]:
+    """
+    Returns attributes of an op that gets other result types. Constants of other dialects
+    (`arith.constant`) have the type of their result, which then changes with it.
+    """
+    found = dict(attributes)
+    if op.operands or len(op.results) != 1 or op.name.startswith("onnx."):
+        return found
+    (before,), (after,) = op.result_types, result_types
+    for name, own in found.items():
+        if (
+            isinstance(own, DenseIntOrFPElementsAttr)
+            and own.type == before
+            and isinstance(before, TensorType)
+            and isinstance(after, TensorType)
+            and before.shape == after.shape
+        ):
+            found[name] = DenseIntOrFPElementsAttr(after, own.data)
+    return found
 
 
 def called(

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
+from distir.output_files import replaced
 from distir.program import text_attribute
 
 SUFFIX = ".safetensors"
@@ -44,6 +45,10 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
         from safetensors import SafetensorError, safe_open
 
         self.path = path
+        if path.exists() and not path.is_file():
+            raise DistIRError(
+                f"{path} is not a file with data, so that it holds no weights"
+            )
         try:
             self._file: Any = safe_open(path, framework="np")
         except FileNotFoundError:
@@ -80,6 +85,19 @@ def load_weights(path: str | Path) -> Weights:
 
 def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> None:
     """Writes weights to a safetensors file. Raises DistIRError."""
+    try:
+        with _written(Path(path), weights):
+            pass
+    except OSError as error:
+        raise DistIRError(f"cannot write the weights file {path}: {error}") from error
+
+
+@contextmanager
+def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[None]:
+    """
+    Writes weights to a safetensors file, which takes the place of the one before at the
+    end. Raises DistIRError.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -93,10 +111,14 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
                 "importing the model"
             )
         arrays[name] = array
-    try:
-        save_file(arrays, Path(path))
-    except (SafetensorError, OSError) as error:
-        raise DistIRError(f"cannot write the weights file {path}: {error}") from error
+    with replaced(path) as partial:
+        try:
+            save_file(arrays, partial)
+        except (SafetensorError, OSError) as error:
+            raise DistIRError(
+                f"cannot write the weights file {path}: {error}"
+            ) from error
+        yield
 
 
 def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
@@ -149,6 +171,24 @@ def check_replaceable(weights: Path, program: Path) -> None:
             f"{weights} holds weights already, which {program} does not name: they may be "
             f"those of another model; give the program another name or folder, or remove them"
         )
+
+
+@contextmanager
+def new_weights_beside(
+    module: ModuleOp, program: Path, weights: Mapping[str, npt.NDArray[Any]]
+) -> Generator[None]:
+    """
+    Writes weights (if there are any) beside a program, which is written inside and then
+    names them. What was in either file stays if one cannot be written. Raises DistIRError.
+    """
+    if not weights:
+        yield
+        return
+    beside = path_beside(program)
+    check_replaceable(beside, program)
+    with _written(beside, weights):
+        module.attributes[WEIGHTS] = StringAttr(beside.name)
+        yield
 
 
 @contextmanager

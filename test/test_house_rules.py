@@ -184,3 +184,124 @@ def f():
         "sharding/verification.py",
         "weights.py",
     ]
+
+
+WRITERS = frozenset(
+    (
+        *("write_text", "write_bytes", "touch", "tofile", "savefig"),
+        *(
+            "save_file",
+            "save_model",
+            "savez",
+            "savez_compressed",
+            "copyfile",
+            "copytree",
+        ),
+        *("copy", "copy2", "move"),
+    )
+)
+"""Functions that write to a file, whatever they are called on."""
+
+HELPERS = ("replaced", "replaced_file", "replaced_files", "write_text")
+"""What `distir.output_files` gives for that."""
+
+IN_PLACE = {
+    "lowering/template/folder_lock.py": "a lock, which is a file that is held open",
+    "planning/grid/journal.py": "a journal, to which lines are added",
+    "lowering/template/logs.py": "a log, to which lines are added",
+    "lowering/spawner.py": "logs of ranks, in a temporary folder",
+    "solver/standard_output.py": "standard output itself, and what it is sent to meanwhile",
+}
+"""Modules whose files grow or are held open, so that nothing takes their place, and why."""
+
+
+def written_in_place(tree: ast.AST, inside: frozenset[str] = frozenset()) -> set[int]:
+    """
+    The lines that write to a file in another way than through a name that `replaced` and
+    its like gave. `inside` are the names that are known already.
+    """
+    found = set[int]()
+    known = inside
+    if isinstance(tree, ast.With):
+        for item in tree.items:
+            call = item.context_expr
+            is_helper = isinstance(call, ast.Call) and names_in(call.func) & set(
+                HELPERS
+            )
+            # What is opened by such a name, as the next item may do, is as good.
+            if is_helper or names_in(call) & known:
+                known |= names_in(item.optional_vars)
+        calls = [i.context_expr for i in tree.items]
+        found |= {n for call in calls for n in written_in_place(call, known)}
+        return found | {n for s in tree.body for n in written_in_place(s, known)}
+    if isinstance(tree, ast.Call) and _writes(tree) and not names_in(tree) & known:
+        found.add(tree.lineno)
+    for child in ast.iter_child_nodes(tree):
+        found |= written_in_place(child, known)
+    return found
+
+
+def _writes(call: ast.Call) -> bool:
+    """Whether a call writes to a file, as far as its name and its mode tell."""
+    function = call.func
+    is_method = isinstance(function, ast.Attribute)
+    name = function.attr if is_method else getattr(function, "id", "")
+    if name == "write_text":
+        return is_method
+    if name in ("copy", "move"):
+        return is_method and names_in(function.value) == {"shutil"}
+    if name == "save" and is_method:
+        return names_in(function.value) <= {"torch", "np", "numpy"}
+    if name in ("open", "ZipFile"):
+        texts = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant)]
+        flags = names_in(call) & {"O_WRONLY", "O_RDWR", "O_CREAT"}
+        modes = [t for t in texts if isinstance(t, str) and set(t) <= set("rwabtx+")]
+        return bool(flags) or any(set(mode) & set("wax+") for mode in modes)
+    return name in WRITERS
+
+
+def test_files_are_replaced_when_all_is_written() -> None:
+    """So that a disk that is full costs nobody what the file held before."""
+    found = [
+        f"{path}:{line}"
+        for path, tree in sources().items()
+        if path not in IN_PLACE and path != "output_files.py"
+        for line in sorted(written_in_place(tree))
+    ]
+    assert not found, found
+    assert all(written_in_place(sources()[path]) for path in IN_PLACE)
+
+
+def test_a_file_that_is_written_in_place_is_seen() -> None:
+    text = """
+with replaced(path) as partial, ZipFile(partial, "w") as archive: pass
+with replaced_files(path) as made:
+    (made / "a").write_bytes(b"")
+    (other / "a").write_bytes(b"")
+write_text(path, "")
+path.write_text("")
+open(path)
+path.open("rb")
+open(path, mode="a")
+path.open("r+")
+os.open(path, os.O_WRONLY | os.O_CREAT)
+torch.save(x, path)
+saver.save(x, path)
+np.savez(path)
+layout.copy()
+shutil.copy(a, b)
+archive.open(f"{name}.npy", "w")
+with replaced(path) as partial, ZipFile(partial, "w") as archive:
+    archive.open(f"{name}.npy", "w")
+"""
+    assert sorted(written_in_place(ast.parse(text))) == [
+        5,
+        7,
+        10,
+        11,
+        12,
+        13,
+        15,
+        17,
+        18,
+    ]

@@ -1,5 +1,6 @@
 """Weights files: every element type, laziness, and names that try to leave the folder."""
 
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -63,6 +64,9 @@ def test_missing_and_broken_files(tmp_path: Path):
     (tmp_path / "broken.safetensors").write_bytes(b"not weights at all")
     with pytest.raises(DistIRError, match="not a readable safetensors file"):
         load_weights(tmp_path / "broken.safetensors")
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(DistIRError, match="is not a file with data"):
+        load_weights(tmp_path / "pipe.safetensors")
 
 
 def test_unsupported_elements(tmp_path: Path):

@@ -41,13 +41,30 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.traits import Pure
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, Pure
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import ASYNCHRONOUS, JOINED, Layout, Shard, layout_of
+from distir.dialects.dist import ASYNCHRONOUS, BUCKET, Layout, Shard, layout_of
 from distir.dialects.tensors import shape_of
 
 I64 = IntegerAttr.constr(i64)
+
+
+class _MeetsOthers(MemoryEffect):
+    """
+    The effects of collectives. None in the distributed form, which is one program for all
+    devices; in the program of one rank a collective that nothing uses has to stay, as the
+    others of its group have it too.
+    """
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> frozenset[EffectInstance]:
+        """Returns what generic passes must believe that an op writes to."""
+        return _MEETING if is_per_rank(op) else _NOTHING
+
+
+_MEETING = frozenset((EffectInstance(MemoryEffectKind.WRITE),))
+_NOTHING = frozenset[EffectInstance]()
 
 
 class CollectiveOp(IRDLOperation):
@@ -60,11 +77,11 @@ class CollectiveOp(IRDLOperation):
       a result while it is in flight; then its caller waits. In per-rank form the result may
       only be waited for (`collective.wait`) or returned. Not every collective can be
       asynchronous.
-    - the unit attribute `dist.joined`: the op travels in one message with the collective
-      right before it, which is of the same kind, over the same axes of the same mesh, of
-      the same element type and monoid, and asynchronous if this one is. A collective and
-      those that join it are a *bucket*. Results are the same without the attribute; not
-      every collective can join another.
+    - the integer `dist.bucket`: collectives of a function with the same number are one
+      *bucket*, and travel in one message. They are next to each other, of the same kind,
+      over the same axes of the same mesh, of the same element type and monoid, all
+      asynchronous or none. Those that are left when a pass deletes some are still a bucket.
+      Results are the same without the attribute; not every collective can be in one.
     - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
       gathered, scattered or sliced; for `all_to_all` the one that is gathered), `split_dim`
       (`all_to_all`: the dimension that is split), `run` / `split_run` (run lengths on these
@@ -82,7 +99,7 @@ class CollectiveOp(IRDLOperation):
     split_run = opt_prop_def(I64)
 
     irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
+    traits = traits_def(_MeetsOthers())
     assembly_format = (
         "$source `over` $axes attr-dict `:` type($source) `->` type($result)"
     )
@@ -173,7 +190,13 @@ class CollectiveOp(IRDLOperation):
     @property
     def is_joined(self) -> bool:
         """Whether this op travels in one message with the collective before it."""
-        return JOINED in self.attributes
+        bucket = self.attributes.get(BUCKET)
+        if bucket is None:
+            return False
+        before = self.prev_op
+        return (
+            isinstance(before, CollectiveOp) and before.attributes.get(BUCKET) == bucket
+        )
 
     @property
     def message(self) -> tuple[Attribute | str | bool | None, ...]:
@@ -205,8 +228,8 @@ class CollectiveOp(IRDLOperation):
             raise VerifyException(f"{self.name} runs over no axis")
         if len(set(self.axis_names)) != len(self.axis_names):
             raise VerifyException(f"{self.name} names an axis twice")
-        if self.is_joined:
-            self._verify_joined()
+        if BUCKET in self.attributes:
+            self.check_bucket()
         before, after = layout_of(self.source), layout_of(self.result)
         if self.is_per_rank:
             if before is not None or after is not None:
@@ -247,23 +270,30 @@ class CollectiveOp(IRDLOperation):
                 f"{choices}, got {after}"
             )
 
-    def _verify_joined(self) -> None:
-        before = self.prev_op
+    def check_bucket(self) -> None:
+        """
+        Raises VerifyException if this op cannot travel in one message with the collective
+        of the same bucket before it.
+        """
         if not self.CAN_JOIN:
             raise VerifyException(
-                f"{self.name} cannot travel in one message with another; remove {JOINED}"
+                f"{self.name} cannot travel in one message with another; remove {BUCKET}"
             )
-        if not isinstance(before, CollectiveOp) or before.message != self.message:
+        if not self.is_joined:
+            return
+        number, before = self.attributes[BUCKET], self.prev_op
+        assert isinstance(before, CollectiveOp)
+        if before.message != self.message:
             raise VerifyException(
-                f"{self.name} has {JOINED}, but what is right before it is no {self.name} "
-                f"with the same axes, mesh, reduction and element type, asynchronous or "
-                f"not as this one is; move it there or remove {JOINED}"
+                f"{self.name} has {BUCKET} = {number} like the {before.name} before it, "
+                f"and differs from it in kind, axes, mesh, reduction, element type or "
+                f"{ASYNCHRONOUS}; give it another number or remove {BUCKET}"
             )
         source = self.source.owner
         if isinstance(source, CollectiveOp) and source in bucket_of(before):
             raise VerifyException(
-                f"{self.name} has {JOINED}, but its operand comes out of the same message; "
-                f"remove {JOINED}"
+                f"{self.name} has {BUCKET} = {number}, but its operand comes out of the same "
+                f"message; give it another number or remove {BUCKET}"
             )
 
     def _require_partial(self, before: Layout) -> str:

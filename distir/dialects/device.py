@@ -33,7 +33,14 @@ from xdsl.irdl import (
     region_def,
     traits_def,
 )
-from xdsl.parser import AttrParser
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    irdl_custom_directive,
+)
+from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
@@ -73,13 +80,28 @@ class AxesAttr(Data[tuple[tuple[str, int], ...]]):
 class DeviceIdsAttr(Data[tuple[int, ...]]):
     """
     An ordered list of device ids. Ranges are written `first to past_the_end` with an
-    optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`. At most `MOST_DEVICES` of them.
+    optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`. At most `MOST_DEVICES` of them. Ops
+    have the list alone; as an attribute of its own, in the generic form, it is
+    `#device.ids<[0 to 8]>`, as MLIR wants it.
     """
 
     name = "device.ids"
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[int, ...]:
+        if parser.parse_optional_punctuation("<") is None:
+            return cls.parse_list(parser)  # as older programs have it
+        found = cls.parse_list(parser)
+        parser.parse_punctuation(">")
+        return found
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            self.print_list(printer)
+
+    @staticmethod
+    def parse_list(parser: AttrParser) -> tuple[int, ...]:
+        """Parses the list, brackets included."""
         count = 0
 
         def ids() -> Sequence[int]:
@@ -102,10 +124,26 @@ class DeviceIdsAttr(Data[tuple[int, ...]]):
         parts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, ids)
         return tuple(i for part in parts for i in part)
 
-    def print_parameter(self, printer: Printer) -> None:
-        printer.print_string("[")
-        printer.print_string(", ".join(_ranges(self.data)))
-        printer.print_string("]")
+    def print_list(self, printer: Printer) -> None:
+        """Prints the list, brackets included."""
+        with printer.in_square_brackets():
+            printer.print_string(", ".join(_ranges(self.data)))
+
+
+@irdl_custom_directive
+class DeviceList(CustomDirective):
+    """A list of device ids in the text of an op: `[0 to 8]`."""
+
+    devices: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.devices.set(state, DeviceIdsAttr(DeviceIdsAttr.parse_list(parser)))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        devices = self.devices.get(op)
+        assert isinstance(devices, DeviceIdsAttr)
+        state.print_whitespace(printer)
+        devices.print_list(printer)
 
 
 def _ranges(ids: Sequence[int]) -> list[str]:
@@ -175,7 +213,8 @@ class KindOp(IRDLOperation):
     host_memory = opt_prop_def(IntegerAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
-    assembly_format = "$sym_name `on` $devices attr-dict"
+    assembly_format = "$sym_name `on` custom<DeviceList>($devices) attr-dict"
+    custom_directives = (DeviceList,)
     irdl_options = (ParsePropInAttrDict(),)
 
     def __init__(
@@ -340,7 +379,11 @@ class RouteOp(IRDLOperation):
     latency = prop_def(FloatAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
-    assembly_format = "$sym_name `between` $first `and` $second attr-dict"
+    assembly_format = (
+        "$sym_name `between` custom<DeviceList>($first) `and` "
+        "custom<DeviceList>($second) attr-dict"
+    )
+    custom_directives = (DeviceList,)
     irdl_options = (ParsePropInAttrDict(),)
 
     def __init__(
@@ -486,7 +529,10 @@ class MeshOp(IRDLOperation):
     devices = prop_def(DeviceIdsAttr)
 
     traits = traits_def(SymbolOpInterface())
-    assembly_format = "$sym_name `on` $cluster $axes $devices attr-dict"
+    assembly_format = (
+        "$sym_name `on` $cluster $axes custom<DeviceList>($devices) attr-dict"
+    )
+    custom_directives = (DeviceList,)
 
     def __init__(
         self,

@@ -50,8 +50,8 @@ On a module, `dist.expected` lists how often modules of the model are to communi
 `dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,
 so that no copy is kept for later ones.
 
-Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.joined`, it
-travels in one message with the collective before it (see `CollectiveOp`).
+Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.bucket`, the
+number of the message that it travels in with others of that number (see `CollectiveOp`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ REDUCE_LATE = "dist.reduce_late"
 SEPARATE_COPIES = "dist.separate_copies"
 WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
-JOINED = "dist.joined"
+BUCKET = "dist.bucket"
 STAGE = "dist.stage"
 STAGE_START = "dist.stage_start"
 PLACE = "dist.place"

@@ -9,7 +9,7 @@ operands that its schema allows, of shapes that fit each other and its attribute
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy.typing as npt
 from onnx import (
     NodeProto,
+    OperatorSetIdProto,
     TensorProto,
     TypeProto,
     checker,
@@ -33,8 +34,6 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
     UnrankedTensorType,
-    f32,
-    f64,
 )
 from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
@@ -59,6 +58,15 @@ from distir.dialects.onnx_versions import OPSET_IMPORTS
 KNOWN_SIZE = 1024
 """Constants with at most that many elements take part in shape inference."""
 
+_STAND_INS = (
+    (TensorProto.DOUBLE, TensorProto.FLOAT),
+    (TensorProto.BFLOAT16, TensorProto.FLOAT16),
+)
+"""
+The standard leaves f64 and bf16 out here and there (RotaryEmbedding, sequences); DistIR does
+not. Beside each is the type whose inference serves for it.
+"""
+
 ONNX_ERRORS = (
     shape_inference.InferenceError,
     checker.ValidationError,
@@ -80,10 +88,12 @@ def infer_node(
     node: NodeProto,
     types: Mapping[str, TypeProto],
     known: Mapping[str, TensorProto],
+    imports: Sequence[OperatorSetIdProto] = OPSET_IMPORTS,
 ) -> dict[str, TypeProto]:
     """
     Returns the types of a node's results by name, as far as ONNX infers them from those of
-    its operands, and from the operands' values where these are known. Raises `ONNX_ERRORS`.
+    its operands, and from the operands' values where these are known. The operator is one of
+    the opsets `imports`. Raises `ONNX_ERRORS`.
     """
     for attribute in node.attribute:
         # With either of these ONNX ends the process, or never returns.
@@ -93,9 +103,59 @@ def infer_node(
             raise ValueError(
                 f"num_outputs is {attribute.i}, but there are {len(node.output)} results"
             )
-    return shape_inference.infer_node_outputs(
-        schema, node, dict(types), dict(known), opset_imports=OPSET_IMPORTS
+    given, left_out = dict(types), _left_out(schema, types.values())
+    for wide, taken in left_out:
+        given = {n: _with_element(t, wide, taken) for n, t in given.items()}
+    found = shape_inference.infer_node_outputs(
+        schema, node, given, dict(known), opset_imports=list(imports)
     )
+    for wide, taken in left_out:
+        found = {n: _with_element(t, taken, wide) for n, t in found.items()}
+    return found
+
+
+def _left_out(schema: OpSchema, types: Iterable[TypeProto]) -> list[tuple[int, int]]:
+    """Returns the types of floats among `types` that a schema leaves out, with others."""
+    found = {_tensor(t).elem_type for t in types}
+    return [
+        (wide, taken)
+        for wide, taken in _STAND_INS
+        if wide in found and not _takes(schema, wide, taken)
+    ]
+
+
+@cache
+def _takes(schema: OpSchema, wide: int, taken: int) -> bool:
+    """Whether an operator takes floats of one type wherever it takes another."""
+    wide_name, taken_name = _type_name(wide), _type_name(taken)
+    return all(
+        kind.replace(taken_name, wide_name) in formal.types
+        for formal in schema.inputs
+        for kind in formal.types
+        if taken_name in kind
+    )
+
+
+def _type_name(element: int) -> str:
+    """Returns a type of tensors as schemas write it."""
+    return f"tensor({TensorProto.DataType.Name(element).lower()})"
+
+
+def _tensor(type_: TypeProto) -> TypeProto.Tensor:
+    """Returns the type of a tensor, or of the tensors in a sequence or an option."""
+    while (kind := type_.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        type_ = getattr(type_, kind).elem_type
+    return type_.tensor_type
+
+
+def _with_element(type_: TypeProto, old: int, new: int) -> TypeProto:
+    """Returns the type with elements of the type `new` if they were `old`."""
+    if _tensor(type_).elem_type != old:
+        return type_
+    changed = TypeProto()
+    changed.CopyFrom(type_)
+    _tensor(changed).elem_type = new
+    return changed
 
 
 def inferred_types(
@@ -109,10 +169,6 @@ def inferred_types(
     if the op cannot take such operands.
     """
     check_shapes(op, operand_types)
-    # The standard leaves f64 out here and there (RotaryEmbedding); DistIR does not.
-    wide = not _has_doubles(op.SCHEMA) and f64 in map(_element, operand_types)
-    if wide:
-        operand_types = [_with_element(t, f64, f32) for t in operand_types]
     operands = iter(range(len(op.operands)))
     names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
     # ONNX requires all results of a batch normalization in training, used or not.
@@ -139,28 +195,7 @@ def inferred_types(
             f"cannot take operands of types ({_shown(operand_types)}): "
             f"{_PREFIX.sub('', str(error))}"
         ) from error
-    if wide:
-        return [t and _with_element(t, f32, f64) for t in inferred]
     return list(inferred)
-
-
-@cache
-def _has_doubles(schema: OpSchema) -> bool:
-    """Whether an operator takes doubles wherever it takes floats."""
-    return all(
-        "tensor(double)" in f.types for f in schema.inputs if "tensor(float)" in f.types
-    )
-
-
-def _element(type_: Attribute) -> Attribute | None:
-    return type_.element_type if isinstance(type_, TensorType) else None
-
-
-def _with_element(type_: Attribute, old: Attribute, new: Attribute) -> Attribute:
-    """Returns a tensor type with the element type `new` if it was `old`."""
-    if isinstance(type_, TensorType) and type_.element_type == old:
-        return tensor_type(type_.get_shape(), new, type_.encoding)
-    return type_
 
 
 def node_of(op: OnnxOp, inputs: Sequence[str], outputs: Sequence[str]) -> NodeProto:
@@ -316,8 +351,7 @@ def _check_schema_types(op: OnnxOp) -> None:
             formal = formals[min(index, len(formals) - 1)]
             kind = _kind(op, value.type)
             where = f"{what} {index} ({formal.name!r})"
-            as_float = kind.replace("tensor(double)", "tensor(float)")
-            if kind not in formal.types and as_float not in formal.types:
+            if not {kind, *_stand_ins(kind)} & set(formal.types):
                 raise VerifyException(
                     f"{op.name}: {where} has type {bare_type(value.type)}, expected "
                     f"{_choice(formal.types)}"
@@ -330,6 +364,12 @@ def _check_schema_types(op: OnnxOp) -> None:
                     f"{op.name}: {where} has type {bare_type(value.type)}, expected a {first} as "
                     f"{before}"
                 )
+
+
+def _stand_ins(kind: str) -> list[str]:
+    """Returns the types that stand for one which a schema leaves out."""
+    pairs = [(_type_name(wide), _type_name(taken)) for wide, taken in _STAND_INS]
+    return [kind.replace(wide, taken) for wide, taken in pairs if wide in kind]
 
 
 def _variables(schema: OpSchema) -> frozenset[str]:
@@ -345,7 +385,7 @@ def _kind(op: OnnxOp, type_: Attribute) -> str:
     try:
         if isinstance(type_, TensorType | UnrankedTensorType):
             number = onnx_element_type(type_.element_type)
-            return f"tensor({TensorProto.DataType.Name(number).lower()})"
+            return _type_name(number)
     except ValueError as error:
         raise VerifyException(f"{op.name}: {error}") from error
     if isinstance(type_, SequenceType):

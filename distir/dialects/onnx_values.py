@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     BFloat16Type,
+    BytesAttr,
     ComplexType,
     DenseIntOrFPElementsAttr,
     Float16Type,
@@ -203,19 +204,17 @@ def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorA
     """
     array = np.asarray(array)
     element = element_type_of_dtype(array.dtype)
-    # xDSL prints an infinity in `dense` as hexadecimal digits and reads these as an
-    # integer.
+    # Plain `xdsl-opt` reads the hexadecimal digits of an infinity as an integer.
     readable = array.dtype.kind != "f" or bool(np.isfinite(array).all())
     if _FROM_BUILTIN.get(element) not in _DENSE or not readable:
         return TensorAttr(numpy_helper.from_array(array).SerializeToString())
-    # The overloads of `from_list` cannot tell which element type this is.
+    # The attribute holds every element, little-endian; true has all bits set.
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8) * np.uint8(255)
+    data = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    # xDSL's types do not say which element types a constant may have.
     type_: Any = TensorType(element, array.shape)
-    if array.size == 0:
-        return DenseIntOrFPElementsAttr.from_list(type_, [])
-    first = array.reshape(-1)[:1]
-    if array.size > 1 and bool((array == first[0]).all()):
-        return DenseIntOrFPElementsAttr.from_list(type_, first.tolist())
-    return DenseIntOrFPElementsAttr.from_list(type_, array.reshape(-1).tolist())
+    return DenseIntOrFPElementsAttr(type_, BytesAttr(data))
 
 
 def constant_value(attr: Attribute) -> npt.NDArray[Any]:
@@ -224,7 +223,6 @@ def constant_value(attr: Attribute) -> npt.NDArray[Any]:
         return numpy_helper.to_array(TensorProto.FromString(attr.data))
     if not isinstance(attr, DenseIntOrFPElementsAttr):
         raise ValueError(f"{attr} is not a constant tensor")
-    # The attribute holds every element, little-endian; true has all bits set.
     dtype = numpy_dtype(attr.get_element_type())
     stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("<")
     values = np.frombuffer(attr.data.data, stored).astype(dtype)

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.facade.model_program import Arrays, ModelProgram
+from distir.output_files import write_text
 from distir.tools.comparison import OutputDifference, check_same_outputs, compare
 from distir.tools.files import read_arrays
 from distir.tools.program_arguments import whole_arguments
@@ -35,7 +36,7 @@ class Comparison:
         """Writes the differences as JSON. Raises DistIRError."""
         rows = [{**vars(output), "within": output.within} for output in self.outputs]
         try:
-            Path(path).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+            write_text(path, json.dumps(rows, indent=1) + "\n")
         except OSError as error:
             raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
 from distir.planning.annotations import read_notes
 from distir.program import argument_names, argument_roles, entry_function
 from distir.text import ProgramPrinter
 from distir.tools.files import (
-    keep_weights_reachable,
     program_weights,
     read_program,
     write_program,
@@ -26,8 +24,7 @@ from distir.tools.files import (
 from distir.weights import (
     SUFFIX,
     attributes_kept,
-    check_replaceable,
-    path_beside,
+    new_weights_beside,
     save_weights,
     weights_file,
 )
@@ -109,17 +106,16 @@ class ModelProgram:
         """
         path = Path(path)
         with attributes_kept(self.module):
-            if self.source is not None:
-                keep_weights_reachable(self.module, self.source, path)
-            elif self.arrays:
-                beside = path_beside(path)
-                check_replaceable(beside, path)
-                save_weights(beside, self.arrays)
-                self.module.attributes[WEIGHTS] = StringAttr(beside.name)
             try:
-                write_program(self.module, path)
+                if self.source is not None or not self.arrays:
+                    write_program(self.module, path, self.source)
+                    return
+                with new_weights_beside(self.module, path, self.arrays):
+                    write_program(self.module, path)
             except OSError as error:
-                raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+                raise DistIRError(
+                    f"cannot write {error.filename or path}: {error.strerror}"
+                ) from error
 
     def __str__(self) -> str:
         text = StringIO()

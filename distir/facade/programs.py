@@ -69,6 +69,7 @@ def import_model(
         trainable=given.trainable,
         frozen=given.frozen,
         capacity_factor=given.capacity_factor,
+        equal_features=given.equal_features,
     )
     prepare(made, given)
     return ModelProgram(made.module, arrays=made.weights)

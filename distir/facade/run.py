@@ -20,6 +20,7 @@ from distir.facade.check import arrays_of
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
 from distir.lowering.torch_package import write_package
+from distir.output_files import replaced_files
 from distir.tools.files import write_arrays
 
 
@@ -33,9 +34,12 @@ class LoweredProgram:
     def save(self, path: str | Path) -> None:
         """Copies the package to another folder, made if needed. Raises DistIRError."""
         try:
-            shutil.copytree(self.folder, path, dirs_exist_ok=True)
+            with replaced_files(path) as made:
+                shutil.copytree(self.folder, made, dirs_exist_ok=True)
+        except shutil.Error as error:  # one for each file
+            raise DistIRError(f"cannot write {path}: {error.args[0][0][2]}") from error
         except OSError as error:
-            raise DistIRError(f"cannot write {path}: {error}") from error
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
     @property
     def source(self) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, save_model
 
 from distir.errors import DistIRError
+from distir.output_files import replaced_files
 
 Value = npt.NDArray[Any]
 
@@ -59,9 +60,10 @@ class ExportedModule:
                 tensor.raw_data = np.ascontiguousarray(value).tobytes()
                 size += value.nbytes
         path = Path(path)
-        save_model(
-            whole,
-            path,
-            save_as_external_data=size > _LARGEST_MESSAGE,
-            location=f"{path.name}.data",
-        )
+        with replaced_files(path.parent) as made:
+            save_model(
+                whole,
+                made / path.name,
+                save_as_external_data=size > _LARGEST_MESSAGE,
+                location=f"{path.name}.data",
+            )

@@ -9,20 +9,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 
-from distir.dialects.dist import WEIGHTS
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
-from distir.output_files import replaced_file
+from distir.output_files import write_text
 from distir.program import argument_names, argument_roles, entry_function
-from distir.weights import (
-    attributes_kept,
-    check_replaceable,
-    path_beside,
-    save_weights,
-)
+from distir.weights import attributes_kept, new_weights_beside
 
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
@@ -105,13 +99,10 @@ class ImportedModel:
         """
         path = Path(path)
         with attributes_kept(self.module):
-            if self.weights:
-                beside = path_beside(path)
-                check_replaceable(beside, path)
-                save_weights(beside, self.weights)
-                self.module.attributes[WEIGHTS] = StringAttr(beside.name)
             try:
-                with replaced_file(path) as stream:
-                    stream.write(str(self.module) + "\n")
+                with new_weights_beside(self.module, path, self.weights):
+                    write_text(path, str(self.module) + "\n")
             except OSError as error:
-                raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+                raise DistIRError(
+                    f"cannot write {error.filename or path}: {error.strerror}"
+                ) from error

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onnx import TypeProto, ValueInfoProto
+from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from distir.errors import DistIRError
+
+_UNNAMED = "?"
+"""What Paddle's converter writes for a dimension without a name, as often as there are."""
+
+
+def clear_unknown_sizes(graph: GraphProto) -> None:
+    """
+    Gives dimensions that are unknown in the manner of Paddle's converter (the size -1, the
+    name `?`) the form of the standard, in place: neither a size nor a name.
+    """
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value < 0 or dim.dim_param == _UNNAMED:
+                dim.Clear()
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                clear_unknown_sizes(body)
 
 
 def bind_inputs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from onnx import (
 )
 
 from distir.errors import DistIRError
+
+LARGE = 1024
+"""Constants with more elements than this are kept with the weights, outside the program."""
 
 _PACKED_BITS = 8
 """Elements with fewer bits are packed; tensors of them are read whole by onnx."""
@@ -95,12 +99,19 @@ def is_external(tensor: TensorProto) -> bool:
     return tensor.data_location == TensorProto.EXTERNAL
 
 
+def is_large(tensor: TensorProto) -> bool:
+    """Whether a tensor is kept with the weights whatever it is."""
+    return is_external(tensor) or prod(tensor.dims) > LARGE
+
+
 def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
     for node in nodes:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
             yield from attribute.tensors
+            for body in (attribute.g, *attribute.graphs):
+                yield from _attribute_tensors(body.node)
 
 
 def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:

@@ -47,15 +47,17 @@ from distir.doubts import DETACHED
 from distir.errors import DistIRError
 from distir.frontends.custom_operators import CustomImport, custom_import
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.onnx_dimensions import bind_inputs
+from distir.frontends.onnx_dimensions import bind_inputs, clear_unknown_sizes
 from distir.frontends.onnx_file import (
+    LARGE,
     check_text,
     embed_attribute_tensors,
     load_model,
     tensor_value,
 )
 from distir.frontends.onnx_names import domain_of, node_name
-from distir.frontends.onnx_prepare import LARGE, prepare
+from distir.frontends.onnx_numbers import fix_inputs
+from distir.frontends.onnx_prepare import prepare
 from distir.frontends.onnx_scopes import node_scope
 from distir.frontends.onnx_types import TypeInference
 from distir.frontends.torch_metadata import is_detach, lost_detach
@@ -82,23 +84,31 @@ def import_onnx(
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
     values: Mapping[str, Array | None] | None = None,
+    numbers: Mapping[str, float] | None = None,
 ) -> ImportedModel:
     """
     Imports an ONNX file, or a model whose data is all inside it, except for the tensors in
     `values` (None for one that has no value).
 
     `dims` gives sizes to dynamic dimensions of the inputs, by their name or as
-    `INPUT.POSITION`. `trainable` and `frozen` are patterns of names of weights, such as
+    `INPUT.POSITION`. `numbers` gives inputs of one number their values, by name, so that the
+    program does not take them. `trainable` and `frozen` are patterns of names of weights, such as
     `*.bias`, that override what the file says about training; where both match, a weight is
     trained. Raises DistIRError.
     """
     if isinstance(source, ModelProto):
         model, folder = source, None
+        if numbers:  # which are written into it
+            model = ModelProto()
+            model.CopyFrom(source)
     else:
         model, folder = load_model(source), Path(source).parent
     check_text(model)
+    clear_unknown_sizes(model.graph)
     embed_attribute_tensors(model, folder)
-    return _Importer(model, folder, dims or {}, trainable, frozen, values or {}).run()
+    return _Importer(
+        model, folder, dims or {}, numbers or {}, trainable, frozen, values or {}
+    ).run()
 
 
 class _Importer:
@@ -109,6 +119,7 @@ class _Importer:
         model: ModelProto,
         folder: Path | None,
         dims: Mapping[str, int],
+        numbers: Mapping[str, float],
         trainable: Sequence[str],
         frozen: Sequence[str],
         values: Mapping[str, Array | None],
@@ -117,15 +128,17 @@ class _Importer:
         self.initializers = {t.name: t for t in model.graph.initializer}
         self.sparse = {s.values.name: s for s in model.graph.sparse_initializer}
         self.folder = folder
-        prepared = prepare(model)
-        self.graph = prepared.graph
         inputs = [
             i
-            for i in self.graph.input
+            for i in model.graph.input
             if i.name not in self.initializers and i.name not in self.sparse
         ]
         self.inputs, symbols = bind_inputs(inputs, dims)
-        self.inference = TypeInference(prepared, symbols)
+        fix_inputs(model, self.inputs, numbers)
+        prepared = prepare(model, self.inputs, symbols)
+        self.initializers |= {t.name: t for t in prepared.tensors}
+        self.graph = prepared.model.graph
+        self.inference = TypeInference(prepared.model, symbols)
         self.roles = WeightRoles(
             model.graph,
             self.graph,

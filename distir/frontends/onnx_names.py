@@ -1,8 +1,8 @@
-"""Names of ONNX nodes and models."""
+"""Names of ONNX nodes, values and models."""
 
 from __future__ import annotations
 
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 _STANDARD = ("", "ai.onnx")
 
@@ -27,3 +27,8 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
     return {
         "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
     }
+
+
+def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """Returns what the model itself says about its intermediate values and results."""
+    return {v.name: v for v in [*graph.value_info, *graph.output]}

@@ -5,6 +5,7 @@ operators that the `onnx` dialect has, at the dialect's opset.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
-    ValueInfoProto,
+    TypeProto,
     defs,
     helper,
     version_converter,
@@ -26,35 +27,51 @@ from distir.dialects.onnx_inference import ONNX_ERRORS
 from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET
 from distir.errors import DistIRError
 from distir.frontends.custom_operators import custom_import
-from distir.frontends.onnx_bodies import expand_bodies
-from distir.frontends.onnx_file import is_external
+from distir.frontends.onnx_bodies import Expanded, expand_bodies
+from distir.frontends.onnx_file import is_large
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
-
-LARGE = 1024
-"""Constants with more elements than this are kept with the weights, outside the program."""
 
 _RESIZE_WITH_MODES = 11
 """The opset from which on Resize says which elements it samples."""
 
 
-def prepare(model: ModelProto) -> ModelProto:
+def prepare(
+    model: ModelProto, inputs: Mapping[str, TypeProto], dims: Mapping[str, int]
+) -> Expanded:
     """
-    Returns an equivalent model without local functions, at the dialect's opset. Its large
-    initializers have no data: they are inputs of the graph. Raises DistIRError.
+    Returns an equivalent model without local functions and bodies, at the dialect's opset.
+    Its large initializers have no data: they are inputs of the graph.
+
+    - `inputs`: the types of the inputs.
+    - `dims`: the sizes of symbolic dimensions.
+
+    Raises DistIRError.
     """
-    model = expand_bodies(inline_functions(without_weights(model)))
-    model = inline_functions(model)
+    expanded = expand_bodies(inline_functions(without_weights(model)), inputs, dims)
+    model = inline_functions(expanded.model)
     check_operators(model)
+    _check_model(model)
+    model = convert(model)
+    for node in model.graph.node:
+        _check_known(node)
+    return Expanded(model, expanded.tensors)
+
+
+def _check_model(model: ModelProto) -> None:
+    """Raises DistIRError if ONNX's checker refuses a model."""
+    outputs = [output.type.tensor_type for output in model.graph.output]
+    # The checker demands their shape, but exporters leave it out and runtimes do without.
+    shapeless = [t for t in outputs if t.elem_type and not t.HasField("shape")]
+    for type_ in shapeless:
+        type_.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except ONNX_ERRORS as error:
         raise DistIRError(
             f"the ONNX model is not valid: {_first_line(error)}; export it again"
         ) from error
-    model = convert(model)
-    for node in model.graph.node:
-        _check_known(node)
-    return model
+    for type_ in shapeless:
+        type_.ClearField("shape")
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -87,8 +104,7 @@ def check_operators(model: ModelProto) -> None:
         if _has_body(node):
             raise DistIRError(
                 f"the model uses {node_name(node)}, an operator with a body, but a "
-                "program of DistIR is straight-line code; export the model without "
-                "data-dependent control flow"
+                "program of DistIR is straight-line code; export the model without it"
             )
         domain = domain_of(node)
         if domain in DOMAIN_VERSIONS and defs.has(node.op_type, domain):
@@ -144,7 +160,7 @@ def without_weights(model: ModelProto) -> ModelProto:
             setattr(copy, field.name, value)
     inputs = {i.name for i in graph.input}
     for tensor in graph.initializer:
-        if is_external(tensor) or _size(tensor.dims) > LARGE:
+        if is_large(tensor):
             if tensor.name not in inputs:
                 copy.input.append(
                     helper.make_tensor_value_info(
@@ -161,13 +177,6 @@ def without_weights(model: ModelProto) -> ModelProto:
                 )
             )
     return light
-
-
-def _size(dims: Any) -> int:
-    size = 1
-    for dim in dims:
-        size *= dim
-    return size
 
 
 def convert(model: ModelProto) -> ModelProto:
@@ -263,8 +272,3 @@ def _signature(schema: OpSchema) -> Any:
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
-
-
-def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """Returns what the model itself says about its intermediate values and results."""
-    return {v.name: v for v in [*graph.value_info, *graph.output]}

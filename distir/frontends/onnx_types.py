@@ -12,22 +12,32 @@ from onnx import (
     TensorProto,
     TypeProto,
     defs,
+    helper,
 )
 
 from distir.dialects.onnx_inference import ONNX_ERRORS, infer_node
 from distir.dialects.onnx_versions import DOMAIN_VERSIONS
 from distir.errors import DistIRError
-from distir.frontends.onnx_names import domain_of, node_name
-from distir.frontends.onnx_prepare import value_infos
+from distir.frontends.onnx_names import domain_of, node_name, value_infos
 
 
 class TypeInference:
     """
     Types by value name. Shapes are inferred from types and from the constants given to
     `known`; where the model's own annotations are more precise, these are taken.
+
+    - `dims`: sizes of the symbolic dimensions in annotations.
+    - `versions`: of each domain, the version whose operators the nodes are.
     """
 
-    def __init__(self, model: ModelProto, dims: Mapping[str, int]):
+    def __init__(
+        self,
+        model: ModelProto,
+        dims: Mapping[str, int],
+        versions: Mapping[str, int] = DOMAIN_VERSIONS,
+    ):
+        self.versions = versions
+        self.imports = [helper.make_opsetid(d, v) for d, v in versions.items()]
         self.types: dict[str, TypeProto] = {}
         self.known: dict[str, TensorProto] = {}
         self._declared = {
@@ -41,8 +51,15 @@ class TypeInference:
         Infers the types of the node's results, adds them to `types` and returns them.
         Omitted results get a type too. Raises DistIRError.
         """
+        found = self.inferred(node)
+        if isinstance(found, DistIRError):
+            raise found
+        return found
+
+    def inferred(self, node: NodeProto) -> list[TypeProto] | DistIRError:
+        """Returns what `infer` returns, or why there is no such type."""
         schema = defs.get_schema(
-            node.op_type, DOMAIN_VERSIONS[domain_of(node)], domain_of(node)
+            node.op_type, self.versions[domain_of(node)], domain_of(node)
         )
         named = NodeProto()
         named.CopyFrom(node)
@@ -52,28 +69,33 @@ class TypeInference:
         inputs = {n: self.types[n] for n in named.input if n}
         data = {n: self.known[n] for n in named.input if n in self.known}
         try:
-            found = infer_node(schema, named, inputs, data)
+            found = infer_node(schema, named, inputs, data, self.imports)
         except ONNX_ERRORS as error:
-            raise DistIRError(
+            return DistIRError(
                 f"{node_name(node)} cannot take these operands: {error}; "
                 "export the model again"
-            ) from error
+            )
         result: list[TypeProto] = []
         for index, output in enumerate(named.output):
             inferred, declared = found.get(output), self._declared.get(output)
             type_ = _most_precise(inferred, declared)
             if type_ is None:
                 type_ = self._by_constraint(schema, named, index)
+            if type_ is None:
+                return DistIRError(
+                    f"the type of result {output!r} of {node_name(node)} is not known; "
+                    "give the model's values types with onnx.shape_inference"
+                )
             self.types[output] = type_
             result.append(type_)
         return result
 
     def _by_constraint(
         self, schema: defs.OpSchema, node: NodeProto, index: int
-    ) -> TypeProto:
+    ) -> TypeProto | None:
         """
         Returns the type of an input that has the same element type as the result, by the
-        schema.
+        schema; None if there is none.
         """
         formal = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
         for position, name in enumerate(node.input):
@@ -84,10 +106,7 @@ class TypeInference:
                 if type_.HasField("tensor_type"):
                     type_.tensor_type.ClearField("shape")
                 return type_
-        raise DistIRError(
-            f"the type of result {node.output[index]!r} of {node_name(node)} is not "
-            "known; give the model's values types with onnx.shape_inference"
-        )
+        return None
 
 
 def _most_precise(

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from distir.frontends.exported_module import ExportedModule, Value
-from distir.frontends.onnx_prepare import LARGE
+from distir.frontends.onnx_file import LARGE
 from distir.frontends.torch_names import leaf_names
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ def export_dynamo(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     capacity_factor: float | None = None,
+    equal_features: bool = False,
 ) -> ExportedModule:
     """
     Exports a module with the newer exporter, with the names of the module's outputs. Experts
-    take as many tokens as `capacity_factor` says (see `torch_experts`). Raises whatever the
-    exporter and the module raise.
+    take as many tokens as `capacity_factor` says (see `torch_experts`);
+    `equal_features` as in `import_torch`. Raises whatever the exporter and the module raise.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -56,7 +57,7 @@ def export_dynamo(
         if isinstance(source, torch.export.ExportedProgram):
             write_stops(source)
             write_bags(source)
-            write_masked_scatters(source)
+            write_masked_scatters(source, equal_features)
             remove_checks(source)
             write_lost_arguments(source)
         # The optimizer would merge, transpose and rename the parameters.

@@ -38,6 +38,7 @@ def export_module(
     exporter: Exporter | None = None,
     training: bool = False,
     capacity_factor: float | None = None,
+    equal_features: bool = False,
 ) -> ExportedModule:
     """
     Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
@@ -56,6 +57,13 @@ def export_module(
                 f'values; import it with exporter="dynamo"'
             )
         wanted = EXPORTERS[:1]
+    if equal_features:
+        if exporter == "torchscript":
+            raise DistIRError(
+                "equal_features is for PyTorch's newer exporter; import "
+                f'{type(module).__name__} with exporter="dynamo"'
+            )
+        wanted = EXPORTERS[:1]
     failed: dict[str, str] = {}
     first: Exception | None = None
     for name in wanted:
@@ -66,6 +74,7 @@ def export_module(
             name,
             training,
             capacity_factor,
+            equal_features,
             failed.get("dynamo"),
         )
         if not isinstance(outcome, Exception):
@@ -99,6 +108,7 @@ def _attempt(
     exporter: Exporter,
     training: bool,
     capacity_factor: float | None,
+    equal_features: bool,
     why_not_newer: str | None,
 ) -> ExportedModule | Exception:
     """
@@ -129,7 +139,9 @@ def _attempt(
         ):
             warnings.simplefilter("ignore")
             if exporter == "dynamo":
-                exported = export_dynamo(module, own_args, own_kwargs, capacity_factor)
+                exported = export_dynamo(
+                    module, own_args, own_kwargs, capacity_factor, equal_features
+                )
             else:
                 exported, stops = export_torchscript(module, own_args, own_kwargs)
         if any(part.training for part in module.modules()):

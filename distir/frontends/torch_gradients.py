@@ -101,7 +101,7 @@ def own_backwards() -> Generator[set[str]]:
             found.add(cls.__name__)
         # Inside, PyTorch has switched gradients off, which does not count as a stop.
         with quiet():
-            return original.__func__(cls, *args, **kwargs)
+            return original.__get__(None, cls)(*args, **kwargs)
 
     function.apply = classmethod(apply)
     try:

@@ -39,6 +39,7 @@ def import_torch(
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
     capacity_factor: float | None = None,
+    equal_features: bool = False,
     copy: bool = True,
 ) -> ImportedModel:
     """
@@ -58,6 +59,12 @@ def import_torch(
     configuration names. Every expert takes all tokens that choose it; with `capacity_factor`,
     no more of each sequence than evenly dealt tokens would give it, times that factor.
 
+    `masked_scatter`, which models use to put the features of images or sounds among words,
+    counts places through the whole batch. `equal_features` asserts that each sample has as
+    many places as features, so that these belong to their sample, and samples can be split
+    over devices and into micro-batches. No shape tells whether that is so: the results of a
+    sample that has another number of places are NaN.
+
     `exporter` is one of PyTorch's; None tries the newer, then the older one. What the older
     one writes is compared with the module on the example inputs, if that takes seconds: a
     difference is an error, or a warning if this exporter was asked for. Without `copy`
@@ -73,6 +80,7 @@ def import_torch(
             exporter=exporter,
             training=training,
             capacity_factor=capacity_factor,
+            equal_features=equal_features,
         )
         imported = import_onnx(exported.model, values=exported.values)
         if exported.is_traced:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, NodeProto
 
-from distir.frontends.onnx_prepare import value_infos
+from distir.frontends.onnx_names import value_infos
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"

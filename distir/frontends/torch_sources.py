@@ -85,7 +85,7 @@ def _failures_of(code: str) -> Generator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DistIRError(
             f"{code} raises {type(error).__name__}: {error}; DISTIR_DEBUG=1 shows where"
         ) from error

@@ -140,8 +140,12 @@ class GradientBuilder:
         """
         Appends a scalar constant of the element type of `like`, and returns its value.
         """
+        return self.array(value, like)
+
+    def array(self, values: npt.ArrayLike, like: SSAValue) -> SSAValue:
+        """Appends a constant of the element type of `like`, and returns its value."""
         assert isinstance(like.type, TensorType)
-        return self.constant(np.array(value, numpy_dtype(like.type.element_type)))
+        return self.constant(np.array(values, numpy_dtype(like.type.element_type)))
 
     def sum_to(self, gradient: SSAValue, target: SSAValue) -> SSAValue:
         """

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.interpreters.sampling import Sampling
 from distir.registries import Registry
 
 Array = npt.NDArray[Any]
@@ -433,3 +434,24 @@ def cumulative_sum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
             [start, total.take(range(x.shape[axis] - 1), axis)], axis
         )
     return [np.flip(total, axis) if op.attribute("reverse") else total]
+
+
+@kernel("onnx.GridSample")
+def grid_sample(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """`onnx.reference` takes other elements beyond the border where it samples cubically."""
+    x, grid = inputs
+    kind = np.result_type(x, np.float32)
+    sampling = Sampling(
+        op.attribute("mode"),
+        op.attribute("padding_mode"),
+        bool(op.attribute("align_corners")),
+    )
+    return [sampling.samples(x.astype(kind), grid.astype(kind)).astype(x.dtype)]
+
+
+@kernel("onnx.Det")
+def determinant(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """`onnx.reference` has no determinants of 16-bit floats."""
+    (x,) = inputs
+    found = np.linalg.det(x.astype(np.result_type(x, np.float32)))
+    return [np.asarray(found).astype(x.dtype)]

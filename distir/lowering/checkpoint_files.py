@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distir.errors import DistIRError, listed
-from distir.lowering.template.checkpoints import MANIFEST, CheckpointError, verified
-from distir.lowering.template.stored_tensors import METADATA, found, names_of
+from distir.lowering.template.checkpoints import MANIFEST, reason, verified
+from distir.lowering.template.stored_metadata import CheckpointError, Reader
+from distir.lowering.template.stored_tensors import found, names_of
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.checkpoint.metadata import Metadata
 
 
 def read_model(path: Path) -> dict[str, torch.Tensor]:
@@ -27,38 +29,37 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
     """
     import torch
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    path = _found(path)
-    try:
-        metadata = FileSystemReader(path).read_metadata()
-    except Exception as error:  # a pickle raises anything
-        raise DistIRError(
-            f"{path} is no checkpoint that can be read: {METADATA}: {error}"
-        ) from error
+    with _shown():
+        path, files = _found(path)
+        reader: Any = Reader(path, files)
+        metadata: Metadata = reader.read_metadata()
     stored, names = metadata.state_dict_metadata, names_of(metadata)
-    wanted = {
-        key: torch.empty(about.size, dtype=about.properties.dtype)
-        for key, about in stored.items()
-        if key in names and isinstance(about, TensorStorageMetadata)
-    }
+    try:
+        wanted = {
+            key: torch.empty(about.size, dtype=about.properties.dtype)
+            for key, about in stored.items()
+            if key in names and isinstance(about, TensorStorageMetadata)
+        }
+    except RuntimeError as error:  # more than the memory, or than can be counted
+        raise DistIRError(f"{path} cannot be read: {error}") from error
     if not wanted:
         raise DistIRError(f"{path} holds no tensors, but {listed(sorted(stored))}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is one process
-            load(dict(wanted), checkpoint_id=path, no_dist=True)
+            load(dict(wanted), storage_reader=reader, no_dist=True)
     except (Exception, CheckpointException) as error:
-        first = next((line for line in str(error).splitlines()[::-1] if line), error)
-        raise DistIRError(f"{path} cannot be read: {first}") from error
+        raise DistIRError(f"{path} cannot be read: {reason(error)}") from error
     return {names[key]: value for key, value in wanted.items()}
 
 
-def _found(path: Path) -> Path:
+def _found(path: Path) -> tuple[Path, Mapping[str, Any] | None]:
     """
-    Returns the path of the checkpoint that a path means, after its files were verified.
+    Returns the path of the checkpoint that a path means, and its files, after these were
+    verified; None for those of a checkpoint that does not list them.
     """
     if not path.is_dir():
         raise DistIRError(
@@ -67,11 +68,10 @@ def _found(path: Path) -> Path:
             if path.exists()
             else f"there is no folder {path}; give that of a checkpoint"
         )
-    with _shown():
-        path = found(path)
-        if (path / MANIFEST).exists():
-            verified(path)
-    return path
+    path = found(path)
+    if (path / MANIFEST).exists():
+        return path, verified(path)["files"]
+    return path, None
 
 
 @contextlib.contextmanager

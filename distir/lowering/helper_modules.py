@@ -10,6 +10,9 @@ from importlib.resources import files
 TEMPLATE = files("distir.lowering.template")
 """The folder from which helper modules are copied."""
 
+_SHARED = {"output_files": files("distir") / "output_files.py"}
+"""Helper modules that are modules of DistIR itself; the folder has what stands for them."""
+
 
 @cache
 def helper_modules() -> frozenset[str]:
@@ -24,7 +27,8 @@ def helper_modules() -> frozenset[str]:
 @cache
 def helper_text(name: str) -> str:
     """Returns the source text of the helper module of that name."""
-    return (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
+    file = _SHARED.get(name, TEMPLATE / f"{name}.py")
+    return file.read_text(encoding="utf-8")
 
 
 def with_imports(names: Iterable[str]) -> set[str]:

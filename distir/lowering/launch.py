@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.errors import DistIRError
+from distir.output_files import write_text
 from distir.weights import load_weights, save_weights
 
 Progress = Callable[[str], None]
@@ -249,7 +250,7 @@ class Training:
         if self.settings:
             file = folder / "settings.json"
             values = {name: list(each) for name, each in self.settings.items()}
-            file.write_text(json.dumps(values), encoding="utf-8")
+            write_text(file, json.dumps(values))
             found += ["--settings", str(file)]
         for option, texts in (("--data", self.data), ("--eval-data", self.eval_data)):
             for text in texts:

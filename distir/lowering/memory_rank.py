@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from distir.lowering.timing_rank import load_package
+from distir.output_files import write_text
 
 
 class LiveStorages(TorchDispatchMode):
@@ -202,7 +203,7 @@ def main() -> None:
             )
         held = {str(line): size for line, size in storages.at_peak.items() if size}
         found.append({"peak": storages.peak, "held": held})
-    Path(options.output).write_text(json.dumps(found), encoding="utf-8")
+    write_text(options.output, json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from distir.lowering.source.outline import outline
 from distir.lowering.source.ownership import release_bundles
 from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
+from distir.output_files import write_text
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -130,7 +131,7 @@ class ProgramSource:
         """Writes the files to a folder. Raises OSError and DistIRError."""
         texts = {self.name: self.text, tables_name(self.name): self.tables}
         for name, text in texts.items():
-            (folder / f"{name}.py").write_text(text, encoding="utf-8")
+            write_text(folder / f"{name}.py", text)
         if self.constants:
             save_weights(folder / constants_file(self.name), self.constants)
 

@@ -14,6 +14,7 @@ from statistics import median
 
 from distir.errors import DistIRError
 from distir.lowering.launch import Progress, Spawner, run_script
+from distir.output_files import write_text
 
 BACKENDS = ("gloo", "nccl")
 """The backends of processes that are timed: cores of the CPU, or GPUs."""
@@ -123,7 +124,7 @@ def time_packages(
                 for package in packages
             ],
         }
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        write_text(folder / "job.json", json.dumps(job))
         output = folder / "times.json"
         run_script(
             Path(__file__).with_name("timing_rank.py"),

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distir.output_files import write_text
+
 AHEAD_S = 3e-4
 """How many seconds before the start of a call the ranks agree on it."""
 
@@ -318,7 +320,7 @@ def main() -> None:
     if rank == 0:
         about = described(device, job["ranks"])
         output = {"times": found, "peaks": peaks, "device": about}
-        Path(options.output).write_text(json.dumps(output), encoding="utf-8")
+        write_text(options.output, json.dumps(output))
     dist.barrier()
     dist.destroy_process_group()
 

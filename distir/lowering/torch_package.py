@@ -13,6 +13,7 @@ from distir.errors import DistIRError
 from distir.lowering.helper_modules import helper_text, with_imports
 from distir.lowering.kernel_files import kernel_files
 from distir.lowering.program_source import program_source
+from distir.output_files import replaced_files, write_text
 from distir.program import (
     argument_names,
     argument_roles,
@@ -126,18 +127,18 @@ def write_package(
         texts[f"{name}.py"] = helper_text(name)
     directory = Path(directory)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (directory / name).write_text(text, encoding="utf-8")
-        for each in sources:
-            each.write(directory)
-        if own:
-            (directory / USER_KERNELS).mkdir(exist_ok=True)
-            (directory / USER_KERNELS / "__init__.py").touch()
-        for name, file in own.items():
-            (directory / USER_KERNELS / f"{name}.py").write_bytes(file.text)
+        with replaced_files(directory) as made:
+            for name, text in texts.items():
+                write_text(made / name, text)
+            for each in sources:
+                each.write(made)
+            if own:
+                (made / USER_KERNELS).mkdir()
+                (made / USER_KERNELS / "__init__.py").touch()
+            for name, file in own.items():
+                (made / USER_KERNELS / f"{name}.py").write_bytes(file.text)
     except OSError as error:
         raise DistIRError(
-            f"cannot write the package to {directory}: {error}"
+            f"cannot write the package to {directory}: {error.strerror or error}"
         ) from error
     return directory

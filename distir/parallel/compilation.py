@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
 from distir.gradients.batch_statistics import BatchParts
+from distir.output_files import write_text
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
@@ -174,6 +175,8 @@ def training_program(
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
 
+    forward = forward or ForwardOptions()
+    equal = forward.equal_features
     name = loss if isinstance(loss, str) else None
     own = loss if callable(loss) else None
     modes = {part: part.training for part in module.modules()}
@@ -184,10 +187,15 @@ def training_program(
             labels = labels_of(module, args, kwargs, own)
             with with_loss(module, own):
                 imported = import_torch(
-                    module, (*args, labels), kwargs, training=True, copy=False
+                    *(module, (*args, labels), kwargs),
+                    training=True,
+                    equal_features=equal,
+                    copy=False,
                 )
         else:
-            imported = import_torch(module, args, kwargs, training=True, copy=False)
+            imported = import_torch(
+                *(module, args, kwargs), training=True, equal_features=equal, copy=False
+            )
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -197,7 +205,6 @@ def training_program(
     if own is not None:  # it takes the labels behind the positional arguments
         before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
         last = [_arguments(imported.module, "input")[before]]
-    forward = forward or ForwardOptions()
     forward.apply(imported.module, apart=last)
     differentiate = DifferentiatePass(
         loss=name or "none",
@@ -222,8 +229,10 @@ def forward_program(
     """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
 
-    imported = import_torch(module, args, kwargs, copy=False)
     forward = forward or ForwardOptions()
+    imported = import_torch(
+        module, args, kwargs, equal_features=forward.equal_features, copy=False
+    )
     forward.apply(imported.module)
     forward.complete(imported.module)
     return imported
@@ -271,7 +280,7 @@ def _program(
         with tempfile.TemporaryDirectory() as made:
             write_program(imported.module, Path(made, PROGRAM))
             _save_constants(imported, Path(made, CONSTANTS))
-            Path(made, LABELS).write_text(json.dumps(labels))
+            write_text(Path(made, LABELS), json.dumps(labels))
             keep_files(key, {p.name: p.read_bytes() for p in Path(made).iterdir()})
     return imported, labels
 
@@ -344,5 +353,5 @@ def _package(
             kernels=[file.path for file in kernels],
         )
         _save_constants(imported, folder / CONSTANTS)
-        (folder / INTERFACE).write_text(json.dumps(interface, indent=2))
+        write_text(folder / INTERFACE, json.dumps(interface, indent=2))
         return files_of(Path(folder))

@@ -28,6 +28,8 @@ class ForwardOptions:
     - `float8`: how 8-bit floats of products are scaled; None for products in the type of
       the model;
     - `attention`: whether attention becomes one op where a module writes it out;
+    - `equal_features`: whether each sample has as many places for features as features (see
+      `import_torch`);
     - `script`: a schedule in its IR form, as text; "" for none.
     """
 
@@ -35,6 +37,7 @@ class ForwardOptions:
     float8: str | None = None
     attention: bool = True
     script: str = ""
+    equal_features: bool = False
 
     @staticmethod
     def of(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distir.errors import DistIRError
+from distir.output_files import replaced_files
 
 CACHE = "DISTIR_CACHE"
 """The environment variable that names the folder of packages."""
@@ -83,24 +83,17 @@ def keep_files(key: str | None, files: Mapping[str, bytes]) -> Path:
         return known
     parent = cache_folder()
     try:
-        if key is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix="distir-", dir=parent if key else None))
-        for name, content in files.items():
-            (made / name).parent.mkdir(parents=True, exist_ok=True)
-            (made / name).write_bytes(content)
+        folder = parent / key if key else Path(tempfile.mkdtemp(prefix="distir-"))
+        with replaced_files(folder) as made:
+            for name, content in files.items():
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
+                (made / name).write_bytes(content)
     except OSError as error:
         raise DistIRError(
             f"cannot write a package: {error}; set {CACHE} to a folder that can be "
             f"written to and has room"
         ) from error
-    if key is None:
-        return made
-    try:
-        made.rename(parent / key)
-    except OSError:  # another rank was faster
-        shutil.rmtree(made, ignore_errors=True)
-    return parent / key
+    return folder
 
 
 class Package:

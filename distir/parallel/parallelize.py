@@ -61,6 +61,7 @@ def parallelize(
     overlap: bool = False,
     buckets: bool = True,
     fused_attention: bool = True,
+    equal_features: bool = False,
     dtype: str | torch.dtype | None = None,
     float8: str | None = None,
     kernels: Sequence[str | Path] = (),
@@ -86,6 +87,9 @@ def parallelize(
     - `zero`: the ZeRO stage; `no_sync`, `checkpoint`, `sequence_parallel`,
       `token_dispatch`, `context`, `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
       whether attention that a module writes out becomes one op.
+    - `equal_features`: says that each sample has as many places for features of images or
+      sounds as the module gives it (`masked_scatter`), which models with such features need
+      for micro-batches. A sample that has another number of places becomes NaN.
     - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
       gradients have the type of their parameters. In f16 the loss is scaled: a step whose
@@ -106,6 +110,7 @@ def parallelize(
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
+    forward = replace(forward, equal_features=equal_features)
     options = DistributionOptions(
         r=r,
         d=d,

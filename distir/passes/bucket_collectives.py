@@ -15,7 +15,7 @@ from distir.planning.buckets import bucket_collectives_of
 class BucketCollectivesPass(DistIRPass):
     """
     Lets all-reduces, reduce-scatters and all-gathers of one kind travel in one message, as
-    far as nothing stands between them, and marks those that join another one `dist.joined`.
+    far as nothing stands between them: it gives those of one message a number, `dist.bucket`.
     Run it on a distributed program, after `lower-reshard`; `overlap-communication` forms
     the buckets anew.
 

@@ -30,16 +30,11 @@ from distir.gradients.optimizers import OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
+from distir.other_functions import erase_unreachable
 from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
-from distir.program import (
-    LOSS,
-    argument_roles,
-    erase_dead,
-    erase_unreachable,
-    text_attribute,
-)
+from distir.program import LOSS, argument_roles, erase_dead, text_attribute
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,23 @@ The number in a call's scope again takes the place of the `*` in the scopes of t
 from __future__ import annotations
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import BUCKET, SCOPE
 from distir.passes.options import DistIRPass
 from distir.program import callees_first, functions, return_op, scope_of
 from distir.transforms.repeats.naming import specialise
 
 
-def inline_call(call: CallOp, callee: FuncOp) -> None:
-    """Replaces the call by a copy of the callee's body."""
+def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
+    """
+    Replaces the call by a copy of the callee's body. Messages of the copy get numbers from
+    `first_bucket` on; returns the first number behind these.
+    """
+    buckets: dict[Attribute, Attribute] = {}
     values: dict[SSAValue, SSAValue] = dict(
         zip(callee.body.block.args, call.arguments, strict=True)
     )
@@ -33,6 +37,10 @@ def inline_call(call: CallOp, callee: FuncOp) -> None:
         copy = op.clone(values)
         if call_scope:
             copy.attributes[SCOPE] = StringAttr(specialise(scope_of(op), call_scope))
+        if BUCKET in copy.attributes:
+            number = IntegerAttr(first_bucket + len(buckets), i64)
+            own = buckets.setdefault(copy.attributes[BUCKET], number)
+            copy.attributes[BUCKET] = own
         Rewriter.insert_op(copy, place)
     results = [values.get(value, value) for value in end.arguments]
     for old, new in zip(call.results, results, strict=True):
@@ -40,6 +48,7 @@ def inline_call(call: CallOp, callee: FuncOp) -> None:
             new.name_hint = new.name_hint or old.name_hint
         old.replace_all_uses_with(new)
     Rewriter.erase_op(call)
+    return first_bucket + len(buckets)
 
 
 def inline_calls(module: ModuleOp) -> None:
@@ -51,14 +60,22 @@ def inline_calls(module: ModuleOp) -> None:
     roots = [function for function in known.values() if not function.is_declaration]
     inlined: dict[FuncOp, None] = {}
     for function in callees_first(module, roots):
-        for op in list(function.body.block.ops):
+        ops = list(function.body.block.ops)
+        free = 1 + max((bucket_number(op) for op in ops), default=-1)
+        for op in ops:
             if isinstance(op, CallOp):
                 callee = known[op.callee.string_value()]
-                inline_call(op, callee)
+                free = inline_call(op, callee, free)
                 inlined[callee] = None
     for function in inlined:
         if function.sym_visibility == StringAttr("private"):
             Rewriter.erase_op(function)
+
+
+def bucket_number(op: Operation) -> int:
+    """Returns the number of an op's message; -1 for ops that are in none."""
+    number = op.attributes.get(BUCKET)
+    return number.value.data if isinstance(number, IntegerAttr) else -1
 
 
 class InlineCallsPass(DistIRPass):

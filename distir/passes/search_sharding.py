@@ -19,6 +19,7 @@ from distir.planning.layouts.fitted import FittedSearch, search_without_cluster
 from distir.planning.layouts.search import LEVELS, SOLVERS, LayoutResult, Limits
 from distir.planning.meshes import add_mesh, check_sequential, cluster_in
 from distir.planning.requests import keep_whole, request_shards
+from distir.planning.unruled import unruled_ops
 from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.verification import verify_distribution
@@ -115,6 +116,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
             level,
             release=self.gap is not None,
         )
+        unruled = unruled_ops(op)
         with clock:
             if costs == "unit":
                 note = _note(search_without_cluster(op, mesh, limits, clock))
@@ -122,7 +124,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
                 note = self._simulated(op, mesh, cluster, limits, clock)
         verify_distribution(op)
         check_expectations(op)
-        add_notes(op, [f"{self.name}: {note}"])
+        add_notes(op, [*unruled, f"{self.name}: {note}"])
 
     def _simulated(
         self,

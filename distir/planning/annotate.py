@@ -21,7 +21,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.planning.function_plan import FunctionPlan, with_callees
-from distir.planning.strategies import LayoutStrategy
+from distir.planning.strategies import LayoutStrategy, OpLayouts
 from distir.program import (
     argument_attributes,
     describe,
@@ -54,6 +54,25 @@ def separated(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layo
     return _Copies(module).of(plan, is_entry=True)
 
 
+def is_settled(plan: FunctionPlan[Layout]) -> bool:
+    """Whether `settled` would change nothing."""
+    plans = list(with_callees(plan))
+    return len({own.function for own in plans}) == len(plans) and not any(
+        strategy.parts for own in plans for strategy in own.ops.values()
+    )
+
+
+def settled(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
+    """
+    Returns the same plan for a program that has one function for each of its plans, and the
+    ops of decompositions in place of the ops that were decomposed.
+    """
+    found = separated(module, plan)
+    for own in with_callees(found):
+        own.ops = decomposed(own).ops
+    return found
+
+
 def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
     Replaces the ops of one function whose strategies have parts by their decompositions,
@@ -75,7 +94,9 @@ def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
         Rewriter.replace_op(op, parts)
         for part in parts[:-1]:
             same = equal_before(part)
-            if same is not None and ops.get(same) == ops[part]:
+            if same is None or same not in ops:
+                continue
+            if OpLayouts.of(ops[same]) == OpLayouts.of(ops[part]):
                 del ops[part]
                 Rewriter.replace_op(part, [], same.results)
     kept = {values.get(value, value): layout for value, layout in plan.kept.items()}
@@ -168,8 +189,8 @@ def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
     """
     yield tuple(plan.arguments)
     yield tuple(plan.results)
-    yield tuple((s.operands, s.results, s.parts) for s in plan.ops.values())
-    yield tuple(plan.kept.values())
+    yield tuple(map(OpLayouts.of, plan.ops.values()))
+    yield tuple(plan.kept.items())
 
 
 class _Writer:

@@ -99,8 +99,7 @@ class StrategyGraph(Generic[S, U]):
         the order of the nodes.
         """
         return {
-            node: node.strategies[a]
-            for node, a in zip(self.nodes, choice, strict=False)
+            node: node.strategies[a] for node, a in zip(self.nodes, choice, strict=True)
         }
 
     def problem(self, without: Set[Edge[S, U]] = frozenset()) -> Problem:

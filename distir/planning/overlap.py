@@ -7,8 +7,7 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import CollectiveOp
-from distir.dialects.dist import JOINED
+from distir.dialects.dist import BUCKET
 from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.profiles.profile import Profile
@@ -116,11 +115,10 @@ def _take_apart(module: ModuleOp) -> bool:
     Replaces each bucket by one message per collective, in place; returns whether there were
     buckets.
     """
-    joined = [op for op in module.walk() if isinstance(op, CollectiveOp)]
-    joined = [op for op in joined if op.is_joined]
-    for op in joined:
-        del op.attributes[JOINED]
-    return bool(joined)
+    found = [op for op in module.walk() if BUCKET in op.attributes]
+    for op in found:
+        del op.attributes[BUCKET]
+    return bool(found)
 
 
 def _overlapped(

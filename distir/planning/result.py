@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
 
 

@@ -26,9 +26,10 @@ from xdsl.utils.exceptions import ParseError
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
+from distir.output_files import write_text
 from distir.planning.distribution import distribute
 from distir.planning.grid.evaluate import distribute_as
-from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.planned_arguments import (
     PlannedArgument,
     check_same_arguments,
@@ -44,7 +45,7 @@ from distir.program import argument_names, entry_function, functions
 from distir.sharding.verification import verify_distribution
 from distir.version import __version__
 
-_FORMAT = "distir plan 1"
+_FORMAT = "distir plan 2"
 
 
 def _nothing() -> str:
@@ -192,13 +193,11 @@ class SavedPlan:
     def save(self, path: str | Path) -> None:
         """Writes the plan to a JSON file. Raises DistIRError if that fails."""
         layouts = self.result.layouts
-        if layouts is not None:
-            layouts = replace(layouts, without_sends=None)
         data = {
             "format": _FORMAT,
             "distir": __version__,
             "result": self.result.to_json(),
-            "layouts": layouts and vars(layouts),
+            "layouts": layouts and layouts.to_json(),
             "arguments": [argument.to_json() for argument in self.arguments],
             "program": self.program,
             "trains": self.trains,
@@ -208,8 +207,9 @@ class SavedPlan:
             "cluster": self.cluster,
             "explanation": self.explain(),
         }
+        lines = (f"{json.dumps(key)}: {json.dumps(data[key])}" for key in data)
         try:
-            Path(path).write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+            write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
         except OSError as error:
             raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
@@ -306,14 +306,7 @@ def _from_json(data: Mapping[str, Any]) -> SavedPlan:
     if not isinstance(result, Simulated):
         raise ValueError(f"{result.plan} is not possible")
     if layouts is not None:
-        steps = tuple((int(n), tuple(map(int, c))) for n, c in layouts["steps"])
-        chosen = ChosenLayouts(
-            bool(layouts["tied"]),
-            bool(layouts["limited"]),
-            steps,
-            bool(layouts["separate"]),
-        )
-        result = replace(result, layouts=chosen)
+        result = replace(result, layouts=ChosenLayouts.from_json(layouts))
     elif isinstance(result.plan, LayoutPlan):
         raise ValueError("there are no layouts")
     explanation = str(data["explanation"])

@@ -54,6 +54,23 @@ Sharding = TypeVar("Sharding", Layout, Placement)
 """How a value is sharded: its layout on a mesh, or its placement on one of the axes."""
 
 
+class OpLayouts(NamedTuple):
+    """
+    The layouts in which an op takes its operands and gives its results, and those of the ops
+    of its decomposition (none: the op stays itself).
+    """
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    parts: tuple[tuple[tuple[Layout, ...], tuple[Layout, ...]], ...] = ()
+
+    @staticmethod
+    def of(strategy: LayoutStrategy) -> OpLayouts:
+        """Returns what a strategy means for the program, without its options."""
+        parts = tuple((part.operands, part.results) for part in strategy.parts)
+        return OpLayouts(strategy.operands, strategy.results, parts)
+
+
 class Strategy(NamedTuple, Generic[Sharding]):
     """
     The shardings in which an op takes its operands and gives its results. `options` says what

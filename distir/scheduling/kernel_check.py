@@ -34,6 +34,7 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.sharded import Sharded, from_shards
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.template import kernels as calls
+from distir.output_files import write_text
 from distir.program import ENTRY, entry_function
 from distir.sharding.kernel_parts import reference_part, rule_of, smallest_divisor
 from distir.sharding.kernel_rule import parse_rule
@@ -290,11 +291,11 @@ def main(job: Path) -> None:
             check.run()
         except DistIRError as error:
             problem = {"problem": [kernel.implementation.data, str(error)]}
-            Path(asked["answer"]).write_text(json.dumps(problem), encoding="utf-8")
+            write_text(asked["answer"], json.dumps(problem))
             raise SystemExit(1) from error
         found.append(check.difference)
     answer = json.dumps({"differences": found})
-    Path(asked["answer"]).write_text(answer, encoding="utf-8")
+    write_text(asked["answer"], answer)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.kernel import KernelDefOp, kernels
 from distir.errors import DistIRError
 from distir.lowering.kernel_files import KernelFile, kernel_files
+from distir.output_files import write_text
 from distir.sharding.kernel_parts import check_rule
 
 SECONDS = 60.0
@@ -53,7 +54,7 @@ def verify_kernels(
     found: list[VerifiedKernel] = []
     with TemporaryDirectory(prefix="distir-kernels-") as folder:
         program = Path(folder) / "program.mlir"
-        program.write_text(_kernels_alone(module), encoding="utf-8")
+        write_text(program, _kernels_alone(module))
         for kernel in kernels(module).values():
             check_rule(kernel)
             if kernel.wrt is None:
@@ -83,7 +84,7 @@ def _checked(
         "files": {name: str(file.path.resolve()) for name, file in sources.items()},
         "answer": str(answer),
     }
-    job.write_text(json.dumps(asked), encoding="utf-8")
+    write_text(job, json.dumps(asked))
     what = f"kernel @{kernel.symbol} ({kernel.implementation.data})"
     process = subprocess.Popen(
         # -P: the current folder must not shadow modules.

@@ -28,7 +28,13 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
             f"cannot read the schedule {path}: {error.strerror}"
         ) from error
     if path.suffix == ".mlir":
-        return parse_script(content.decode(), str(path))
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise DistIRError(
+                f"{path} is not UTF-8 text; it holds no schedule"
+            ) from error
+        return parse_script(text, str(path))
     schedule = Schedule()
     try:
         function = runpy.run_path(str(path)).get("schedule")
@@ -36,7 +42,7 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
             function(schedule)
     except DistIRError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f.lineno for f in frames if f.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]

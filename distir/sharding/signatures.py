@@ -12,8 +12,11 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import PLACE, SCOPE
 from distir.sharding.rule import Rule, rule_for
+
+_LABELS = (SCOPE, PLACE)
+"""Attributes that say where an op came from, and nothing about its rule."""
 
 
 class Signatures:
@@ -53,10 +56,11 @@ class Signatures:
             key = (
                 type(op),
                 len(op.operands),
+                *op.regions,  # each body by itself: only its text says what it does
                 *[number(value.type) for value in (*op.operands, *op.results)],
                 *[self._constant(value) for value in op.operands],
                 *[(name, number(attr)) for name, attr in op.properties.items()],
-                *[(n, number(attr)) for n, attr in op.attributes.items() if n != SCOPE],
+                *[(n, number(a)) for n, a in op.attributes.items() if n not in _LABELS],
             )
             found = self._numbers.get(key)
             if found is None:

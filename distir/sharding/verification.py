@@ -11,17 +11,19 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects import collective, dist
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.dist import Layout, layout_of
+from distir.dialects.dist import BUCKET, Layout, layout_of
 from distir.dialects.kernel import kernels
 from distir.dialects.tensors import shape_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
+from distir.other_functions import other_functions
 from distir.program import (
     argument_names,
     check_links,
     describe,
     entry_function,
     functions,
+    reachable_functions,
 )
 from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem, places_the_same
@@ -31,6 +33,13 @@ from distir.sharding.rule import inference_of
 from distir.sharding.sends import check_send
 from distir.sharding.signatures import Signatures
 from distir.source_forms import check_source_forms
+
+
+def _is_distributed(function: FuncOp) -> bool:
+    """Whether a value of a function has a layout."""
+    types = [*function.function_type.inputs.data, *function.function_type.outputs.data]
+    types += [result.type for op in function.walk() for result in op.results]
+    return any(layout_of(type_) is not None for type_ in types)
 
 
 def _shown(type_: Attribute) -> str:
@@ -67,7 +76,11 @@ class DistributionVerifier:
         check_source_forms(self.entry)
         for kernel in kernels(self.module).values():
             check_rule(kernel)
+        reachable_functions(self.module)
+        others = set(other_functions(self.module))
         for function in self.functions.values():
+            if function in others and not _is_distributed(function):
+                continue
             if not function.is_declaration:
                 self.function(function)
 
@@ -99,12 +112,16 @@ class DistributionVerifier:
                     f"function's type says"
                 )
             self.type(arg.type, what)
+        buckets: dict[Attribute, Operation] = {}
+        """The last op of each bucket so far."""
         for op in function.body.block.ops:
             for result in op.results:
                 if id(result.type) not in self._right:
                     self.type(result.type, f"@{name}: {describe(op)}")
             try:
                 self.op(op, function)
+                if isinstance(op, collective.CollectiveOp) and BUCKET in op.attributes:
+                    self._in_bucket(op, buckets)
             except (DistIRError, VerifyException) as error:
                 raise DistIRError(f"@{name}: {describe(op)}: {error}") from error
 
@@ -143,6 +160,23 @@ class DistributionVerifier:
             )
         else:
             self.compute(op)
+
+    def _in_bucket(
+        self, op: collective.CollectiveOp, buckets: dict[Attribute, Operation]
+    ) -> None:
+        """
+        Checks that an op is next to the others of its bucket and can travel with them.
+        """
+        op.check_bucket()
+        number = op.attributes[BUCKET]
+        last = buckets.get(number)
+        if last is not None and not op.is_joined:
+            assert last.next_op is not None  # this op or one before it
+            raise DistIRError(
+                f"has {BUCKET} = {number}, as {describe(last)} has, but {last.next_op.name} "
+                f"is between them; give it another number or remove {BUCKET}"
+            )
+        buckets[number] = op
 
     def call(self, op: CallOp) -> None:
         callee = self.functions.get(op.callee.string_value())

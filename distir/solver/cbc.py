@@ -14,8 +14,10 @@ from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
 from distir.solver.program import ConstraintRows, LinearProgram, ProgramSolution
+from distir.solver.standard_output import nothing_on_stdout
 
 
+@nothing_on_stdout()
 def run_cbc(
     program: LinearProgram,
     extra: Sequence[ConstraintRows],

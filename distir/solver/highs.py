@@ -12,6 +12,7 @@ from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
 from distir.solver.program import ConstraintRows, LinearProgram, ProgramSolution
+from distir.solver.standard_output import nothing_on_stdout
 
 
 def is_installed() -> bool:
@@ -25,6 +26,7 @@ class Highs:
     works in a thread of its own and is told to stop.
     """
 
+    @nothing_on_stdout()
     def __init__(self, program: LinearProgram):
         try:
             import highspy
@@ -62,6 +64,7 @@ class Highs:
             model.integrality_ = integrality
         return model
 
+    @nothing_on_stdout()
     def add(self, rows: ConstraintRows) -> None:
         """Adds rows; the next run continues from the last one."""
         self.highs.addRows(
@@ -74,6 +77,7 @@ class Highs:
             rows.values,
         )
 
+    @nothing_on_stdout()
     def run(
         self,
         clock: Clock,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from math import prod
-from typing import Any
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnregisteredOp
 from xdsl.ir import Attribute, Operation, TypeAttribute
-from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input
@@ -18,8 +15,10 @@ from xdsl.utils.mlir_lexer import MLIRTokenKind
 from distir.dist_attributes import check_dist_attributes
 from distir.dominance import check_dominance
 from distir.plugins import installed_universe
+from distir.suggestions import did_you_mean
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
+from distir.text.number_parser import NumberParser
 
 _TYPE = re.compile(
     r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
@@ -30,11 +29,6 @@ _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
 _ONE_STRING = re.compile(_STRING)
 _STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
-
-LARGEST_CONSTANT = 1 << 28
-"""
-The most bytes of a constant in a program; xDSL holds every element of one, equal or not.
-"""
 
 
 def new_context() -> Context:
@@ -47,9 +41,9 @@ def new_context() -> Context:
     return context
 
 
-class ProgramParser(Parser):
+class ProgramParser(NumberParser):
     """
-    xDSL's parser of MLIR's text, for programs of DistIR. Text that is no program, whatever
+    A parser of MLIR's text, for programs of DistIR. Text that is no program, whatever
     it is, raises ParseError or VerifyException; a program whose values are used before they
     are defined raises DistIRError.
 
@@ -79,7 +73,9 @@ class ProgramParser(Parser):
         except Exception as error:
             # xDSL's parser, and constructors of attributes, raise whatever Python does
             # for some text: ValueError, AssertionError, NotImplementedError, ...
-            self.raise_error(f"cannot be read ({error or type(error).__name__})")
+            self.raise_error(f"cannot be read ({str(error) or type(error).__name__})")
+        if len(module.body.blocks) != 1:
+            self.raise_error("a module has one block")
         check_dominance(module)
         check_dist_attributes(module)
         return module
@@ -103,6 +99,40 @@ class ProgramParser(Parser):
             self._known_ops[text.key] = known
             self._known_forms.setdefault(text.form.key, (text.form, known))
         return op
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        found = self.ctx.get_optional_op(
+            name, dialect_stack=self._parser_state.dialect_stack
+        )
+        if found is None:
+            self.raise_error(
+                f"Operation {name} is not registered; {self._advice(name)}"
+            )
+        if issubclass(found, UnregisteredOp) and self._before().isidentifier():
+            self.raise_error(
+                f"Operation {name} is not registered, so that only its generic form can be "
+                f'read: "{name}"(...) : (...) -> ..., as mlir-opt --mlir-print-op-generic '
+                f"writes it"
+            )
+        return found
+
+    def _before(self) -> str:
+        """The last character before what is to be parsed, without spaces."""
+        start = self._current_token.span.start
+        return self._content[max(0, start - 9) : start].rstrip()[-1:]
+
+    def _advice(self, name: str) -> str:
+        """Returns what to do about an op that no dialect has."""
+        dialect = name.partition(".")[0]
+        if self.ctx.get_optional_dialect(dialect) is not None:
+            ops = [op.name for op in self.ctx.loaded_ops if op.name.startswith(dialect)]
+            return f"{did_you_mean(name, ops)}`{dialect}` has no such operation"
+        return (
+            f"no installed package has the dialect `{dialect}` (packages publish dialects "
+            f"under the entry point xdsl.universe); install one that has it, or write the "
+            f"program in generic form (mlir-opt --mlir-print-op-generic) and give distir-opt "
+            f"--allow-unregistered-dialect"
+        )
 
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
@@ -159,37 +189,3 @@ class ProgramParser(Parser):
             found = super().parse_optional_dictionary_attr_dict()
             self._known_dictionaries[text] = dict(found)
         return dict(self._known_dictionaries[text])
-
-    def parse_dense_int_or_fp_elements_attr(
-        self, type: Any
-    ) -> DenseIntOrFPElementsAttr[Any]:
-        """
-        Parses a constant; if all elements have one value, only that value is converted.
-        """
-        start = self.pos
-        self.parse_punctuation("<", " in dense attribute")
-        splat = self._current_token.kind not in (
-            MLIRTokenKind.GREATER,
-            MLIRTokenKind.L_SQUARE,
-            MLIRTokenKind.STRING_LIT,
-        )
-        if not splat:
-            self._resume_from(start)
-            return super().parse_dense_int_or_fp_elements_attr(type)
-        (element,), _ = self._parse_tensor_literal()
-        self.parse_punctuation(">", " in dense attribute")
-        if type is None:
-            self.parse_punctuation(":", " in dense attribute")
-            type = self._parse_dense_literal_type()
-        value: Any = element.to_type(self, type.element_type)
-        return DenseIntOrFPElementsAttr.from_list(type, [value])
-
-    def _parse_dense_literal_type(self) -> Any:
-        type_ = super()._parse_dense_literal_type()
-        size = prod(type_.get_shape()) * type_.element_type.compile_time_size
-        if size > LARGEST_CONSTANT:
-            self.raise_error(
-                f"a constant of {size} bytes; at most {LARGEST_CONSTANT} can be in a "
-                f"program, make a parameter of it"
-            )
-        return type_

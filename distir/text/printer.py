@@ -11,9 +11,9 @@ from typing import TextIO
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute
-from xdsl.printer import Printer
 
 from distir.dialects.dist import Layout, LayoutAttr, Shard
+from distir.text.number_printer import NumberPrinter
 
 MIN_USES = 3
 """A type with fewer uses is written out."""
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]*+")
 """Matches text of a string that needs no escapes."""
 
 
-class ProgramPrinter(Printer):
+class ProgramPrinter(NumberPrinter):
     """
     Prints a module as MLIR text, in which a tensor type with a layout is defined once and
     then called by a name:

@@ -193,6 +193,18 @@ def dimension(text: str) -> tuple[str, int]:
     return name, positive_integer(size)
 
 
+def named_number(text: str) -> tuple[str, float]:
+    """Parses `NAME=NUMBER`, the value of an input; `true` and `false` are numbers too."""
+    name, equals, number = text.rpartition("=")
+    if not equals or not name:
+        raise ArgumentTypeError(f"{text!r} is not of the form NAME=NUMBER")
+    number = {"true": "1", "false": "0"}.get(number.lower(), number)
+    try:
+        return name, int(number) if number.lstrip("+-").isdecimal() else float(number)
+    except ValueError:
+        raise ArgumentTypeError(f"{number!r} in {text!r} is no number") from None
+
+
 def add_kernels(parser: ArgumentParser) -> None:
     """Declares the files of the kernels that a program may use."""
     parser.add_argument(

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING
 
+from distir.output_files import is_replaceable
 from distir.tools.arguments import chosen_profiles, names, non_negative_number
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.ir import Attribute
 
     from distir.dialects.device import ClusterOp
     from distir.planning.auto.auto import AutoSearch
-    from distir.planning.plan import SearchOptions
+    from distir.planning.plan import Plan, SearchOptions
     from distir.planning.plan_search import PlanSearch
     from distir.solver.clock import Clock
+
+_NOT_ENDED = "the search had not ended when this plan was saved"
 
 _OF_AUTO = ("time_limit", "explain", "shard", "whole")
 
@@ -95,10 +101,11 @@ def search(
     options: SearchOptions,
     modules: list[ModuleOp],
     clock: Clock,
-) -> tuple[AutoSearch, bool]:
+    files: PlanFiles,
+) -> AutoSearch:
     """
-    Searches while the clock runs, showing its progress. Returns the search, and whether the
-    user interrupted it. Raises DistIRError.
+    Searches while the clock runs, showing its progress and keeping the best plan so far in
+    files. Raises DistIRError.
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
@@ -134,6 +141,7 @@ def search(
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
         on_progress=on_progress,
         on_forecast=on_forecast if arguments.time_limit is None else None,
+        on_best=files.keep,
     )
     if arguments.time_limit is None:
         first = len(found.space.first())
@@ -142,30 +150,86 @@ def search(
             f"none of them is better; --time-limit ends earlier with the best found"
         )
     found.run()
-    return found, found.interrupted
+    return found
 
 
-def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
+@dataclass
+class PlanFiles:
     """
-    Distributes the program by the best plan, reports that, and writes the program if asked
-    for.
-    """
-    from distir.planning.annotations import read_notes
-    from distir.planning.auto.results import chosen_plan, emit
-    from distir.tools.files import keep_weights_reachable, write_program
-    from distir.tools.reporting import note
+    The files of the best plan of a search, which hold it from the moment in which it is
+    found.
 
-    best = search.best
-    assert best is not None
-    if output is None:
-        note(search.measured_note() or chosen_plan(search))
-        return
-    module = search.programs(best.plan.batch)
-    emit(module, search)
-    for text in read_notes(module):
-        note(text)
-    keep_weights_reachable(module, source, output)
-    write_program(module, output)
+    - `sources`: the files of the programs, by the size of the batch;
+    - `program`: the file of the distributed program, and `plan`: that of the plan, as far
+      as they are asked for.
+    """
+
+    sources: Mapping[int, Path]
+    program: Path | None
+    plan: Path | None
+    _kept: Plan | None = None
+    """The plan that the files hold."""
+    _weights: tuple[int, Attribute | None] | None = None
+    """
+    The batch of the program whose weights are beside the file, and how it names them: they
+    may be copies, which take their time.
+    """
+
+    def keep(self, search: AutoSearch) -> None:
+        """
+        Writes the best plan so far, unless the files hold it already or can be written only
+        once, as a pipe can. Raises DistIRError.
+        """
+        best = search.best
+        if best is None or best.plan == self._kept:
+            return
+        if self.program is not None and is_replaceable(self.program):
+            self._write_program(search, self.program)
+        if self.plan is not None and is_replaceable(self.plan):
+            self._write_plan(search, self.plan, lambda: _NOT_ENDED)
+        self._kept = best.plan
+
+    def write(self, search: AutoSearch) -> None:
+        """Writes the best plan of a search, and reports it. Raises DistIRError."""
+        from distir.planning.annotations import read_notes
+        from distir.planning.auto.results import chosen_plan
+        from distir.tools.reporting import note
+
+        if self.program is None:
+            note(search.measured_note() or chosen_plan(search))
+        else:
+            for text in read_notes(self._write_program(search, self.program)):
+                note(text)
+        if self.plan is not None:
+            self._write_plan(search, self.plan, lambda: explanation(search))
+
+    def _write_program(self, search: AutoSearch, file: Path) -> ModuleOp:
+        """Distributes the program by the best plan, writes it, and returns it."""
+        from distir.dialects.dist import WEIGHTS
+        from distir.planning.auto.results import emit
+        from distir.tools.files import write_program
+
+        best = search.best
+        assert best is not None
+        batch = best.plan.batch
+        module = search.programs(batch)
+        emit(module, search)
+        if self._weights is None or self._weights[0] != batch:
+            write_program(module, file, self.sources[batch])
+            self._weights = batch, module.attributes.get(WEIGHTS)
+            return module
+        if self._weights[1] is not None:
+            module.attributes[WEIGHTS] = self._weights[1]
+        write_program(module, file)
+        return module
+
+    @staticmethod
+    def _write_plan(
+        search: PlanSearch, file: Path, explanation: Callable[[], str]
+    ) -> None:
+        from distir.planning.saved_plan import SavedPlan
+
+        SavedPlan.of(search, explanation).save(file)
 
 
 def explain(search: PlanSearch, file: IO[str] | None = None) -> None:

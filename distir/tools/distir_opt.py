@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import IO
 
@@ -11,12 +12,21 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from distir.errors import DistIRError
+from distir.output_files import write_text
 from distir.passes import get_all_passes
+from distir.planning.annotations import read_notes
 from distir.plugins import installed_universe
 from distir.suggestions import did_you_mean
-from distir.text import ProgramParser
+from distir.text import ProgramParser, ProgramTarget
 from distir.tools.files import refuse_other_files, text_of
-from distir.tools.reporting import run_reporting_errors
+from distir.tools.reporting import note, run_reporting_errors
+
+
+class _Kept(StringIO):
+    """Text that can be asked for after it is closed."""
+
+    def close(self) -> None:
+        """Does nothing."""
 
 
 class DistIROptMain(xDSLOptMain):
@@ -24,6 +34,19 @@ class DistIROptMain(xDSLOptMain):
     `distir-opt FILE -p "pass1,pass2{option=1}"`; `--pass-pipeline="builtin.module(...)"`
     is accepted too, as in MLIR. Everything else is as in `xdsl-opt`.
     """
+
+    def prepare_output(self) -> IO[str]:
+        """Keeps what goes to a file until all of it is there (`run`)."""
+        if self.args.output_file is None:
+            return sys.stdout
+        self._written = _Kept()
+        return self._written
+
+    def run(self) -> None:
+        """Runs passes and prints what comes of it. A file is replaced as a whole."""
+        super().run()
+        if self.args.output_file is not None:
+            write_text(self.args.output_file, self._written.getvalue())
 
     def register_all_dialects(self) -> None:
         for name, load in installed_universe().all_dialects.items():
@@ -35,6 +58,7 @@ class DistIROptMain(xDSLOptMain):
 
     def register_all_targets(self) -> None:
         self.available_targets |= installed_universe().all_targets
+        self.available_targets["mlir"] = lambda: ProgramTarget
 
     def register_all_frontends(self) -> None:
         """Reads `.mlir` files as `distir` does."""
@@ -47,6 +71,14 @@ class DistIROptMain(xDSLOptMain):
             return parser.parse_module(not self.args.no_implicit_module)
 
         self.available_frontends["mlir"] = parse
+
+    def apply_passes(self, prog: ModuleOp) -> None:
+        """Runs the passes; what they note for the user goes to stderr too."""
+        known = read_notes(prog)
+        super().apply_passes(prog)
+        for text in read_notes(prog):
+            if text not in known:
+                note(text)
 
 
 def _mlir_style(arguments: Sequence[str]) -> list[str]:

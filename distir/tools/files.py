@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
-from distir.output_files import errors_name, replaced_file
+from distir.output_files import replaced, replaced_file
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
@@ -112,13 +113,22 @@ def refuse_other_files(path: Path) -> None:
         )
 
 
-def write_program(module: ModuleOp, path: Path) -> None:
+def write_program(
+    module: ModuleOp, path: Path, source: Path | None = None
+) -> Path | None:
     """
     Writes a module as text, with names for the types that it repeats. What was in the file
-    stays until all of it is written.
+    stays until all of it is written. The weights of one that was read from `source` become
+    available beside it (`weights_beside`); returns their path then.
     """
-    with replaced_file(path) as stream:
-        ProgramPrinter(stream).print_program(module)
+    with (
+        nullcontext()
+        if source is None
+        else weights_beside(module, source, path) as beside
+    ):
+        with replaced_file(path) as stream:
+            ProgramPrinter(stream).print_program(module)
+        return beside
 
 
 def named_pass(name: str) -> ModulePass:
@@ -237,27 +247,34 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     return weights
 
 
-def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path | None:
+@contextmanager
+def weights_beside(
+    module: ModuleOp, source: Path, target: Path
+) -> Generator[Path | None]:
     """
     Makes the weights of a module that was read from `source` available beside `target`, to
-    which it is written, as a module names its weights by a file in its own folder. They are
-    hard-linked if the file system allows it, else copied. Returns the path, or None if
-    there is nothing to do.
+    which it is written inside, as a module names its weights by a file in its own folder.
+    They are hard-linked if the file system allows it, else copied, and what was there stays
+    if the module cannot be written. Gives their path, or None if there is nothing to do.
     """
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():
-        return None
+        yield None
+        return
     beside = path_beside(target)
     module.attributes[WEIGHTS] = StringAttr(beside.name)
     if beside.exists() and beside.samefile(file):
-        return None
+        yield None
+        return
     check_replaceable(beside, target)
-    beside.unlink(missing_ok=True)
-    try:
-        os.link(file, beside)
-    except OSError:
-        shutil.copyfile(file, beside)
-    return beside
+    if beside.is_symlink():  # which has no weights itself
+        beside.unlink()
+    with replaced(beside) as partial:
+        try:
+            os.link(file, partial)
+        except OSError:
+            shutil.copyfile(file, partial)
+        yield beside
 
 
 def read_arrays(path: Path | None) -> Arrays:
@@ -296,7 +313,7 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     floats) are stored as float32.
     """
     # Not np.savez, whose keyword arguments cannot be called "file".
-    with errors_name(path), zipfile.ZipFile(path, "w") as archive:
+    with replaced(path) as partial, zipfile.ZipFile(partial, "w") as archive:
         for name, array in arrays.items():
             if array.dtype.kind == "V":
                 array = array.astype(np.float32)

@@ -73,6 +73,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
             return import_onnx(
                 arguments.model,
                 dict(arguments.dim),
+                numbers=dict(arguments.value),
                 trainable=arguments.trainable,
                 frozen=arguments.frozen,
             )
@@ -104,6 +105,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
             trainable=arguments.trainable,
             frozen=arguments.frozen,
             capacity_factor=arguments.capacity_factor,
+            equal_features=arguments.equal_features,
             copy=False,
         )
 
@@ -134,9 +136,17 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
             "--capacity-factor is for modules; the experts of an ONNX file are what they were "
             "when it was written"
         )
+    if arguments.equal_features and not is_module:
+        raise DistIRError(
+            "--equal-features is for modules; where features of an ONNX file go is in the file"
+        )
     if is_module and arguments.dim:
         raise DistIRError(
             "--dim is for ONNX files; modules have the sizes of their example inputs"
+        )
+    if is_module and arguments.value:
+        raise DistIRError(
+            "--value is for ONNX files; modules have numbers among their example inputs"
         )
     if arguments.transformers is None:
         for option in ("task", "batch", "seq", "target_seq", "meta"):

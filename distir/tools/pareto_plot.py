@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distir.errors import DistIRError
+from distir.output_files import write_text
 from distir.planning.grid import Result, Simulated, pareto_front
 from distir.planning.result import simulated
 from distir.tools.svg import Chart, document, line
@@ -24,7 +25,7 @@ def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
     Pareto front of the others in orange. A dot's title names its plan. Raises DistIRError.
     """
     try:
-        path.write_text(pareto_plot(results), "utf-8")
+        write_text(path, pareto_plot(results))
     except OSError as error:
         raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 

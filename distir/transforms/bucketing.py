@@ -2,7 +2,7 @@
 Collectives of neighbouring tensors become one message.
 
 Every collective has a latency, however small its tensor is. Those of one kind between which
-nothing stands in the way are brought together and marked `dist.joined`: they form a bucket.
+nothing stands in the way are brought together and get a number, `dist.bucket`.
 A later collective moves up to the bucket if its operand is computed by then; otherwise the
 bucket moves down to it, if nothing uses the bucket's results before.
 """
@@ -14,12 +14,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import AllGatherOp, CollectiveOp
-from distir.dialects.dist import JOINED, layout_of
+from distir.dialects.dist import BUCKET, layout_of
 from distir.program import functions
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.prices import local_bytes
@@ -60,12 +60,18 @@ class CollectiveBucketer:
         self.limit = limit
 
     def bucket(self, function: FuncOp) -> None:
-        """Reorders the ops of a function and marks those that join another collective."""
+        """
+        Reorders the ops of a function and numbers its buckets, in place of those that it
+        has.
+        """
         ops = list(function.body.block.ops)
+        for op in ops:
+            op.attributes.pop(BUCKET, None)
         reads, writes = [op.operands for op in ops], [op.results for op in ops]
-        for bucket in self.buckets(ops, reads, writes):
+        found = [b for b in self.buckets(ops, reads, writes) if len(b.members) > 1]
+        for number, bucket in enumerate(found):
             members: list[Operation] = [ops[i] for i in bucket.members]
-            self._write(members, ops[bucket.place])
+            self._write(members, ops[bucket.place], number)
 
     def buckets(
         self,
@@ -98,9 +104,12 @@ class CollectiveBucketer:
             bucket.size += size
         return found
 
-    def _write(self, members: Sequence[Operation], anchor: Operation) -> None:
+    def _write(
+        self, members: Sequence[Operation], anchor: Operation, number: int
+    ) -> None:
         """
-        Brings the members of a bucket together at the position of the anchor, one of them.
+        Brings the members of a bucket together at the position of the anchor, one of them,
+        and gives them a number.
         """
         block = anchor.parent_block()
         assert block is not None
@@ -111,8 +120,8 @@ class CollectiveBucketer:
         for op in reversed(members[index + 1 :]):
             op.detach()
             block.insert_op_after(op, anchor)
-        for op in members[1:]:
-            op.attributes[JOINED] = UnitAttr()
+        for op in members:
+            op.attributes[BUCKET] = IntegerAttr(number, i64)
 
     def _bytes(self, value: SSAValue) -> float:
         layout = layout_of(value)

@@ -21,6 +21,7 @@ from distir.gradients.call_pairs import (
     renumber_saved,
     saved_values,
 )
+from distir.other_functions import erase_unreachable
 from distir.program import (
     KEPT,
     ancestors,
@@ -28,7 +29,6 @@ from distir.program import (
     describe,
     drop_unused_results,
     entry_function,
-    erase_unreachable,
     functions,
     replace_call,
     result_attributes,
@@ -308,6 +308,7 @@ def _identity(op: Operation) -> object:
     return (
         op.name,
         tuple(op.operands),
+        tuple(op.regions),
         frozenset(op.properties.items()),
         frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import COUNTER, JOINED, LOSS_SCALE
+from distir.dialects.dist import COUNTER, LOSS_SCALE
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
 from distir.errors import DistIRError
@@ -54,8 +54,6 @@ def evaluation_program(module: ModuleOp) -> ModuleOp:
     set_result_attributes(entry_function(part), [kept[i] for i in results])
     for function in reachable_functions(part):
         for op in list(function.body.block.ops):
-            # Those that it shared a message with may have belonged to the backward.
-            op.attributes.pop(JOINED, None)
             if isinstance(op, DropoutOp):
                 Rewriter.replace_op(op, [], [op.x, *([None] * (len(op.results) - 1))])
             elif isinstance(op, DroppedAttentionOp):

@@ -35,14 +35,14 @@ from distir.dialects.dist import (
 from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
+from distir.other_functions import erase_unreachable, separate_others
 from distir.program import (
     argument_attributes,
     argument_roles,
     describe,
     entry_function,
-    erase_unreachable,
-    functions,
     made_with,
+    reachable_functions,
     set_argument_attributes,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
@@ -300,6 +300,18 @@ class Partitioner:
         return moved + (local_bytes(source, after, mesh) if together else 0.0)
 
 
+def _forget_requests(function: FuncOp) -> None:
+    """Removes the annotations that layouts are asked for with."""
+    arguments = argument_attributes(function)
+    for own in arguments:
+        for name in (LAYOUT, FIXED, FIXED_BY):
+            own.pop(name, None)
+    set_argument_attributes(function, arguments)
+    for op in function.body.block.ops:
+        for name in _REQUESTS:
+            op.attributes.pop(name, None)
+
+
 def partition(
     module: ModuleOp, *, lower: bool = False, price: Price | None = None
 ) -> None:
@@ -311,9 +323,11 @@ def partition(
     """
     separate = module.attributes.pop(SEPARATE_COPIES, None) is not None
     known = meshes(module)
+    for copy in separate_others(module):
+        _forget_requests(copy)
     erase_unreachable(module)
     entry = entry_function(module)
-    for function in functions(module).values():
+    for function in reachable_functions(module):
         Partitioner(function, known, function is entry, separate, price).run()
     if lower:
         lower_reshards(module)

@@ -30,6 +30,7 @@ from distir.program import (
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import rule_for
 from distir.sharding.rules.builder import constant_operand
+from distir.transforms.feature_dims import FeatureDims, Origin
 
 RESIDUALS = ("parts", "whole")
 NORMALIZATIONS: dict[str, tuple[int, ...]] = {
@@ -40,7 +41,10 @@ NORMALIZATIONS: dict[str, tuple[int, ...]] = {
     "train.layer_norm_grad": (0, 1, 3, 4),
     "train.rms_norm_grad": (0, 1, 3),
 }
-"""Normalisations and their gradients, and which of their operands are activations."""
+"""
+Normalisations and their gradients, and which of their operands are activations: that of the
+result's gradient first, then what is normalised.
+"""
 
 
 def _root_mean_square_source(op: Operation) -> SSAValue | None:
@@ -66,15 +70,45 @@ def _root_mean_square_source(op: Operation) -> SSAValue | None:
     return None
 
 
+def _norms_of_heads(module: ModuleOp) -> set[Operation]:
+    """
+    Returns the normalisations, and their gradients, that work on parts of the features of a
+    token, such as heads, each by itself: these stand inside of blocks, where it is the
+    features that are split. A dimension of size 1 in front of the features is a head too.
+    """
+    features = FeatureDims(module)
+    found: set[Operation] = set()
+    for op in module.walk():
+        if op.name in NORMALIZATIONS:
+            indices = NORMALIZATIONS[op.name]
+            index = indices[:2][-1]
+        elif _root_mean_square_source(op) is not None:
+            index = 0
+        else:
+            continue
+        x, rule = op.operands[index], rule_for(op)
+        origins = [
+            origin
+            for dim, origin in zip(rule.operands[index], features.of(x), strict=True)
+            if any(rule.factors[f].kind == "parallel" for f in dim)
+        ]
+        if Origin.FEATURES in origins or shape_of(x.type)[-2:-1] == (1,):
+            found.add(op)
+    return found
+
+
 @dataclass
 class SplitSequence(RewritePattern):
     """Requests that the input of a normalisation is split along its sequence."""
 
     mesh: Mesh
     axis: str
+    of_heads: set[Operation]
     found: int = 0
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
+        if op in self.of_heads:
+            return
         if op.name in NORMALIZATIONS:
             for index in NORMALIZATIONS[op.name]:
                 self._split(op.operands[index], op, op, rewriter)
@@ -220,7 +254,7 @@ def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> 
     a mesh axis; `residuals` is one of `RESIDUALS`. Raises DistIRError.
     """
     one_of("way to keep residuals", residuals, RESIDUALS, "sequence-parallel")
-    pattern = SplitSequence(mesh, axis)
+    pattern = SplitSequence(mesh, axis, _norms_of_heads(module))
     PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(module)
     if not pattern.found:
         raise DistIRError(

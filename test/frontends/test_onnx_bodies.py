@@ -6,8 +6,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from support.programs import ops_of, round_trip
 
 from distir.errors import DistIRError
-from distir.frontends.onnx_bodies import MAX_NODES
 from distir.frontends.onnx_importer import import_onnx
+from distir.frontends.onnx_loops import MAX_NODES
 from distir.interpreters.reference import run_program
 from distir.program import scope_of
 
@@ -106,9 +106,22 @@ def test_scan(opset: int, attributes):
         np.testing.assert_allclose(output, right, rtol=1e-6)
 
 
+def test_scan_of_a_length_that_is_given():
+    imported = import_onnx(scan_model("steps"), {"steps": 3})
+    assert len(ops_of(imported.module, "Add")) == 3
+
+
 def test_scan_of_unknown_length():
+    model = scan_model("steps")
+    [scan] = model.graph.node
+    chosen = helper.make_node("Compress", ["x", "kept"], ["some"], axis=0)
+    scan.input[1] = "some"
+    del model.graph.node[:]
+    model.graph.node.extend([chosen, scan])
+    kept = helper.make_tensor_value_info("kept", TensorProto.BOOL, [3])
+    model.graph.input.append(kept)
     with pytest.raises(DistIRError, match=r"Scan '/cell/Scan' .*number of steps"):
-        import_onnx(scan_model("steps"), {"steps": 3})
+        import_onnx(model, {"steps": 3})
 
 
 def test_scan_that_is_too_long():

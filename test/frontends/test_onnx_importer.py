@@ -648,7 +648,7 @@ class TestBadModels:
             [value("y", [2])],
         )
         with pytest.raises(
-            DistIRError, match=r"If 'y' .*with a body.*straight-line code"
+            DistIRError, match=r"If 'y' .*has a body.*straight-line code"
         ):
             import_onnx(model)
 

@@ -3,6 +3,7 @@
 import functools
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -230,3 +231,26 @@ def test_grouped_products_have_no_onnx_function():
     inputs = torch.randn(4, 8).bfloat16(), torch.tensor([1, 4], dtype=torch.int32)
     with pytest.raises(DistIRError, match="grouped_mm, which has no ONNX function"):
         import_torch(GroupedProduct(), inputs, exporter="dynamo")
+
+
+class Parts(torch.nn.Module):
+    """Parts of a tensor that are not equally large."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second = torch.split(x, [3, 5], dim=-1)
+        return torch.cat([second, first], -1), *x.split(3, 0), *x.tensor_split(3, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_unequal_parts(dtype: torch.dtype):
+    x = torch.arange(32.0).reshape(4, 8).to(dtype)
+    program = import_torch(Parts(), (x,), exporter="dynamo").module
+    assert not ops_of(program, "SplitToSequence", "SequenceAt")
+    (given,) = (
+        [x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)]
+        if (dtype == torch.bfloat16)
+        else [x.numpy()]
+    )
+    found = run_program(program, [given])
+    for ours, theirs in zip(found, Parts()(x), strict=True):
+        np.testing.assert_array_equal(ours.astype(np.float32), theirs.float().numpy())

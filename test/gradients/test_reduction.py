@@ -63,22 +63,6 @@ def without_axes(name, x):
     )
 
 
-def running(x, axis, exclusive=0, reverse=0):
-    def run(x, _):
-        flip = (axis,) if reverse else ()
-        total = x.flip(flip).cumsum(axis)
-        return (total - x.flip(flip) if exclusive else total).flip(flip)
-
-    return GradientCase(
-        "CumSum",
-        [x, np.array(axis)],
-        {"exclusive": exclusive, "reverse": reverse},
-        frozenset([1]),
-        torch=run,
-        label=f"{axis}{exclusive}{reverse}",
-    )
-
-
 TIES = np.array([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0]])
 WITH_ZEROS = np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 3.0]])
 
@@ -96,12 +80,6 @@ CASES = [
     reduction("ReduceL2", [1], 0, np.zeros((2, 2)), smooth=False),
     reduction("ReduceProd", [1], 0, WITH_ZEROS),
     reduction("ReduceSum", [0], 0, normal(3)),
-    *(
-        running(normal(2, 3), axis, exclusive, reverse)
-        for axis in (0, -1)
-        for exclusive in (0, 1)
-        for reverse in (0, 1)
-    ),
 ]
 
 

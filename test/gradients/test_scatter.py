@@ -5,13 +5,10 @@ import pytest
 import torch
 from gradients.harness import (
     GradientCase,
-    backward_program,
     check,
     integers,
     normal,
 )
-
-from distir.errors import DistIRError
 
 X = normal(3, 4)
 
@@ -48,19 +45,26 @@ def gather_nd(x, indices, batch_dims=0):
     )
 
 
-def scatter_elements(axis, indices, reduction):
+def scatter_elements(axis, indices, reduction, x=X, updates=None, smooth=True):
     def run(x, indices, updates):
-        place = x.scatter if reduction == "none" else x.scatter_add
-        return place(axis, indices % x.shape[axis], updates)
+        indices = indices % x.shape[axis]
+        if reduction == "none":
+            return x.scatter(axis, indices, updates)
+        return x.scatter_reduce(axis, indices, updates, IN_TORCH[reduction])
 
     indices = integers(indices)
+    updates = normal(*indices.shape, seed=1) if updates is None else updates
     return GradientCase(
         "ScatterElements",
-        [X, indices, normal(*indices.shape, seed=1)],
+        [x, indices, updates],
         {"axis": axis, "reduction": reduction},
         torch=run,
-        label=f"{axis}{reduction}",
+        smooth=smooth,
+        label=f"{axis}{reduction}{'' if smooth else '-ties'}",
     )
+
+
+IN_TORCH = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
 def scatter_nd(x, indices, reduction):
@@ -70,7 +74,9 @@ def scatter_nd(x, indices, reduction):
         "ScatterND",
         [x, indices, normal(*shape, seed=1)],
         {"reduction": reduction},
-        torch=lambda x, i, u: x.index_put(
+        torch=None
+        if reduction not in ("none", "add")
+        else lambda x, i, u: x.index_put(
             i.unbind(-1), u, accumulate=reduction == "add"
         ),
         label=f"{list(indices.shape)}{reduction}",
@@ -101,6 +107,11 @@ def triangle(upper, *k):
     )
 
 
+TIES = np.array([[1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 3.0, 1.0]])
+PLACES = [[0, 0, 1, 2, 2], [0, 1, 1, 3, 3]]
+OTHERS = np.array([[1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 1.0, 0.5]])
+"""Several that attain an extreme; no, one and two zeros among the factors of a place."""
+
 CASES = [
     gather_elements(X, 0, [[0, 1, 2, 2], [2, 2, 0, 0]]),
     gather_elements(X, 1, [[0, 0], [-1, 2], [3, 3]]),
@@ -114,9 +125,15 @@ CASES = [
     *(
         scatter_elements(axis, indices, reduction)
         for axis, indices in ((0, [[0, 1, 2], [2, 0, 1]]), (-1, [[0, 3], [1, -2]]))
-        for reduction in ("none", "add")
+        for reduction in ("none", "add", "mul", "max", "min")
     ),
     scatter_elements(0, [[0, 1], [0, 1]], "add"),
+    scatter_elements(0, [[0, 1], [0, 1], [0, 2]], "mul"),
+    *(
+        scatter_elements(1, PLACES, reduction, TIES, OTHERS, smooth=False)
+        for reduction in ("mul", "max", "min")
+    ),
+    *(scatter_nd(X, [[0, 1], [2, 3]], reduction) for reduction in ("mul", "max")),
     *(
         scatter_nd(X, indices, reduction)
         for indices in ([[0], [2]], [[0, 1], [2, 3]])
@@ -134,16 +151,3 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradient(case):
     check(case)
-
-
-@pytest.mark.parametrize("reduction", ["mul", "max"])
-def test_other_reductions_are_refused(reduction):
-    case = GradientCase(
-        "ScatterND",
-        [X, integers([[0]]), normal(1, 4)],
-        {"reduction": reduction},
-    )
-    with pytest.raises(
-        DistIRError, match=f"no gradient rule for reduction '{reduction}'"
-    ):
-        backward_program(case, frozenset([0]))

@@ -202,3 +202,22 @@ def test_repeats_that_are_given_tensors() -> None:
     assert "repeat0(given_2.pop(0), given_2.pop(0))" in program_source(module).text
     (found,) = run_here(module, arguments)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("names", [("878", "900"), ("h.0", "h.1")])
+def test_tensors_with_numbers_for_names(names: tuple[str, str]) -> None:
+    """As older exporters name weights, and PyTorch the parts of a ParameterList."""
+    matrix = "tensor<2x2xf32>"
+    module = parse(
+        f"""func.func @main(%x: {matrix},
+            %v: {matrix} {{dist.role = "parameter", dist.name = "{names[0]}"}},
+            %w: {matrix} {{dist.role = "parameter", dist.name = "{names[1]}"}}
+        ) -> {matrix} {{
+            %y = onnx.MatMul(%x, %v) : ({matrix}, {matrix}) -> {matrix}
+            %z = onnx.Sub(%y, %w) : ({matrix}, {matrix}) -> {matrix}
+            func.return %z : {matrix}
+        }}"""
+    )
+    x, v, w = np.random.default_rng(0).standard_normal((3, 2, 2), np.float32)
+    (found,) = run_here(module, [x, v, w])
+    np.testing.assert_allclose(found, x @ v - w, rtol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir import export
 from distir.dialects.dist import INITIAL
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
@@ -31,6 +33,7 @@ from distir.frontends.builders import build_mlp
 from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.template import initial, runtime
+from distir.lowering.template.folder_lock import FolderLock
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import (
@@ -511,6 +514,30 @@ def test_a_checkpoint_folder_that_cannot_be_written(
     with pytest.raises(DistIRError, match="file"):
         training = Training(1, checkpoints=file)
         train(saved / "package", training_mlp(), spawner, training)
+
+
+def test_two_trainings_do_not_share_a_folder(
+    saved: Path, checkpoints: Path, tmp_path: Path, spawner: Spawner
+) -> None:
+    lock = FolderLock(checkpoints)
+    before = sorted(checkpoints.rglob("*"))
+    for step in ("latest", ""):
+        with pytest.raises(DistIRError, match=rf"process {os.getpid()} of host .* alr"):
+            resume(saved, checkpoints, spawner, step)
+    # Who only reads is not kept from it.
+    export(checkpoints, tmp_path / "m.safetensors")
+    given = batches(training_mlp())
+    run_package(
+        saved / "package",
+        inputs=given,
+        weights=checkpoints,
+        training=Training(1),
+        spawner=spawner,
+    )
+    assert sorted(checkpoints.rglob("*")) == before
+    lock.release()
+    assert len(resume(saved, checkpoints, spawner)["loss"]) == 2
+    assert not (checkpoints / ".lock").exists()
 
 
 def test_updates_that_change_the_type_are_refused(tmp_path: Path):

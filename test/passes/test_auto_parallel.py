@@ -42,7 +42,7 @@ from distir.planning.grid import (
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts import fitted
-from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.plan import Plan, SearchOptions
 from distir.planning.requests import Requests
 from distir.planning.result import Impossible, Result, simulated
@@ -332,7 +332,7 @@ def test_memory_that_decided_on_layouts_is_named() -> None:
     found = search(build_mlp(2, 8, 8), machine(2))
     best = found.best
     assert best is not None
-    layouts = ChosenLayouts(False, True, ())
+    layouts = ChosenLayouts((), limited=True)
     slower = LayoutPlan(best.plan.batch, axes=(("d", 2),), k=5)
     found.results[slower] = replace(best, plan=slower, layouts=layouts, step_time_s=1.0)
     assert "layouts of 1 other plan" in memory_binds(found)

@@ -375,7 +375,7 @@ def test_a_journal_of_something_else(tmp_path: Path, programs: Programs) -> None
         with pytest.raises(DistIRError, match="of other programs, or of another"):
             Journal(path, other).__enter__()
         assert path.read_text() == before
-    for text in ("# my notes\n", json.dumps([1]) + "\n", "\x00\n"):
+    for text in ("# my notes\n", json.dumps([1]) + "\n", "\x00\n", "no line ends"):
         path.write_text(text)
         with pytest.raises(DistIRError, match="cannot be resumed"):
             Journal(path, programs).__enter__()

@@ -29,7 +29,7 @@ from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.pipelining import PipelineOptions
 from distir.planning.annotations import read_notes
-from distir.planning.layouts.layout_graph import apply_layouts
+from distir.planning.layouts.chosen import apply_layouts
 from distir.planning.layouts.search import search_sharding
 from distir.planning.meshes import add_mesh
 from distir.planning.micro_batch_costs import costs_on

@@ -9,7 +9,7 @@ from support.training_programs import training_mlp
 
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.leaders import leaders
-from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.result import Simulated
 
@@ -51,7 +51,7 @@ def test_a_plan_that_fits_is_not_tried_with_micro_batches() -> None:
     of_pipeline = Simulated(pipeline, 1.0, 16.0, 1, memory)
     for limited in (True, False):
         whole = replace(accumulating, k=1)
-        layouts = ChosenLayouts(limited=limited)
+        layouts = ChosenLayouts((), limited=limited)
         of_whole = Simulated(whole, 1.1, 16 / 1.1, 1, memory, layouts=layouts)
         found.results = {pipeline: of_pipeline, whole: of_whole}
         following = found._next()  # pyright: ignore[reportPrivateUsage]

@@ -20,7 +20,7 @@ from distir.planning.auto.recomputation import partly_recomputed
 from distir.planning.grid import Evaluator, GridPlan, LayoutPlan, Programs
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import distribute_as
-from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.plan import Plan, SearchOptions
 from distir.planning.requests import Requests
 from distir.planning.result import Impossible, Result, Simulated
@@ -182,9 +182,9 @@ def test_searched_layouts_halve_the_interval() -> None:
     """They use what memory there is, so that nothing else tells how much is missing."""
     plan = LayoutPlan(8, axes=(("d", 2),))
     full = replace(
-        outcome(replace(plan, checkpoint="full"), 4.0, 5, 5), layouts=ChosenLayouts()
+        outcome(replace(plan, checkpoint="full"), 4.0, 5, 5), layouts=ChosenLayouts(())
     )
-    slow = ChosenLayouts(limited=True)
+    slow = ChosenLayouts((), limited=True)
     for none in (
         Impossible(plan, "no layouts"),
         replace(outcome(plan, 6.0, 0, 0), layouts=slow),
@@ -192,7 +192,7 @@ def test_searched_layouts_halve_the_interval() -> None:
         assert proposed(none, full) == ["full:1/2"]
         half = replace(
             outcome(replace(plan, checkpoint="full:1/2"), 3.5, 3, 3),
-            layouts=ChosenLayouts(),
+            layouts=ChosenLayouts(()),
         )
         assert proposed(none, full, half) == ["full:1/4"]
         assert proposed(none, full, replace(half, layouts=slow)) == []

@@ -26,9 +26,9 @@ from distir.passes.search_sharding import SearchShardingPass
 from distir.pipelining import PipelineOptions, build_schedule
 from distir.planning.annotations import read_notes
 from distir.planning.grid.evaluate import Evaluator
+from distir.planning.layouts.chosen import apply_layouts
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.fitted_plan import FittedPlan
-from distir.planning.layouts.layout_graph import apply_layouts
 from distir.planning.layouts.search import Limits, search_sharding
 from distir.planning.layouts.sends import StagesOfOps, note_places, places_of
 from distir.planning.meshes import add_mesh

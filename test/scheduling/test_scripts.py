@@ -242,6 +242,8 @@ def test_the_printed_schedule_does_the_same_without_python(tmp_path: Path) -> No
         ("def schedule(s):\n    s['h.*']\n", r"s.py, line 2: no module matches 'h.\*'"),
         ("def schedule(s):\n    1 / 0\n", "s.py, line 2: .*ZeroDivisionError"),
         ("def schedule(s):\n  s[\n", "s.py, line 2: .*SyntaxError"),
+        ("import sys\nsys.exit()\n", "s.py, line 2: .*SystemExit"),
+        ("def schedule(s):\n  raise SystemExit(0)\n", "s.py, line 2: .*SystemExit"),
         ("schedule = 3\n", "s.py has no function `schedule`"),
     ],
 )
@@ -265,6 +267,10 @@ def test_files_that_are_no_scripts(tmp_path: Path) -> None:
         path.write_text("func.func private @f()")
         with pytest.raises(DistIRError, match=message):
             read_script(path)
+    (tmp_path / "s.mlir").write_bytes(b"\xff\xfe")
+    with pytest.raises(DistIRError, match="is not UTF-8 text"):
+        read_script(tmp_path / "s.mlir")
+    (tmp_path / "s.mlir").write_text("func.func private @f()")
     model = tmp_path / "m.mlir"
     model.write_text(str(build_mlp(2, 8, 8)))
     command = ("schedule", model)

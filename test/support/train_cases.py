@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
+from distir.dialects.train_ops.alignment import CtcLossGradOp, CtcLossOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
@@ -33,6 +34,8 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
+from distir.dialects.train_ops.cumulative import CumProdGradOp
+from distir.dialects.train_ops.determinant import SlogdetGradOp, SlogdetOp
 from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
 from distir.dialects.train_ops.dropped_attention import (
     DroppedAttentionGradOp,
@@ -92,6 +95,10 @@ from distir.dialects.train_ops.recurrent import (
     RnnGradOp,
 )
 from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.dialects.train_ops.sampling import (
+    GridSampleGradGridOp,
+    GridSampleGradInputOp,
+)
 from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
@@ -770,3 +777,50 @@ for _shape, _flat, _blocks in (
         blocks=_blocks,
         label=_label,
     )
+
+for _dtype in (np.float32, np.float16, np.float64):
+    for _how in ({}, {"exclusive": True}, {"reverse": True}):
+        case(
+            *(CumProdGradOp, coarse(6, 4, dtype=_dtype), coarse(6, 4, dtype=_dtype)),
+            axis=1,
+            label=f"{np.dtype(_dtype).name}{_how}",
+            **_how,
+        )
+for _dtype in (np.float32, np.float64):
+    case(SlogdetOp, real(6, 4, 4, dtype=_dtype), label=np.dtype(_dtype).name)
+    case(
+        *(SlogdetGradOp, real(6, dtype=_dtype), real(6, 4, 4, dtype=_dtype)),
+        label=np.dtype(_dtype).name,
+    )
+
+_log_probs = np.log(positive(7, 6, 4) / 4)
+_ctc = (_log_probs, integers(0, 3, 6, 3), integers(3, 8, 6), integers(0, 4, 6))
+for _infinite in (False, True):
+    case(CtcLossOp, *_ctc, blank=3, zero_infinity=_infinite)
+case(CtcLossGradOp, real(6), *_ctc, blank=3, zero_infinity=True)
+
+for _mode, _padding, _aligned in (
+    ("linear", "zeros", True),
+    ("nearest", "reflection", False),
+    ("cubic", "border", False),
+):
+    _sampling: dict[str, Any] = {
+        "mode": _mode,
+        "padding_mode": _padding,
+        "align_corners": _aligned,
+    }
+    _image, _grid, _samples = real(4, 6, 5, 3), real(4, 6, 2, 2), real(4, 6, 6, 2)
+    case(
+        *(_shaped(GridSampleGradInputOp, "dx"), _samples, _grid),
+        shape=_image.shape,
+        label=_mode,
+        **_sampling,
+    )
+    case(GridSampleGradGridOp, _samples, _image, _grid, label=_mode, **_sampling)
+case(
+    *(_shaped(GridSampleGradInputOp, "dx"), real(2, 4, 2, 3, 2), real(2, 2, 3, 2, 3)),
+    shape=(2, 4, 3, 2, 4),
+    mode="linear",
+    padding_mode="zeros",
+    label="volumes",
+)

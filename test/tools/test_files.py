@@ -65,6 +65,8 @@ TYPES = {
     "A": "tensor<4xf32, #dist.layout<@m, [{}]>>",
     "B": "tensor<1xf32, #dist.layout<@m, [{}]>>",
     "P": "tensor<4xf32, #dist.layout<@m, [{}], partial sum {d}>>",
+    "H": "tensor<4xf16, #dist.layout<@m, [{}], partial sum {d}>>",
+    "C": "tensor<4xf16, #dist.layout<@m, [{}]>>",
     "N": "tensor<2xi64>",
     "R": "tensor<2x2xf32>",
 }
@@ -80,7 +82,16 @@ TYPES = {
         ('collective.all_reduce %p over ["d"] : P -> A', None),
         ('collective.all_reduce %p over ["d"] : P -> P', "expected result layout"),
         ("collective.all_reduce %p over [] : P -> A", "no axis"),
-        ('collective.all_reduce %p over ["d"] {dist.joined} : P -> A', "dist.joined"),
+        (
+            'collective.all_reduce %p over ["d"] {dist.bucket = 1 : i64} : P -> A\n'
+            '%e = collective.all_reduce %p over ["d"] {dist.bucket = 1 : i64} : P -> A',
+            None,
+        ),
+        (
+            'collective.all_reduce %p over ["d"] {dist.bucket = 1 : i64} : P -> A\n'
+            '%e = collective.all_reduce %k over ["d"] {dist.bucket = 1 : i64} : H -> C',
+            "differs from it in kind, axes",
+        ),
     ],
 )
 def test_what_is_wrong_is_found_behind_an_op_that_is_right(
@@ -89,7 +100,7 @@ def test_what_is_wrong_is_found_behind_an_op_that_is_right(
     """Operators and collectives: only what makes no difference is not looked at again."""
     text = f"""
       device.mesh @m on @c <"d" = 2> [0 to 2]
-      func.func @main(%a: A, %x: B, %p: P) {{
+      func.func @main(%a: A, %x: B, %p: P, %k: H) {{
         %q = collective.all_reduce %p over ["d"] : P -> A
         %b = onnx.Add(%a, %x) : (A, B) -> A
         %n = onnx.Constant() {{value = dense<2> : N}} : () -> N
@@ -98,7 +109,7 @@ def test_what_is_wrong_is_found_behind_an_op_that_is_right(
         %c = {op}
         func.return
       }}"""
-    text = re.sub(r"\b[ABPNR]\b", lambda name: TYPES[name.group()], text)
+    text = re.sub(r"\b[ABCHNPR]\b", lambda name: TYPES[name.group()], text)
     if message is None:
         _verify(text)
     else:

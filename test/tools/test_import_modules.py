@@ -51,6 +51,9 @@ def no_example():
 def broken():
     return missing
 
+def leaving():
+    raise SystemExit(0)
+
 def unusable():
     return torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(3, 4)), (torch.ones(2, 5),)
 
@@ -193,6 +196,7 @@ def _types(program: Path) -> dict[str, str]:
         ("{}:module_alone", "returns Sequential; it has to return (module, args)"),
         ("{}:no_example", "returns tuple of Sequential, int; it has to return"),
         ("{}:broken", "broken raises NameError: name 'missing' is not defined"),
+        ("{}:leaving", "leaving raises SystemExit: 0"),
         ("{}:unusable", "can export Sequential: in its part '1' (Linear): "),
         ("{}", "is code; say which function makes the model"),
         ("{}.py:make", "there is no file"),

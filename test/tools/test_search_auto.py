@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from support.command_line import failure, succeed, write_program
+
+from distir.errors import DistIRError
+from distir.planning.auto.auto import AutoSearch
+from distir.planning.plan import Plan
+from distir.planning.saved_plan import SavedPlan
 
 TWO = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
 
@@ -38,3 +47,48 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
         assert message.startswith(f"error: {options[0]} is of the search with --auto")
     message = failure("search", model, "--auto", *TWO, "--resume", tmp_path / "j")
     assert "--resume is of the grid search" in message
+
+
+def test_the_best_plan_so_far_is_in_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the moment in which it is found, and if a later step fails."""
+    model = write_program(tmp_path / "m.mlir")
+    best, plan = tmp_path / "b.mlir", tmp_path / "plan.json"
+    told: list[tuple[float, float, float]] = []
+    judge = AutoSearch._judge  # pyright: ignore[reportPrivateUsage]
+
+    def judge_and_look(self: AutoSearch, plans: Sequence[Plan]) -> bool:
+        went_on = judge(self, plans)
+        if self.best is not None:
+            simulated = tmp_path / "simulated.json"
+            succeed("simulate", best, "--json", simulated)
+            seconds = json.loads(simulated.read_text())["step_time_s"]
+            told.append((self.best.step_time_s, seconds, SavedPlan.load(plan).time_s))
+        return went_on
+
+    monkeypatch.setattr(AutoSearch, "_judge", judge_and_look)
+    monkeypatch.setattr(AutoSearch, "_next", fail)
+    options = ("-o", best, "--save-plan", plan)
+    assert "no memory left" in failure("search", model, "--auto", *TWO, *options)
+    assert told and all(a == b == c for a, b, c in told)
+    assert "and the search goes on" in best.read_text()
+    assert "had not ended" in SavedPlan.load(plan).explain()
+    assert not [*tmp_path.glob(".*")]
+    monkeypatch.undo()
+    succeed("search", model, "--auto", *TWO, *options)
+    assert "goes on" not in best.read_text()
+    assert "chosen" in SavedPlan.load(plan).explain()
+
+
+def fail(search: AutoSearch) -> list[Plan]:
+    raise DistIRError("no memory left")
+
+
+def test_a_pipe_gets_one_program(tmp_path: Path) -> None:
+    model, pipe = write_program(tmp_path / "m.mlir"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        succeed("search", model, "--auto", *TWO, "-o", pipe)
+        assert read.result().count("func.func @main") == 1

@@ -66,6 +66,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "needs what .* makes of the whole batch",
         "The patches of all images go one after the other to the places that the words of all "
         "texts leave for them: which ones a text gets depends on the texts before it. With one "
-        "micro-batch (`-k 1`) such models run in pipelines.",
+        "micro-batch (`-k 1`) such models run in pipelines; with `equal_features`, if each text "
+        "has as many patches, with several.",
     ),
 )

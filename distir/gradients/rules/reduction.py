@@ -1,4 +1,4 @@
-"""Gradient rules of reductions and running sums."""
+"""Gradient rules of reductions."""
 
 from __future__ import annotations
 
@@ -149,16 +149,3 @@ def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue
     behind = build.onnx("CumProd", flat, axis, exclusive=1, reverse=1)
     others = build.reshape_like(build.onnx("Mul", before, behind), x)
     return build.onnx("Mul", others, dy)
-
-
-@onnx_gradient("CumSum")
-def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The running sum from the other end."""
-    dx = build.onnx(
-        "CumSum",
-        dy,
-        op.operands[1],
-        exclusive=op.attribute("exclusive"),
-        reverse=1 - op.attribute("reverse"),
-    )
-    return [dx]

@@ -13,6 +13,7 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.machine import Observer
 from distir.interpreters.simulator.engine.run import DeviceGroup, Run
 from distir.interpreters.simulator.engine.trace import TraceWriter
+from distir.output_files import replaced_file, write_text
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Simulation:
         event while the program is simulated once more. Raises DistIRError.
         """
         try:
-            with open(path, "w", encoding="utf-8") as file:
+            with replaced_file(path) as file:
                 writer = TraceWriter(file, self.devices, self.cluster)
                 self.replay(writer.record)
                 writer.close()
@@ -197,7 +198,7 @@ class Simulation:
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
     """Writes results to a file. Raises DistIRError."""
     try:
-        Path(path).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+        write_text(path, json.dumps(data, indent=2) + "\n")
     except OSError as error:
         raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 

@@ -52,7 +52,7 @@ def _summed_in_order(equation: str) -> str:
     return "".join(names.get(c, c) for c in terms) + arrow + result
 
 
-torch_templates({"Det": "torch.linalg.det({0})"})
+torch_templates({"Det": "det({0})"}, module="determinant")
 torch_templates(
     {
         "MatMulInteger": "matmul_integer({*})",

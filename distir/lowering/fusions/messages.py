@@ -125,7 +125,9 @@ def fuse_messages(module: ModuleOp) -> None:
     """Makes one op of the collectives of each message, in every function."""
     entry, memory = entry_function(module), SharedMemory.of(module)
     for op in list(entry.body.block.ops):
-        if isinstance(op, AllGatherOp) and not op.is_joined and not op.is_asynchronous:
+        if not isinstance(op, AllGatherOp) or op.parent is None:
+            continue  # another op, or one whose message has been made
+        if not op.is_joined and not op.is_asynchronous:
             bucket = bucket_of(op)
             targets = _overwritten(bucket, entry, memory)
             if targets:

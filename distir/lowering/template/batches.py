@@ -335,7 +335,8 @@ class _failures:
         return self
 
     def __exit__(self, kind, error, trace):
-        if isinstance(error, Exception) and not isinstance(error, runtime.ProgramError):
+        is_theirs = isinstance(error, (Exception, SystemExit))
+        if is_theirs and not isinstance(error, runtime.ProgramError):
             raise runtime.ProgramError(
                 f"{self.source} raises {_paragraph(kind.__name__, str(error))}"
             ) from error

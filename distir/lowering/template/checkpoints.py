@@ -36,16 +36,15 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
-from . import runtime
+from . import runtime, tensors
 from .boxes import box_of, boxes
+from .folder_lock import FolderLock, LockedError
+from .output_files import write_text
+from .stored_metadata import METADATA, CheckpointError, Reader, regular_file
 
 FORMAT = "distir checkpoint 2"
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d+)")
-
-
-class CheckpointError(runtime.ProgramError):
-    """A checkpoint cannot be used or written; the message says why."""
+_NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 
 
 class OtherFormatError(CheckpointError):
@@ -133,15 +132,39 @@ class PartsPlanner(dcp.DefaultLoadPlanner):
 class Saver:
     """
     Writes checkpoints of a program's training in the background, one at a time. Every
-    process has one and calls its methods in the same order.
+    process has one and calls its methods in the same order. Until it is closed, no other
+    training writes to the folder. Raises CheckpointError if another one does.
     """
 
     def __init__(self, folder, program, rank):
         self.folder, self.program, self.rank = Path(folder), program, rank
         # A group of its own, so that communication of the steps does not interfere.
         self.group = dist.new_group(backend="gloo")
-        self.thread = self.failure = None
+        self.thread = self.failure = self.lock = None
+        self._lock()
         self.previous = max(steps_in(folder), default=None)
+
+    def _lock(self):
+        """Has process 0 lock the folder, and tells all others if it cannot."""
+        fault = None
+        if self.rank == 0:
+            try:
+                self.lock = FolderLock(self.folder)
+            except LockedError as error:
+                fault = str(error)
+            except OSError as error:
+                fault = f"cannot write a checkpoint to {self.folder}: {error.strerror}"
+        told = [fault]
+        dist.broadcast_object_list(told, 0, group=self.group, device="cpu")
+        if told[0] is not None:
+            raise CheckpointError(told[0])
+
+    def close(self):
+        """Lets other trainings write to the folder, unless this one still does."""
+        if self.lock is not None and (
+            self.thread is None or not self.thread.is_alive()
+        ):
+            self.lock.release()
 
     def save(self, step, held):
         """
@@ -216,7 +239,7 @@ def reason(error):
     if isinstance(error, CheckpointException):
         rank, (first, _) = next(iter(error.failures.items()))
         return f"rank {rank}: {reason(first)}"
-    return str(error) or type(error).__name__
+    return tensors.why(error)
 
 
 class _CheckpointWriter(dcp.FileSystemWriter):
@@ -274,9 +297,12 @@ class quiet:
 
 
 def _facts(path):
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path):
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(body):
@@ -286,7 +312,7 @@ def _digest(body):
 
 def _written(path, content):
     """Writes JSON, and waits until it is on the disk."""
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_text(path, json.dumps(content, indent=1))
     _to_disk(path)
 
 
@@ -307,11 +333,9 @@ def verified(path, share=0, shares=1):
     """
     path = Path(path)
     try:
-        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        body = content["manifest"]
-        if content["sha256"] != _digest(body):
-            raise ValueError("its checksum is wrong")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = regular_file(path, MANIFEST).read_text(encoding="utf-8")
+        body = _body(json.loads(text))
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"the checkpoint {path} is incomplete or corrupt: its {MANIFEST} cannot "
             f"be used ({error})"
@@ -322,25 +346,70 @@ def verified(path, share=0, shares=1):
             f"DistIR reads {FORMAT!r}. Go on with the version that wrote it, and take its "
             f"--outputs as the weights of a new run"
         )
+    _check_listed(path, body)
     for name in sorted(body["files"])[share::shares]:
         facts = body["files"][name]
         try:
-            found = _facts(path / name)
+            file = regular_file(path, name)
+            size = file.stat().st_size
+            digest = _sha256(file) if size == facts["bytes"] else ""
         except OSError as error:
             raise CheckpointError(
                 f"the checkpoint {path} is incomplete: {name}: {error.strerror}"
             ) from error
-        if found["bytes"] != facts["bytes"]:
+        except ValueError as error:
             raise CheckpointError(
-                f"the checkpoint {path} is corrupt: {name} has {found['bytes']} bytes "
+                f"the checkpoint {path} is corrupt: {error}"
+            ) from error
+        if size != facts["bytes"]:
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: {name} has {size} bytes "
                 f"instead of {facts['bytes']}"
             )
-        if found["sha256"] != facts["sha256"]:
+        if digest != facts["sha256"]:
             raise CheckpointError(
                 f"the checkpoint {path} is corrupt: {name} does not have the contents "
                 f"that were written (its SHA-256 is another)"
             )
     return body
+
+
+def _body(content):
+    """
+    Returns what a manifest says, of any version. Raises ValueError for one that was not
+    written as it is.
+    """
+    body = content.get("manifest") if isinstance(content, dict) else None
+    if not isinstance(body, dict) or not isinstance(body.get("format"), str):
+        raise ValueError("it does not have the structure of one")
+    if content.get("sha256") != _digest(body):
+        raise ValueError("its checksum is wrong")
+    return body
+
+
+def _check_listed(path, body):
+    """
+    Checks that a manifest of this version names a step, and files with their sizes and
+    checksums. Raises CheckpointError.
+    """
+    files, step = body.get("files"), body.get("step")
+    if not (type(step) is int and step >= 0 and isinstance(files, dict)):
+        what = "it does not have the structure of one"
+    elif METADATA not in files:
+        what = f"it says nothing of {METADATA}"
+    else:
+        wrong = [
+            name
+            for name, facts in files.items()
+            if not (isinstance(facts, dict) and facts.keys() == {"bytes", "sha256"})
+        ]
+        if not wrong:
+            return
+        what = f"it does not say how long {wrong[0][:99]!r} is, and its SHA-256"
+    raise CheckpointError(
+        f"the checkpoint {path} is incomplete or corrupt: its {MANIFEST} cannot be used "
+        f"({what})"
+    )
 
 
 class Checkpoint:
@@ -369,7 +438,7 @@ class Checkpoint:
             earlier = [s for s in known if s < step]
             raise CheckpointError(f"{error}; {_advice(folder, earlier)}") from error
         dist.barrier()  # every share is intact
-        self.step = body["step"]
+        self.step, self.files = body["step"], body["files"]
 
     def parts(self, specs, meshes):
         """
@@ -377,7 +446,7 @@ class Checkpoint:
         as they are or as the tensors that they consist of. Every process must call it.
         Raises CheckpointError for an argument that the checkpoint lacks.
         """
-        reader = dcp.FileSystemReader(self.path)
+        reader = Reader(self.path, self.files)
         stored = reader.read_metadata().state_dict_metadata
         wanted, found, joined = {}, {}, []
         for spec in specs:
@@ -402,13 +471,18 @@ class Checkpoint:
                 key = ".".join(key_of(spec))
                 wanted[key] = Stored(spec, mesh, self.rank, part)
         group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        with quiet():
-            dcp.load(
-                {},
-                storage_reader=reader,
-                planner=PartsPlanner(wanted),
-                process_group=group,
-            )
+        try:
+            with quiet():
+                dcp.load(
+                    {},
+                    storage_reader=reader,
+                    planner=PartsPlanner(wanted),
+                    process_group=group,
+                )
+        except (Exception, CheckpointException) as error:
+            raise CheckpointError(
+                f"{self.path} cannot be read: {reason(error)}"
+            ) from error
         for spec, mesh, pieces in joined:
             whole = runtime.found(spec, [pieces])
             found[spec.name] = runtime.shard(whole, spec, mesh, self.rank).clone()

@@ -32,7 +32,7 @@ class Scope(nn.Module):
             step = number.step or 1
             stop = -1 if number.stop is None else number.stop
             return [self[i] for i in range(number.start or 0, stop, step)]
-        return self._modules[str(number)]
+        return self.__dict__[str(number)]  # a module or a tensor
 
     def __iter__(self):
         return iter(self._modules.values())

@@ -12,9 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from . import checkpoints, runtime
-
-METADATA = ".metadata"
-"""The file that makes a folder a checkpoint of DCP."""
+from .stored_metadata import METADATA, Reader
 
 _MODEL = "model"
 
@@ -26,17 +24,12 @@ def load(path):
     of those that trainings write, of which the latest is taken; these are verified, each
     process a share of the files. Raises ProgramError.
     """
-    path = found(path)
+    path, files = found(path), None
     if (path / checkpoints.MANIFEST).exists():
         own, count = (os.environ.get(n, d) for n, d in (("RANK", 0), ("WORLD_SIZE", 1)))
-        checkpoints.verified(path, int(own), int(count))
-    reader = _Reader(path)
-    try:
-        metadata = reader.read_metadata()
-    except Exception as error:  # a pickle raises anything
-        raise checkpoints.CheckpointError(
-            f"{path} is no checkpoint that can be read: {METADATA}: {error}"
-        ) from error
+        files = checkpoints.verified(path, int(own), int(count))["files"]
+    reader = Reader(path, files)
+    metadata = reader.read_metadata()
     stored = metadata.state_dict_metadata
     return {
         name: StoredTensor(reader, key, stored[key])
@@ -109,14 +102,3 @@ class StoredTensor:
     def whole(self):
         """Reads all of it."""
         return self.part(runtime.Tensor(self._key, self.dtype, self.shape), None, 0)
-
-
-class _Reader(dcp.FileSystemReader):
-    """Reads the metadata of a checkpoint once for all of its tensors."""
-
-    _known = None
-
-    def read_metadata(self, *args, **kwargs):
-        if self._known is None:
-            self._known = super().read_metadata(*args, **kwargs)
-        return self._known

@@ -1,10 +1,15 @@
 """Reads and writes tensors in files, with PyTorch alone: safetensors and .pt."""
 
 import json
+import os
+import re
 import struct
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+
+from .output_files import replaced
 
 _DTYPES = {
     "F64": torch.float64,
@@ -25,6 +30,8 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_PICKLED = (".pt", ".pth", ".bin")
+"""The suffixes of files that torch.save writes."""
 
 
 class FileError(Exception):
@@ -53,7 +60,8 @@ class Constants:
 def load(path):
     """
     Returns the tensors of a file by name; those of a safetensors file, or of all such files
-    in a folder, are memory-mapped.
+    in a folder, are memory-mapped. Of a file of torch.save, which is a pickle, nothing but
+    tensors is read. Raises FileError.
     """
     path = Path(path)
     if path.is_dir():
@@ -61,14 +69,42 @@ def load(path):
         if not files:
             raise FileError(f"the folder {path} has no .safetensors files")
         return {name: t for file in files for name, t in load(file).items()}
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path} is not a file with data")
     try:
-        if path.suffix == ".pt":
-            return torch.load(path, weights_only=True, map_location="cpu")
+        if path.suffix in _PICKLED:
+            return _load_pickled(path)
         return _load_safetensors(path)
     except FileError:
         raise
     except Exception as error:
-        raise FileError(f"cannot read tensors from {path}: {error}") from error
+        raise FileError(f"cannot read tensors from {path}: {why(error)}") from error
+
+
+def why(error):
+    """
+    Returns in one paragraph why PyTorch could not read a file, without its advice to run
+    the code in it.
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "weights_only" not in text:
+        return text
+    if named := re.search(r"\bGLOBAL ([\w.]+\w)", text):
+        return f"it names {named[1]}, which tensors do not consist of; it may run code"
+    return "it is damaged, or holds other things than tensors"
+
+
+def _load_pickled(path):
+    found = torch.load(path, weights_only=True, map_location="cpu")
+    if not isinstance(found, dict):
+        raise FileError(f"{path} holds a {type(found).__name__}, not tensors by name")
+    named = {name: t for name, t in found.items() if isinstance(t, torch.Tensor)}
+    if found and not named:
+        raise FileError(
+            f"{path} holds no tensors by name, but {list(map(str, found))[:3]}; save the "
+            f"state_dict of the module alone"
+        )
+    return named
 
 
 def _load_safetensors(path):
@@ -94,6 +130,8 @@ def _load_safetensors(path):
             raise FileError(
                 f"{path} is truncated: {name!r} ends at byte {end} of {size}"
             )
+        if any(size < 0 for size in entry["shape"]):
+            raise FileError(f"{path}: {name!r} has the shape {entry['shape']}")
         part = data[begin:end]
         if begin % dtype.itemsize:
             part = part.clone()
@@ -105,8 +143,13 @@ def save(path, tensors):
     """Writes tensors by name, as .pt or safetensors depending on the suffix of the path."""
     path = Path(path)
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    if path.suffix == ".pt":
-        torch.save(tensors, path)
+    if path.suffix in _PICKLED:
+        with (
+            _errors_name(path),
+            replaced(path) as partial,
+            partial.open("wb") as file,
+        ):
+            torch.save(tensors, file)
         return
     if "__metadata__" in tensors:
         raise FileError(f"{path}: safetensors reserves the name __metadata__; use .pt")
@@ -124,13 +167,34 @@ def save(path, tensors):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     start = 8 + len(text)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(start + offset)
-    data = torch.from_file(
-        str(path), shared=True, size=start + offset, dtype=torch.uint8, device="cpu"
-    )
-    for name, tensor in tensors.items():
-        begin, end = header[name]["data_offsets"]
-        if end > begin:
-            data[start + begin : start + end] = tensor.reshape(-1).view(torch.uint8)
+    with _errors_name(path), replaced(path) as partial:
+        with partial.open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.flush()
+            # Space that is not there when mapped memory is written ends the process.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, start + offset)
+            else:
+                file.truncate(start + offset)
+        data = torch.from_file(
+            str(partial),
+            shared=True,
+            size=start + offset,
+            dtype=torch.uint8,
+            device="cpu",
+        )
+        for name, tensor in tensors.items():
+            begin, end = header[name]["data_offsets"]
+            if end > begin:
+                own = tensor.reshape(-1).view(torch.uint8)
+                data[start + begin : start + end] = own
+
+
+@contextmanager
+def _errors_name(path):
+    """Raises FileError for what writes to a file, such as to a disk that is full."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        why_not = getattr(error, "strerror", None) or why(error)
+        raise FileError(f"cannot write {path}: {why_not}") from error

@@ -103,10 +103,25 @@ class _Training:
             from . import checkpoints  # takes long to load, and most runs need none
 
             self.saver = checkpoints.Saver(options.folder, program, self.rank)
-        self.held, self.first = self._start()
+        try:
+            self.held, self.first = self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        """Gives back what other processes may wait for."""
+        if self.saver is not None:
+            self.saver.close()
 
     def run(self):
         """Runs all steps and returns what `train` does."""
+        try:
+            return self._run()
+        finally:
+            self.close()
+
+    def _run(self):
         options, history = self.options, {}
         log = Log(options.log, options.tensorboard)
         self._tell_repetition()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
@@ -76,6 +77,7 @@ def auto_search(
     time_limit: float | None = None,
     on_progress: OnProgress | None = None,
     on_forecast: OnForecast | None = None,
+    on_best: OnProgress | None = None,
 ) -> AutoSearch:
     """
     Prepares a search for the best plan on a cluster, for one of these programs, which
@@ -84,7 +86,8 @@ def auto_search(
     An empty option may take any value; `degrees`, if given, are the only (d, t, p) tried.
     `time_limit` is in seconds: the layouts of one plan are searched for at most a quarter
     of it, and without it solving for them takes at most 20 s. `on_progress` is called after each
-    round, `on_forecast` once, when the time that is left can be told. Raises DistIRError for
+    round, `on_forecast` once, when the time that is left can be told, `on_best` whenever a plan
+    turns out to be the best so far. Raises DistIRError for
     options that do not fit together, the programs or the cluster.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
@@ -145,7 +148,14 @@ def auto_search(
         for batch in space.batches
     }
     return AutoSearch(
-        programs, space, bounds, options.jobs, clock, on_progress, on_forecast
+        programs,
+        space,
+        bounds,
+        options.jobs,
+        clock,
+        on_progress,
+        on_forecast,
+        on_best,
     )
 
 
@@ -169,7 +179,8 @@ class AutoSearch(PlanSearch):
 
     - `results`: what was judged; what it holds before the search is not judged again;
       `pruned`: how many plans were not;
-    - `finished`: whether it ended by itself; `interrupted`: whether the user ended it.
+    - `finished`: whether it ended by itself; `interrupted`: whether the user ended it;
+      `is_running`: whether it has not ended yet.
 
     When the clock stops, the search ends, and evaluations that have begun have no result; but
     the first plan that is possible is waited for.
@@ -184,12 +195,14 @@ class AutoSearch(PlanSearch):
         clock: Clock | None = None,
         on_progress: OnProgress | None = None,
         on_forecast: OnForecast | None = None,
+        on_best: OnProgress | None = None,
     ):
         super().__init__(programs)
         self.space = space
         self.bounds = bounds
         self.jobs = jobs
         self.rounds = 0
+        self.is_running = False
         self._skipped: set[Plan] = set()
         self._effects = Effects()
         # The neighbours of the round, each with the result of the plan whose neighbour it is.
@@ -200,6 +213,7 @@ class AutoSearch(PlanSearch):
         self._evaluator = Evaluator(programs)
         self._on_progress = on_progress or _nobody
         self._on_forecast = on_forecast
+        self._on_best = on_best or _nobody
         self._began = 0.0
         self._first: list[Plan] = []
 
@@ -218,21 +232,27 @@ class AutoSearch(PlanSearch):
         Searches until the end. Raises DistIRError if there is no plan to try or if a
         process dies.
         """
+        self.is_running = True
         try:
-            later = self._start()
-            plans = self._frugal()
-            self._first, self._began = [*plans, *later], self._clock.seconds
-            while plans or later:
-                if not plans:
-                    plans, later = later, []
-                self.rounds += 1
-                if not self._judge(plans):
-                    return
-                self._on_progress(self)
-                plans = self._next()
-            self.finished = True
+            self._run()
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            self.is_running = False
+
+    def _run(self) -> None:
+        later = self._start()
+        plans = self._frugal()
+        self._first, self._began = [*plans, *later], self._clock.seconds
+        while plans or later:
+            if not plans:
+                plans, later = later, []
+            self.rounds += 1
+            if not self._judge(plans):
+                return
+            self._on_progress(self)
+            plans = self._next()
+        self.finished = True
 
     def _start(self) -> list[Plan]:
         """
@@ -286,7 +306,7 @@ class AutoSearch(PlanSearch):
             for result in simulated(self.results.values())
             if result.has_layouts_of(plan)
         }
-        judged = run(
+        running = run(
             self.programs,
             new,
             self.jobs,
@@ -297,13 +317,17 @@ class AutoSearch(PlanSearch):
             is_promising=self._is_due,
             evaluator=self._evaluator,
         )
-        for results in judged:
-            for result in results:
-                self._take(result)
-            self._tell_forecast()
-            if self._ends:
-                judged.close()
-                return False
+        with closing(running) as judged:
+            for results in judged:
+                before = self.best
+                for result in results:
+                    self._take(result)
+                self._tell_forecast()
+                if self._ends:
+                    return False
+                best = self.best
+                if best is not None and (before is None or best.plan != before.plan):
+                    self._on_best(self)
         return True
 
     def _take(self, result: Result) -> None:

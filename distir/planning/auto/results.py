@@ -56,7 +56,9 @@ def chosen_plan(search: AutoSearch) -> str:
             f"; no plan for this batch takes less than {bounds.seconds:.4g} s, its "
             f"operations at the peak of {bounds.devices} device{'s' * (bounds.devices > 1)}"
         )
-    if search.interrupted:
+    if search.is_running:
+        text += "; this is the best so far, and the search goes on"
+    elif search.interrupted:
         text += "; the search was interrupted"
     elif not search.finished:
         text += "; the time was over before all plans were judged"

@@ -18,8 +18,8 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.planning.annotate import annotate, decomposed, separated
-from distir.planning.annotations import fixed_axes, requested_layout
+from distir.planning.annotate import annotate, is_settled, settled
+from distir.planning.annotations import add_notes, fixed_axes, requested_layout
 from distir.planning.axes.alternatives import Source
 from distir.planning.axes.axis import AxisPlanner
 from distir.planning.axes.axis_op import placed
@@ -28,6 +28,8 @@ from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reached import ArgumentKey
 from distir.planning.function_plan import AxisPlan, FunctionPlan, with_callees
 from distir.planning.strategies import LayoutStrategy, Strategy
+from distir.planning.unruled import unruled_ops
+from distir.planning.written_plan import WrittenPlan
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -57,7 +59,9 @@ activation.
 class ShardingPlan:
     """
     The layouts chosen so far for every op and argument, on one mesh. Functions that are
-    called with different layouts get one plan each as axes are added.
+    called with different layouts get one plan each as axes are added, and ops are replaced
+    by their decompositions: `steps` are the plans for which the program was changed like
+    that.
     """
 
     def __init__(self, module: ModuleOp, mesh: Mesh):
@@ -80,6 +84,7 @@ class ShardingPlan:
                 shape = shape_of(self.entry.function_type.inputs.data[i])
                 self.requests[i] = in_mesh_order(shape, request, mesh)
         self.plan = self._whole()
+        self.steps: list[WrittenPlan] = []
 
     def _check_requests(self) -> None:
         names = argument_names(self.entry)
@@ -221,7 +226,8 @@ class ShardingPlan:
             for op in parts:
                 if op in own:
                     own[op] = own[op]._replace(parts=parts[op])
-            plan.ops = decomposed(replace(plan, ops=own)).ops
+            plan.ops = own
+        self._settle(self.plan)
 
     def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
         keys: list[ArgumentKey] = []
@@ -242,9 +248,13 @@ class ShardingPlan:
             found = self._micro_batches(axis)
         else:
             found = self.solve(axis, free_parameters=False)
-        self.plan = separated(self.module, self._with_plan(*found))
-        for plan in with_callees(self.plan):
-            plan.ops = decomposed(plan).ops
+        self._settle(self._with_plan(*found))
+
+    def _settle(self, plan: FunctionPlan[Layout]) -> None:
+        """Takes over a plan, and changes the program where it needs that."""
+        if not is_settled(plan):
+            self.steps.append(WrittenPlan.of(plan))
+        self.plan = settled(self.module, plan)
 
     def _micro_batches(self, axis: str) -> tuple[AxisProgram, AxisPlan]:
         """
@@ -292,10 +302,13 @@ class ShardingPlan:
     def annotate(self) -> None:
         """
         Writes the layouts onto every op and argument of the functions that the entry
-        reaches, as attributes. If no axis was planned, all layouts are whole.
+        reaches, as attributes. If no axis was planned, all layouts are whole. `steps` then
+        end with the plan of all axes.
         """
         self._check_order()
-        annotate(self.module, self._nested())
+        plan = self._nested()
+        self.steps.append(WrittenPlan.of(plan))
+        annotate(self.module, plan)
 
     def _nested(self) -> FunctionPlan[Layout]:
         """
@@ -367,12 +380,15 @@ class ShardingPlan:
         )
 
 
-def propagate_sharding(module: ModuleOp, mesh: Mesh) -> None:
+def propagate_sharding(module: ModuleOp, mesh: Mesh) -> tuple[WrittenPlan, ...]:
     """
     Annotates every op of a sequential program with the layouts on a mesh that follow from
-    those requested for its arguments, axis after axis. Raises DistIRError.
+    those requested for its arguments, axis after axis. Returns these layouts, as
+    `follow_steps` takes them. A note says which ops have no rule. Raises DistIRError.
     """
+    add_notes(module, unruled_ops(module))
     plan = ShardingPlan(module, mesh)
     for axis, _ in mesh.axes:
         plan.add_axis(axis)
     plan.annotate()
+    return tuple(plan.steps)

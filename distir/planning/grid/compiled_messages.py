@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from xdsl.dialects.builtin import UnitAttr
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.dist import JOINED, layout_of
+from distir.dialects.dist import BUCKET, layout_of
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,
     CommunicationStep,
@@ -59,13 +59,13 @@ class Messages:
         block = Block(arg_types=[step.op.operands[0].type for step in steps])
         for step, source in zip(steps, block.args, strict=True):
             # Several steps may be of the same op.
-            op, joined = step.op, {JOINED: UnitAttr()} if source.index else {}
+            op = step.op
             block.add_op(
                 op.create(
                     operands=[source],
                     result_types=[op.results[0].type],
                     properties=op.properties,
-                    attributes={**op.attributes, **joined},
+                    attributes={**op.attributes, BUCKET: IntegerAttr(0, i64)},
                 )
             )
         found: list[CompiledStep] = []

@@ -29,8 +29,8 @@ from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.fitted_plan import Step
-from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.meshes import cluster_in
 from distir.planning.overlap import overlap_communication

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TextIO, TypeVar
 
 from distir.errors import DistIRError
+from distir.output_files import errors_name
 from distir.planning.programs import Programs
 from distir.planning.result import Result, from_json
 
@@ -51,7 +52,9 @@ class JournalFile(ABC, Generic[Row]):
             text = self.path.read_text("utf-8") if self.path.exists() else ""
             lines = text.splitlines(keepends=True)
             if lines and not lines[-1].endswith("\n"):
-                lines.pop()
+                cut = lines.pop()
+                if not lines and not json.dumps(self._header).startswith(cut):
+                    raise self._foreign("it is not the journal of a search")
             self._read(lines)
             self._file = self.path.open("w" if not lines else "r+", encoding="utf-8")
             self._file.truncate(sum(len(line.encode()) for line in lines))
@@ -82,8 +85,9 @@ class JournalFile(ABC, Generic[Row]):
 
     def _write(self, data: object) -> None:
         assert self._file is not None
-        self._file.write(json.dumps(data) + "\n")
-        self._file.flush()
+        with errors_name(self.path):
+            self._file.write(json.dumps(data) + "\n")
+            self._file.flush()
 
     def _read(self, lines: list[str]) -> None:
         if not lines:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 
-from distir.dialects.dist import Layout
-from distir.planning.annotations import request_split
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.dist import FIXED, Layout
+from distir.planning.annotations import fixed_axes, request_split, requested_layout
+from distir.program import argument_attributes, entry_function
 from distir.sharding.layout import layout_problem
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
@@ -59,3 +62,13 @@ class ArgumentRequest:
             if not layout_problem(shape, joined, mesh):
                 found.add(joined)
         return found
+
+
+def requests_of(module: ModuleOp) -> dict[int, ArgumentRequest]:
+    """Returns what a program asks for arguments of its entry, by index."""
+    attributes = argument_attributes(entry_function(module))
+    return {
+        i: ArgumentRequest(layout, fixed_axes(entry) if FIXED in entry else None)
+        for i, entry in enumerate(attributes)
+        if (layout := requested_layout(entry)) is not None
+    }

@@ -20,8 +20,12 @@ from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import SEARCH, PipelineOptions
 from distir.planning.batches import try_to_split_batch
 from distir.planning.buckets import bucket_collectives_of
+from distir.planning.layouts.chosen import (
+    ChosenLayouts,
+    apply_layouts,
+    follow_requests,
+)
 from distir.planning.layouts.fitted_plan import FittedPlan, PipelineStep
-from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import (
     LayoutResult,
     Limits,
@@ -98,7 +102,7 @@ def search_without_cluster(
     except TimeIsOver:
         if clock.interrupted:
             raise KeyboardInterrupt from None
-        apply_layouts(module, mesh, ChosenLayouts())
+        follow_requests(module, mesh)
     partition(module, lower=True)
     return found
 
@@ -365,8 +369,7 @@ class FittedSearch:
     def _unsearched(self, module: ModuleOp) -> FittedPlan:
         """Returns the plan without a search: arguments split as was asked for."""
         annotated = module.clone()
-        layouts = ChosenLayouts()
-        apply_layouts(annotated, self.mesh, layouts)
+        layouts = follow_requests(annotated, self.mesh)
         return self._plan(annotated, layouts)
 
     def _with_separate_copies(self, plan: FittedPlan) -> FittedPlan | None:
@@ -427,9 +430,9 @@ class FittedSearch:
         trial = module.clone()
         if any(try_to_split_batch(trial, axis) is not None for axis in axes):
             return None
-        layouts = ChosenLayouts(batch=tuple(a for a in axes if a != TIME_AXIS))
         annotated = module.clone()
-        apply_layouts(annotated, self.mesh, layouts)
+        batch = [axis for axis in axes if axis != TIME_AXIS]
+        layouts = follow_requests(annotated, self.mesh, batch)
         return self._plan(annotated, layouts)
 
     def check(self, plan: FittedPlan) -> None:

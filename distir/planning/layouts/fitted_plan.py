@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.interpreters.simulator import Simulation
 from distir.pipelining import PipelineOptions
-from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.search import LayoutResult
 
 

@@ -18,11 +18,9 @@ from distir.planning.annotate import annotate
 from distir.planning.costs import CostModel
 from distir.planning.layouts.builder import GraphBuilder
 from distir.planning.layouts.building import Before
+from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.flow import flow_of
-from distir.planning.layouts.layout_graph import (
-    ChosenLayouts,
-    LayoutGraph,
-)
+from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.layouts.memory import (
     LimitedProblem,
     Peak,
@@ -35,9 +33,8 @@ from distir.planning.layouts.reshards import (
     chosen_plan,
 )
 from distir.planning.layouts.sends import StagesOfOps
-from distir.planning.strategies import (
-    LayoutStrategy,
-)
+from distir.planning.strategies import LayoutStrategy
+from distir.planning.written_plan import WrittenPlan
 from distir.solver import InfeasibleError, Problem, Solution, solution_of
 from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments
@@ -259,9 +256,9 @@ def search_layouts(
         search = released
     elif failure is not None:
         return failure
-    assert search.before is not None
-    annotate(module, search.before.plan)
-    return search.found()
+    chosen = search.chosen()
+    annotate(module, chosen.on(module, costs.mesh))
+    return search.found(ChosenLayouts((*graph.steps, chosen), search.limited))
 
 
 def _quick(search: _AxisGroups, groups: Sequence[int]) -> _AxisGroups | None:
@@ -336,11 +333,12 @@ class _AxisGroups:
         self.limits = limits
         self.first = self.before = first
         self.solving = solving
-        self.steps: list[tuple[int, tuple[int, ...]]] = []
+        self.steps: list[int] = []
+        """How many of the first axes were chosen, after each group."""
         self.limited = False
         self.segments: Segments | None = None
-        self.by_segments: tuple[float, tuple[int, ...]] | None = None
-        """What segments found first for the last group: the cost, and the choice."""
+        self.by_segments: tuple[float, WrittenPlan] | None = None
+        """What segments found first for the last group: the cost, and the layouts."""
 
     def may_release(self, seconds: float) -> bool:
         """
@@ -409,7 +407,7 @@ class _AxisGroups:
             raise solution
         if (slow := self._too_slow(solution, axes)) is not None:
             return slow
-        choice, chosen = self._chosen(solution)
+        chosen = self._chosen(solution.choice)
         peak = peak_of(builder, body, chosen)
         if peak.bytes > limit:
             self.limited = True
@@ -422,15 +420,16 @@ class _AxisGroups:
                 return _too_small(solution, limited, limit, splits, peak)
             if (slow := self._too_slow(solution, axes)) is not None:
                 return slow
-            choice, chosen = self._chosen(solution)
+            chosen = self._chosen(solution.choice)
             peak = peak_of(builder, body, chosen)
         # Assigned together, in case the time is over before.
         self.problem, self.solution, self.peak = problem, solution, peak
         self.by_segments = None
         if (first := solution.by_segments) is not None:
-            self.by_segments = problem.cost(first), self._of_nodes(first)
+            plan = chosen_plan(body, self._chosen(first))
+            self.by_segments = problem.cost(first), WrittenPlan.of(plan)
         self.before = Before(chosen_plan(body, chosen), axes)
-        self.steps.append((axes, choice))
+        self.steps.append(axes)
         return None
 
     def _too_slow(self, solution: Solution, axes: int) -> NoLayouts | None:
@@ -473,27 +472,28 @@ class _AxisGroups:
         self.solving += perf_counter() - start
         return solution
 
-    def _chosen(
-        self, solution: Solution
-    ) -> tuple[tuple[int, ...], Mapping[LayoutNode, LayoutStrategy]]:
+    def _chosen(self, choice: Sequence[int]) -> Mapping[LayoutNode, LayoutStrategy]:
         """
-        Returns the alternative of each node in the order of the graph, and the strategy of
-        each node.
+        Returns the strategy of each node of the graph; a problem has further nodes after
+        these, for memory.
         """
-        choice = self._of_nodes(solution.choice)
-        return choice, self.builder.graph.chosen(choice)
-
-    def _of_nodes(self, choice: Sequence[int]) -> tuple[int, ...]:
-        """Returns the part of a choice that is of nodes of the graph."""
-        return tuple(int(a) for a in choice[: len(self.builder.graph.nodes)])
+        graph = self.builder.graph
+        return graph.chosen(choice[: len(graph.nodes)])
 
     @property
     def left(self) -> int:
         """The number of axes that were not chosen."""
-        return len(self.builder.mesh.axes) - self.steps[-1][0]
+        return len(self.builder.mesh.axes) - self.steps[-1]
 
-    def found(self) -> LayoutResult:
-        """Returns what the last group of axes gave."""
+    def chosen(self) -> WrittenPlan:
+        """Returns the layouts that the last group of axes gave."""
+        assert self.before is not None
+        return WrittenPlan.of(self.before.plan)
+
+    def found(self, layouts: ChosenLayouts) -> LayoutResult:
+        """
+        Returns what the last group of axes gave; `layouts` are those that were chosen.
+        """
         scale = self.costs.scale
         found = LayoutResult(
             self.solution.objective / scale,
@@ -507,7 +507,7 @@ class _AxisGroups:
             self.is_released,
             len(self.steps),
             self.solution.method,
-            ChosenLayouts(self.tied, self.limited, tuple(self.steps)),
+            layouts,
             self.limits.level,
             self.left,
             self.costs.unit,
@@ -515,9 +515,8 @@ class _AxisGroups:
         # O2 would search one group of axes after the other, and without sharing too.
         if self.by_segments is None or len(self.steps) > 1 or self.is_released:
             return found
-        objective, choice = self.by_segments
-        steps = ((self.steps[0][0], choice),)
-        layouts = ChosenLayouts(self.tied, self.limited, steps)
+        objective, plan = self.by_segments
+        layouts = replace(layouts, steps=(*layouts.steps[:-1], plan))
         first = replace(found, objective=objective, level="O2", layouts=layouts)
         return replace(found, by_segments=first)
 

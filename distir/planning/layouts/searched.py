@@ -13,9 +13,13 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.buckets import bucket_collectives_of
+from distir.planning.layouts.chosen import (
+    ChosenLayouts,
+    apply_layouts,
+    follow_requests,
+)
 from distir.planning.layouts.fitted import FittedSearch, copy_price
 from distir.planning.layouts.fitted_plan import PipelineStep, Step
-from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.planned_arguments import (
     PlannedArgument,
     place_arguments,
@@ -178,7 +182,7 @@ class SearchedLayouts:
         """
         cluster, mesh = self._prepare(module, configuration)
         place_arguments(module, mesh, arguments, stored=stored)
-        apply_layouts(module, mesh, ChosenLayouts())
+        follow_requests(module, mesh)
         self._finish(module, configuration, copy_price(mesh, cluster))
 
     def _finish(

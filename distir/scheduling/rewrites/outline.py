@@ -126,6 +126,7 @@ def content_of(block: Block) -> object:
                 op.name,
                 tuple(numbers[value] for value in op.operands),
                 tuple(op.result_types),
+                tuple(op.regions),
                 frozenset(op.properties.items()),
                 frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
             )

@@ -15,10 +15,10 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.other_functions import erase_unreachable
 from distir.program import (
     calls_of,
     entry_function,
-    erase_unreachable,
     functions,
     reachable_functions,
     unique_name,

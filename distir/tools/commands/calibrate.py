@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.output_files import replaced_file, write_text
 from distir.tools.arguments import (
     add_kernels,
     non_negative_number,
@@ -133,7 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.tolerance:.0%} is accepted): it is simulated like others of its "
             f"class. Try again when the machine is idle, or accept more with --tolerance"
         )
-    profile.write_text(json.dumps(machine.profile_json(), indent=2) + "\n", "utf-8")
-    cluster.write_text(machine.cluster_text(), "utf-8")
+    with replaced_file(profile) as stream:
+        write_text(cluster, machine.cluster_text())
+        stream.write(json.dumps(machine.profile_json(), indent=2) + "\n")
     print(f"wrote {profile} and {cluster}")
     return 0

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.planning.saved_plan import SavedPlan
     from distir.tools.distribution import distributed_as_asked, given_options
-    from distir.tools.files import keep_weights_reachable, read_program, write_program
+    from distir.tools.files import read_program, write_program
     from distir.tools.reporting import note, progress
 
     given = given_options(arguments)
@@ -51,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         with progress(f"following {arguments.plan}"):
             plan.distribute(module, str(arguments.program))
-    beside = keep_weights_reachable(module, arguments.program, arguments.output)
+    beside = write_program(module, arguments.output, arguments.program)
     if beside is not None:
         note(f"the weights are now also at {beside}, beside {arguments.output.name}")
-    write_program(module, arguments.output)
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+from distir.output_files import replaced, write_text
 from distir.tools.arguments import output_file
 
 
@@ -77,7 +78,8 @@ def _write_weights(checkpoint: Path, output: Path) -> None:
         tensors = read_model(checkpoint)
     try:
         # transformers requires this of a file.
-        save_file(tensors, output, metadata={"format": "pt"})
+        with replaced(output) as partial:
+            save_file(tensors, partial, metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
         raise DistIRError(f"cannot write {output}: {error}") from error
     note(f"{len(tensors)} tensors in {output}")
@@ -97,7 +99,7 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
     plan = eager_plan(_distributed(source, program), str(source))
     text = eager_source(plan, source.name, output.stem)
     try:
-        output.write_text(text, "utf-8")
+        write_text(output, text)
     except OSError as error:
         raise DistIRError(f"cannot write {output}: {error.strerror}") from error
     for remark in plan.remarks:

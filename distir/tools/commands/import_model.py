@@ -10,6 +10,7 @@ from distir.tools.arguments import (
     DTYPES,
     LOW_PRECISION_DTYPES,
     dimension,
+    named_number,
     non_negative_integer,
     output_program,
     positive_number,
@@ -49,6 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the size of a dynamic dimension of an ONNX file; may be repeated",
     )
     parser.add_argument(
+        "--value",
+        type=named_number,
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="what an input of an ONNX file that is one number always is, such as a sampling "
+        "rate: the program does not take it, and what depends on it is known; may be repeated",
+    )
+    parser.add_argument(
         "--no-outline",
         action="store_true",
         help="keep repeated layers unrolled instead of as one function",
@@ -64,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="of each sequence an expert takes at most F times the tokens that evenly dealt "
         "tokens would give it, and no more (default: all that choose it)",
+    )
+    parser.add_argument(
+        "--equal-features",
+        action="store_true",
+        help="each sample has as many places for features of images or sounds as the module "
+        "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
+        "results of other samples are NaN",
     )
     parser.add_argument(
         "--dtype",

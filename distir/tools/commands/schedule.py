@@ -59,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.scheduling.script import add_schedules, read_script
     from distir.tools.files import (
         apply_passes,
-        keep_weights_reachable,
         read_program,
         verify,
         write_program,
@@ -107,10 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
         is_cast = any(op.name == AutocastOp.name for s in schedules for op in s.walk())
         verify_schedule(before, module, is_cast, arguments)
     if arguments.output is not None:
-        beside = keep_weights_reachable(module, source, arguments.output)
+        beside = write_program(module, arguments.output, source)
         if beside is not None:
             note(
                 f"the weights are now also at {beside}, beside {arguments.output.name}"
             )
-        write_program(module, arguments.output)
     return INTERRUPTED if interrupted else 0

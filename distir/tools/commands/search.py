@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.output_files import write_text
 from distir.tools.arguments import (
     add_backend_argument,
     add_cluster_arguments,
@@ -171,38 +172,37 @@ def _run_auto(
     clock: Clock,
 ) -> int:
     """
-    Runs the search beyond the grid; writes the best plan found, even if the user
-    interrupts.
+    Runs the search beyond the grid, and keeps the best plan so far in its files: they hold
+    it if the user interrupts, and if anything fails later.
     """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found
     from distir.planning.grid import batch_of
-    from distir.tools.auto_search import explain, search, write_plan
+    from distir.tools.auto_search import PlanFiles, explain, search
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note
 
-    found, interrupted = search(arguments, options, modules, clock)
+    by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
+    files = PlanFiles(by_batch, arguments.output, arguments.save_plan)
+    found = search(arguments, options, modules, clock, files)
+    files.keep(found)  # before anything else can fail
     results = sorted(found.results.values(), key=lambda o: o.plan)
     if arguments.json is not None:
         _write_json(arguments.json, results, found.finished)
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, results)
     best = found.best
-    if best is None and interrupted:
+    if best is None and found.interrupted:
         note(nothing_found(found))
         return INTERRUPTED
     if best is None:
         raise DistIRError(nothing_found(found))
     _report(results, arguments.top)
     _measure(found, arguments)
-    best = found.best or best
     if arguments.explain:
         explain(found)
-    if arguments.save_plan is not None:
-        _save_plan(found, arguments.save_plan)
-    by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
-    write_plan(found, by_batch[best.plan.batch], arguments.output)
-    return INTERRUPTED if interrupted else 0
+    files.write(found)
+    return INTERRUPTED if found.interrupted else 0
 
 
 def _save_plan(search: PlanSearch, path: Path) -> None:
@@ -259,7 +259,7 @@ def _write_json(path: Path, results: Sequence[Result], finished: bool) -> None:
         "outcomes": [o.to_json() for o in results],
     }
     try:
-        path.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+        write_text(path, json.dumps(data, indent=2) + "\n")
     except OSError as error:
         raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
@@ -270,7 +270,7 @@ def _write_best(
     from distir.passes.distribute import DistributePass
     from distir.planning.annotations import add_notes, read_notes
     from distir.planning.grid import GridPlan, chosen
-    from distir.tools.files import apply_passes, keep_weights_reachable, write_program
+    from distir.tools.files import apply_passes, write_program
     from distir.tools.reporting import note
 
     module: ModuleOp = search.programs(best.plan.batch)
@@ -280,5 +280,4 @@ def _write_best(
     add_notes(module, [search.measured_note() or chosen(best, results)])
     for text in read_notes(module):
         note(text)
-    keep_weights_reachable(module, source, output)
-    write_program(module, output)
+    write_program(module, output, source)

@@ -23,8 +23,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import SCOPE
+from distir.other_functions import erase_unreachable
 from distir.program import (
-    erase_unreachable,
     functions,
     made_with,
     reachable_functions,

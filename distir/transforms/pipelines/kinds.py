@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from xdsl.dialects.builtin import i1
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
-from distir.dialects.tensors import shape_of
+from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.batch_normalization import BatchNormVarianceOp
 from distir.dialects.train_ops.float8 import Float8ScaleOp
 from distir.errors import DistIRError
@@ -171,7 +172,24 @@ def whole_batch_remedy(op: Operation) -> str:
     found = "use one micro-batch (k=1)"
     if options:
         found += f", or, when the training step is made, {' and '.join(options)}"
+    if any(map(_numbers_places, op.get_toplevel_object().walk())):
+        found += (
+            ", or, when the module is imported, equal_features (--equal-features), if each "
+            "sample has as many features of images or sounds"
+        )
     return found
+
+
+def _numbers_places(op: Operation) -> bool:
+    """Whether an op numbers the places of a mask, as what scatters features to them does."""
+    if op.name != "onnx.CumSum":
+        return False
+    mask = op.operands[0].owner
+    return (
+        isinstance(mask, Operation)
+        and mask.name == "onnx.Cast"
+        and element_type(mask.operands[0]) == i1
+    )
 
 
 def _origin(user: Operation, value: SSAValue) -> Operation:

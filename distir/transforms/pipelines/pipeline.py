@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.errors import DistIRError
+from distir.other_functions import other_functions, separate_others
 from distir.pipelining import (
     Phase,
     PipelineSchedule,
@@ -15,6 +16,7 @@ from distir.pipelining import (
     check_schedule,
     global_steps,
 )
+from distir.program import functions
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.entry import EntryFunction
@@ -27,13 +29,24 @@ def make_pipeline(
 ) -> None:
     """
     Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
-    them. Raises DistIRError.
+    them. Functions of others stay as they are. Raises DistIRError.
     """
+    separate_others(module)
+    others = other_functions(module)
     ops = pipeline_ops(divided(module, options, stages), options)
     block = module.body.block
     for old in list(block.ops):
         old.detach()
     block.add_ops(ops)
+    made = functions(module)
+    for function in others:
+        name = function.sym_name.data
+        if name in made:
+            raise DistIRError(
+                f"pipeline: a function of the pipeline is called @{name}, as one that the "
+                f"program does not call; give that another name"
+            )
+        block.add_op(function)
 
 
 def divided(

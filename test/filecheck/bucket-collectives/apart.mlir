@@ -19,7 +19,7 @@ func.func private @layer(%x: tensor<8xf32, #W>) -> tensor<8xf32, #W> {
 }
 
 // CHECK-LABEL: @kinds
-// CHECK-NOT: dist.joined
+// CHECK-NOT: dist.bucket
 func.func @kinds(%a: tensor<8xf32, #PD>, %b: tensor<8xf16, #PD>, %c: tensor<8xf32, #PT>, %e: tensor<8xf32, #MD>) -> (tensor<8xf32, #W>, tensor<8xf16, #W>, tensor<8xf32, #W>, tensor<8xf32, #W>, tensor<8xf32, #D>) {
   %0 = collective.all_reduce %a over ["d"] : tensor<8xf32, #PD> -> tensor<8xf32, #W>
   %1 = collective.all_reduce %b over ["d"] : tensor<8xf16, #PD> -> tensor<8xf16, #W>
@@ -30,7 +30,7 @@ func.func @kinds(%a: tensor<8xf32, #PD>, %b: tensor<8xf16, #PD>, %c: tensor<8xf3
 }
 
 // CHECK-LABEL: @gathers
-// CHECK-NOT: dist.joined
+// CHECK-NOT: dist.bucket
 func.func @gathers(%a: tensor<8xf32, #D>, %b: tensor<8xf32, #D>) -> (tensor<8xf32, #W>, tensor<8xf32, #W>) {
   %0 = collective.all_gather %a over ["d"] : tensor<8xf32, #D> -> tensor<8xf32, #W>
   %1 = func.call @layer(%0) : (tensor<8xf32, #W>) -> tensor<8xf32, #W>
@@ -44,8 +44,8 @@ func.func @gathers(%a: tensor<8xf32, #D>, %b: tensor<8xf32, #D>) -> (tensor<8xf3
 // CHECK-NEXT: %[[X:.*]] = func.call @layer
 // CHECK-NEXT: %[[B:.*]] = collective.slice %[[X]]
 // CHECK-NEXT: %[[P:.*]] = onnx.ReduceSum
-// CHECK-NEXT: collective.all_reduce %a over ["d"]
-// CHECK-NEXT: collective.all_reduce %[[P]] over ["d"] {dist.joined}
+// CHECK-NEXT: collective.all_reduce %a over ["d"] {dist.bucket = 0 : i64}
+// CHECK-NEXT: collective.all_reduce %[[P]] over ["d"] {dist.bucket = 0 : i64}
 func.func @reductions(%a: tensor<1xf32, #PD>, %x: tensor<8xf32, #W>) -> (tensor<1xf32, #W>, tensor<1xf32, #W>) {
   %0 = collective.all_reduce %a over ["d"] : tensor<1xf32, #PD> -> tensor<1xf32, #W>
   %1 = func.call @layer(%x) : (tensor<8xf32, #W>) -> tensor<8xf32, #W>
@@ -56,7 +56,7 @@ func.func @reductions(%a: tensor<1xf32, #PD>, %x: tensor<8xf32, #W>) -> (tensor<
 }
 
 // CHECK-LABEL: @asynchronous
-// CHECK-NOT: dist.joined
+// CHECK-NOT: dist.bucket
 func.func @asynchronous(%a: tensor<1xf32, #PD>, %x: tensor<8xf32, #W>) -> (tensor<1xf32, #W>, tensor<1xf32, #W>) {
   %0 = collective.all_reduce %a over ["d"] {dist.asynchronous} : tensor<1xf32, #PD> -> tensor<1xf32, #W>
   %1 = func.call @layer(%x) : (tensor<8xf32, #W>) -> tensor<8xf32, #W>

@@ -23,8 +23,8 @@ device.mesh @mesh on @pair <"d" = 2> [0 to 2]
 #P = #dist.layout<@mesh, [], partial sum {d}>
 
 // CHECK:       func.func @main
-// CHECK-NEXT:    %r1 = collective.all_reduce %g1 over ["d"] : tensor<2x2xf32
-// CHECK-NEXT:    %r2 = collective.all_reduce %g2 over ["d"] {dist.joined} : tensor<4xf32
+// CHECK-NEXT:    %r1 = collective.all_reduce %g1 over ["d"] {dist.bucket = 0 : i64} : tensor<2x2xf32
+// CHECK-NEXT:    %r2 = collective.all_reduce %g2 over ["d"] {dist.bucket = 0 : i64} : tensor<4xf32
 // CHECK-NEXT:    %n1 = onnx.Neg(%r1)
 // CHECK-NEXT:    %g3 = onnx.MatMul(%g1, %n1)
 // CHECK-NEXT:    %n2 = onnx.Neg(%r2)
@@ -32,7 +32,7 @@ device.mesh @mesh on @pair <"d" = 2> [0 to 2]
 // CHECK-NEXT:    func.return %n1, %n2, %r3
 
 // Messages of 20 bytes hold one of these tensors each.
-// SMALL-NOT: dist.joined
+// SMALL-NOT: dist.bucket
 
 // TORCH: r1, r2 = buckets.all_reduce((g1, g2), self.mesh.group('d'), reduction='sum')
 func.func @main(%g1: tensor<2x2xf32, #P>, %g2: tensor<4xf32, #P>) -> (tensor<2x2xf32, #W>, tensor<4xf32, #W>, tensor<2x2xf32, #W>) {

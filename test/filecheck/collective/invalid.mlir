@@ -270,18 +270,10 @@ func.func @coordinate_below_zero() {
 
 // -----
 
-func.func @joins_nothing(%x: tensor<8xf32, #dist.layout<@m, [{t}]>>) {
-  // CHECK: collective.all_gather has dist.joined, but what is right before it is no collective.all_gather with the same axes, mesh, reduction and element type
-  %y = collective.all_gather %x over ["t"] {dist.joined} : tensor<8xf32, #dist.layout<@m, [{t}]>> -> tensor<8xf32, #dist.layout<@m>>
-  func.return
-}
-
-// -----
-
 func.func @joins_another_kind(%x: tensor<8xf32, #dist.layout<@m, [{t}]>>, %z: tensor<8xf16, #dist.layout<@m, [{t}]>>) {
-  %w = collective.all_gather %z over ["t"] : tensor<8xf16, #dist.layout<@m, [{t}]>> -> tensor<8xf16, #dist.layout<@m>>
-  // CHECK: collective.all_gather has dist.joined, but what is right before it is no collective.all_gather with the same axes, mesh, reduction and element type
-  %y = collective.all_gather %x over ["t"] {dist.joined} : tensor<8xf32, #dist.layout<@m, [{t}]>> -> tensor<8xf32, #dist.layout<@m>>
+  %w = collective.all_gather %z over ["t"] {dist.bucket = 1 : i64} : tensor<8xf16, #dist.layout<@m, [{t}]>> -> tensor<8xf16, #dist.layout<@m>>
+  // CHECK: collective.all_gather has dist.bucket = 1 : i64 like the collective.all_gather before it, and differs from it in kind, axes, mesh, reduction, element type or dist.asynchronous; give it another number
+  %y = collective.all_gather %x over ["t"] {dist.bucket = 1 : i64} : tensor<8xf32, #dist.layout<@m, [{t}]>> -> tensor<8xf32, #dist.layout<@m>>
   func.return
 }
 
@@ -290,17 +282,17 @@ func.func @joins_another_kind(%x: tensor<8xf32, #dist.layout<@m, [{t}]>>, %z: te
 func.func @joins_what_it_needs(%x: tensor<8x8xf32, #dist.layout<@m, [{t}, {d}]>>) {
   %y = collective.all_gather %x over ["t"] : tensor<8x8xf32, #dist.layout<@m, [{t}, {d}]>> -> tensor<8x8xf32, #dist.layout<@m, [{}, {d}]>>
   %z = collective.slice %y over ["t"] : tensor<8x8xf32, #dist.layout<@m, [{}, {d}]>> -> tensor<8x8xf32, #dist.layout<@m, [{t}, {d}]>>
-  // CHECK: collective.slice cannot travel in one message with another; remove dist.joined
-  %w = collective.slice %y over ["t"] {dist.joined} : tensor<8x8xf32, #dist.layout<@m, [{}, {d}]>> -> tensor<8x8xf32, #dist.layout<@m, [{t}, {d}]>>
+  // CHECK: collective.slice cannot travel in one message with another; remove dist.bucket
+  %w = collective.slice %y over ["t"] {dist.bucket = 1 : i64} : tensor<8x8xf32, #dist.layout<@m, [{}, {d}]>> -> tensor<8x8xf32, #dist.layout<@m, [{t}, {d}]>>
   func.return
 }
 
 // -----
 
 func.func @joins_its_operand(%x: tensor<8xf32>) {
-  %y = collective.all_reduce %x over ["d"] {group = array<i64: 0, 1>, reduction = "sum"} : tensor<8xf32> -> tensor<8xf32>
-  // CHECK: collective.all_reduce has dist.joined, but its operand comes out of the same message; remove dist.joined
-  %z = collective.all_reduce %y over ["d"] {group = array<i64: 0, 1>, reduction = "sum", dist.joined} : tensor<8xf32> -> tensor<8xf32>
+  %y = collective.all_reduce %x over ["d"] {group = array<i64: 0, 1>, reduction = "sum", dist.bucket = 1 : i64} : tensor<8xf32> -> tensor<8xf32>
+  // CHECK: collective.all_reduce has dist.bucket = 1 : i64, but its operand comes out of the same message; give it another number or remove dist.bucket
+  %z = collective.all_reduce %y over ["d"] {group = array<i64: 0, 1>, reduction = "sum", dist.bucket = 1 : i64} : tensor<8xf32> -> tensor<8xf32>
   func.return
 }
 

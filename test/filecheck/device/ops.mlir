@@ -35,6 +35,6 @@ device.mesh @later on @unknown <> [9]
 // CHECK-NEXT: device.mesh @single on @mixed <> [3]
 // CHECK-NEXT: device.mesh @later on @unknown <> [9]
 
-// GENERIC: "device.kind"() <{sym_name = "fast", devices = #device.ids[0 to 2, 4]
-// GENERIC: "device.mesh"() <{sym_name = "grid", cluster = @mixed, axes = #device.axes<"d" = 2, "t" = 3>, devices = #device.ids[0 to 6]}> : () -> ()
-// GENERIC: "device.mesh"() <{sym_name = "single", cluster = @mixed, axes = #device.axes<>, devices = #device.ids[3]}> : () -> ()
+// GENERIC: "device.kind"() <{sym_name = "fast", devices = #device.ids<[0 to 2, 4]>
+// GENERIC: "device.mesh"() <{sym_name = "grid", cluster = @mixed, axes = #device.axes<"d" = 2, "t" = 3>, devices = #device.ids<[0 to 6]>}> : () -> ()
+// GENERIC: "device.mesh"() <{sym_name = "single", cluster = @mixed, axes = #device.axes<>, devices = #device.ids<[3]>}> : () -> ()

@@ -231,13 +231,12 @@ def test_an_all_reduce_works_in_its_operand(joined: bool, asynchronous: bool):
     part = "tensor<25xf32, #dist.layout<@m, [{}], partial sum {d}>>"
     whole = "tensor<25xf32, #dist.layout<@m>>"
     marks = ["dist.asynchronous"] * asynchronous
-    first = f"{{{', '.join(marks)}}}"
-    second = f"{{{', '.join([*marks, *(['dist.joined'] * joined)])}}}"
+    both = f"{{{', '.join([*marks, *(['dist.bucket = 0 : i64'] * joined)])}}}"
     text = f"""
     device.mesh @m on @c <"d" = 2> [0 to 2]
     func.func @reduce(%a: {part}, %b: {part}) -> ({whole}, {whole}) {{
-      %r = collective.all_reduce %a over ["d"] {first} : {part} -> {whole}
-      %s = collective.all_reduce %b over ["d"] {second} : {part} -> {whole}
+      %r = collective.all_reduce %a over ["d"] {both} : {part} -> {whole}
+      %s = collective.all_reduce %b over ["d"] {both} : {part} -> {whole}
       func.return %r, %s : {whole}, {whole}
     }}
     func.func @main(%x: {part}) -> ({whole}, {whole}) {{

@@ -33,6 +33,7 @@ from distir.interpreters.simulator.reports.time_report import (
 )
 from distir.interpreters.simulator.reports.value_kinds import KINDS
 from distir.interpreters.simulator.simulation import Simulation
+from distir.output_files import write_text
 
 SHOWN_GROUPS = 32
 """The most groups of devices with a timeline; for further ones there are only numbers."""
@@ -59,7 +60,7 @@ def write_html(simulation: Simulation, path: str | Path, title: str) -> None:
     """
     page = html_report(simulation, title)
     try:
-        Path(path).write_text(page, "utf-8")
+        write_text(path, page)
     except OSError as error:
         raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 

@@ -1,0 +1,28 @@
+"""The gradient of running products on arrays, and what it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distir.dialects.train_ops.cumulative import CumProdGradOp
+from distir.interpreters.simulator.costs.op_costs import op_class
+from distir.interpreters.train.arithmetic import Array, computes
+
+
+@computes(CumProdGradOp)
+def running_product_gradient(op: CumProdGradOp, dy: Array, x: Array) -> Array:
+    """From the end on: s_i = dy_i + x_(i+1) s_(i+1), and dx_i = x_0 ... x_(i-1) s_i."""
+    dy, x = (np.moveaxis(a, op.dimension, 0) for a in (dy, x))
+    if op.reverse is not None:
+        dy, x = dy[::-1], x[::-1]
+    if op.exclusive is not None:
+        dy = np.concatenate([dy[1:], np.zeros_like(dy[:1])])
+    sums = np.array(dy)
+    for i in range(len(x) - 2, -1, -1):
+        sums[i] = dy[i] + x[i + 1] * sums[i + 1]
+    before = np.concatenate([np.ones_like(x[:1]), np.cumprod(x[:-1], 0)])
+    dx = before * sums
+    return np.moveaxis(dx[::-1] if op.reverse is not None else dx, 0, op.dimension)
+
+
+op_class("elementwise", "train.cumprod_grad")

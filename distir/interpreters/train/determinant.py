@@ -1,0 +1,28 @@
+"""Logarithms of determinants on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distir.dialects.train_ops.determinant import SlogdetGradOp, SlogdetOp
+from distir.interpreters.simulator.costs.op_costs import op_class
+from distir.interpreters.train.arithmetic import Array, computes
+
+
+@computes(SlogdetOp)
+def logarithm(op: SlogdetOp, x: Array) -> tuple[Array, Array]:
+    sign, found = np.linalg.slogdet(x)
+    return np.asarray(sign), np.asarray(found)
+
+
+@computes(SlogdetGradOp)
+def logarithm_gradient(op: SlogdetGradOp, dlogarithm: Array, x: Array) -> Array:
+    """A singular matrix has no inverse, and no gradient that is a number."""
+    inverse = np.full_like(x, np.nan)
+    for index in np.ndindex(*x.shape[:-2]):
+        if np.linalg.slogdet(x[index])[0]:
+            inverse[index] = np.linalg.inv(x[index])
+    return dlogarithm[..., None, None] * np.swapaxes(inverse, -1, -2)
+
+
+op_class("contraction", "train.slogdet", "train.slogdet_grad")

@@ -1,0 +1,46 @@
+"""Says which ops no device can share, because DistIR has no sharding rule for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from xdsl.dialects.builtin import ModuleOp, UnregisteredOp
+from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.ir import Operation
+
+from distir.dialects.dist import ConstrainOp
+from distir.dialects.tensors import rank_of
+from distir.program import reachable_functions
+from distir.sharding.rule import sharding_rule
+
+_SHOWN = 6
+
+
+def unruled_ops(module: ModuleOp) -> list[str]:
+    """
+    Returns a note that names the ops of a sequential program without a sharding rule, whose
+    work every device does whole; none if all that take a tensor have one.
+    """
+    found: Counter[str] = Counter()
+    count = 0
+    for function in reachable_functions(module):
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp | ReturnOp | ConstrainOp):
+                continue
+            if not any(rank_of(value.type) for value in op.operands):
+                continue  # a constant, or what is computed of numbers
+            count += 1
+            if sharding_rule.get(op.name) is None:
+                found[_name(op)] += 1
+    if not found:
+        return []
+    names = [f"{times} {name}" for name, times in found.most_common(_SHOWN)]
+    more = f" and {len(found) - _SHOWN} other kinds" if len(found) > _SHOWN else ""
+    return [
+        f"{found.total()} of {count} ops have no sharding rule, so that every device computes "
+        f"them whole: {', '.join(names)}{more}; a rule can be added with `sharding_rule`"
+    ]
+
+
+def _name(op: Operation) -> str:
+    return op.op_name.data if isinstance(op, UnregisteredOp) else op.name

@@ -1,0 +1,138 @@
+"""
+Which dimensions of a value are features: columns that a product with a matrix of parameters
+made, or parts of them, such as the heads of queries. Others come from the inputs: samples and
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import ConstrainOp
+from distir.dialects.tensors import rank_of, shape_of
+from distir.program import argument_roles, entry_function, functions, return_op
+from distir.sharding.rule import Dim, rule_for
+
+
+class Origin(IntEnum):
+    """Where a dimension comes from; of several origins the greatest one counts."""
+
+    UNKNOWN = 0
+    FEATURES = 1
+    INPUT = 2
+
+
+@dataclass(frozen=True)
+class _Origins:
+    """The origins of a value's dimensions, and whether it follows from parameters alone."""
+
+    dims: tuple[Origin, ...]
+    is_weight: bool
+
+    def joined(self, other: _Origins) -> _Origins:
+        dims = tuple(max(a, b) for a, b in zip(self.dims, other.dims, strict=True))
+        return _Origins(dims, self.is_weight and other.is_weight)
+
+
+_Signature = tuple[_Origins, ...]
+
+
+@dataclass
+class FeatureDims:
+    """
+    The origins of the dimensions of all values of a program, by the sharding rules of the
+    ops that compute them. Where a function is called in several ways, all of them count.
+    """
+
+    module: ModuleOp
+    _found: dict[SSAValue, _Origins] = field(default_factory=dict[SSAValue, _Origins])
+    _called: dict[tuple[str, _Signature], _Signature] = field(
+        default_factory=dict[tuple[str, _Signature], _Signature]
+    )
+
+    def __post_init__(self) -> None:
+        entry = entry_function(self.module)
+        self._functions = functions(self.module)
+        self._run(
+            entry,
+            [
+                _all(value, Origin.INPUT if role == "input" else Origin.UNKNOWN, role)
+                for value, role in zip(
+                    entry.body.block.args, argument_roles(entry), strict=True
+                )
+            ],
+        )
+
+    def of(self, value: SSAValue) -> tuple[Origin, ...]:
+        """
+        Returns the origin of each dimension of a tensor; unknown ones in a function that
+        the entry does not reach.
+        """
+        found = self._found.get(value)
+        unknown = (Origin.UNKNOWN,) * len(shape_of(value.type))
+        return unknown if found is None else found.dims
+
+    def _run(self, function: FuncOp, arguments: Sequence[_Origins]) -> _Signature:
+        """Goes through a function; returns the origins of what it returns."""
+        now: dict[SSAValue, _Origins] = dict(
+            zip(function.body.block.args, arguments, strict=True)
+        )
+        end = return_op(function)
+        for op in function.body.block.ops:
+            operands = [now[v] for v in op.operands]
+            if op is not end:
+                now.update(zip(op.results, self._through(op, operands), strict=True))
+        for value, origins in now.items():
+            known = self._found.get(value)
+            self._found[value] = origins if known is None else known.joined(origins)
+        return tuple(now[v] for v in end.operands)
+
+    def _through(
+        self, op: Operation, operands: Sequence[_Origins]
+    ) -> Sequence[_Origins]:
+        if isinstance(op, CallOp):
+            name = op.callee.string_value()
+            key = name, tuple(operands)
+            if key not in self._called:
+                self._called[key] = self._run(self._functions[name], operands)
+            return self._called[key]
+        if isinstance(op, ConstrainOp):
+            return operands
+        return _results(op, operands)
+
+
+def _all(value: SSAValue, origin: Origin, role: str) -> _Origins:
+    rank = rank_of(value.type)
+    return _Origins((origin,) * rank, role != "input")
+
+
+def _results(op: Operation, operands: Sequence[_Origins]) -> list[_Origins]:
+    """Returns the origins of the results of an op: a product makes features."""
+    rule = rule_for(op)
+    is_weight = all(o.is_weight for o in operands)
+    by_factor: dict[int, Origin] = {}
+    passed = {
+        f
+        for dims, origins in zip(rule.operands, operands, strict=True)
+        if not origins.is_weight
+        for dim in dims
+        for f in dim
+    }
+    for dims, origins in zip(rule.operands, operands, strict=True):
+        for dim, origin in zip(dims, origins.dims, strict=True):
+            for f in dim:
+                makes = rule.flops and origins.is_weight and f not in passed
+                own = Origin.FEATURES if makes and not is_weight else origin
+                by_factor[f] = max(by_factor.get(f, Origin.UNKNOWN), own)
+
+    def of(dim: Dim) -> Origin:
+        found = [by_factor.get(f, Origin.UNKNOWN) for f in dim]
+        return max(found, default=Origin.UNKNOWN)
+
+    return [_Origins(tuple(map(of, dims)), is_weight) for dims in rule.results]
