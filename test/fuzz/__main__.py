@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 
-from fuzz import files, layouts, mutants, training
+from fuzz import files, layouts, mutants, operators, training
 from fuzz.catalogue import cases
 from fuzz.runner import (
     Finding,
@@ -60,6 +60,15 @@ FUZZERS = [
         60,
         3,
         mutants.prepare,
+    ),
+    Fuzzer(
+        "operators",
+        "single operators with extreme inputs, next to PyTorch and onnxruntime",
+        operators.case,
+        operators.EXAMPLES,
+        20,
+        2,
+        operators.prepare,
     ),
     Fuzzer(
         "files",
