@@ -85,8 +85,8 @@ def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
 
 def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
     """Whether a QuantizeLinear makes integers of a byte or more, of one element each."""
-    has_zero = len(inputs) > 2 and inputs[2] is not None
-    kind = inputs[2].dtype if has_zero else _target(op)
+    zero: Array | None = inputs[2] if len(inputs) > 2 else None
+    kind = zero.dtype if zero is not None else _target(op)
     return kind.kind in "iu"
 
 

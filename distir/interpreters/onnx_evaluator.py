@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
-import distir.interpreters.attention_kernel
-import distir.interpreters.reduction_kernels  # noqa: F401
+import distir.interpreters.attention_kernel  # pyright: ignore[reportUnusedImport]
+import distir.interpreters.reduction_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from distir.dialects.onnx_inference import node_of
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto

@@ -427,7 +427,7 @@ def product(draw: Draw) -> Sample:
         attributes["equation"] = equation
     else:
         groups = pick(draw, [1, 2])
-        weight = (4, 4 // groups) if name == "Conv" else (4, 4 // groups)
+        weight = (4, 4 // groups)
         space = pick(draw, [(5,), (4, 4)])
         kernel = tuple(draw(st.integers(1, 3)) for _ in space)
         shapes = [(2, 4, *space), (*weight, *kernel)]
