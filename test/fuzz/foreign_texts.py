@@ -54,14 +54,14 @@ def foreign() -> list[Scenario]:
             "foreign",
             "p.mlir",
             text.encode(),
-            ("p.mlir", "-p", passes),
+            ("p.mlir", "--allow-unregistered-dialect", "-p", passes),
             tool="distir-opt",
         )
         for text in _TEXTS
         for passes in (
             "distribute{d=2 t=2 cluster=cpu}",
             "distribute{p=2 cluster=cpu}",
-            "search-sharding{d=2 cluster=cpu}",
+            "distribute{d=2 cluster=cpu},project{rank=1}",
             "dce,cse,canonicalize",
         )
     ]

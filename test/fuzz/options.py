@@ -14,6 +14,7 @@ from support.random_programs import Draw
 from torch import nn
 
 from distir.errors import DistIRError
+from distir.parallel.parallelize import parallelize
 
 EXAMPLES = 4
 """Of a round: each exports and compiles a module."""
@@ -50,11 +51,7 @@ class Wrong(AssertionError):
 
 
 def prepare() -> None:
-    """Loads what the cases need, without starting processes or threads."""
-    import torch.onnx
-
-    import distir.parallel.parallelize  # noqa: F401
-
+    """Rounds are forked, so that nothing may start threads."""
     torch.set_num_threads(1)
 
 
@@ -76,8 +73,6 @@ def case(draw: Draw) -> list[str]:
 
 
 def _try(options: dict[str, Any]) -> str:
-    from distir.parallel import parallelize
-
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
     x = torch.randn(4, 8)

@@ -122,9 +122,8 @@ _SCRIPT = """
 def schedule(s):
     k = s.knob("k", [1, 2])
     layers = s.match("l*", count=2)
-    layers.first(k).recompute()
+    layers.first(k).cast("bf16")
     s.match("l0").param("weight").split(1, "t")
-    s.match("l1").stage()
 """
 
 
@@ -138,5 +137,5 @@ def schedules() -> list[Scenario]:
             tuple(f"schedule m.mlir s.py -o out.mlir {more}".split()),
             others={"m.mlir": TWO_LAYERS.encode()},
         )
-        for more in ("", "--print", "--set k=2")
+        for more in ("--set k=1", "--set k=2", "--set k=2 --print")
     ]

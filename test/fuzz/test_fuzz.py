@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-ROUNDS = {"layouts": 8, "training": 6, "mutants": 4, "operators": 10, "files": 10}
+ROUNDS = {
+    "layouts": 8,
+    "training": 6,
+    "mutants": 4,
+    "operators": 10,
+    "options": 2,
+    "files": 10,
+}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
