@@ -7,6 +7,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.errors import DistIRError
+from distir.other_functions import left_alone
 from distir.transforms.projection.devices import devices_of
 from distir.transforms.projection.function import FunctionProjection
 from distir.transforms.projection.rank_program import Projection
@@ -15,7 +16,8 @@ from distir.transforms.projection.rank_program import Projection
 def project(module: ModuleOp, rank: int) -> ModuleOp:
     """
     Returns the per-rank form of a distributed program for the device with id `rank`, as a
-    new module. Functions of which nothing runs there are left out, except the entry.
+    new module. Functions of which nothing runs there are left out, except the entry;
+    those of others, beside the program, stay as they are.
     """
     devices = devices_of(module)
     if rank not in devices:
@@ -26,9 +28,10 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
     program = Projection(
         module, rank, lambda own, function: FunctionProjection(own, function).result()
     )
+    alone = left_alone(module)
     bodies: list[Operation] = []
     for op in module.body.block.ops:
-        if isinstance(op, FuncOp):
+        if isinstance(op, FuncOp) and op not in alone:
             function = program.function(op.sym_name.data)
             if function is not None:
                 bodies.append(function)
