@@ -43,51 +43,64 @@ def first_difference(
 ) -> str | None:
     """
     Returns the name of the first part of a module, in the order in which parts return, of
-    whose results the program computes none in the scope of that part; None if there is no
-    such part. `arguments` are those of the program for the call.
+    whose results the program computes none in the scope of that part; or of the part that
+    calls it, if what it is given is computed nowhere either. None if there is no such part.
+    `arguments` are those of the program for the call.
     """
     recording = _Recording(program)
     call_by_name(recording, entry_function(program).sym_name.data, list(arguments))
     recorded: dict[str, list[Array]] = recording.__dict__.get("recorded", {})
-    for name, results in _results_of_parts(module, call, training=training):
+    everywhere = [array for arrays in recorded.values() for array in arrays]
+    for name, (given, results) in _calls_of_parts(module, call, training=training):
         inside = [
             array
             for scope, arrays in recorded.items()
             if not name or scope == name or scope.startswith(f"{name}.")
             for array in arrays
         ]
-        for result in results:
-            like = [a for a in inside if a.shape == result.shape]
-            if like and not any(difference(result, array) is None for array in like):
-                return name
+        if not any(_is_missing(result, inside) for result in results):
+            continue
+        if name and any(_is_missing(x, [*everywhere, *arguments]) for x in given):
+            return name.rpartition(".")[0]
+        return name
     return None
 
 
-def _results_of_parts(
+def _is_missing(wanted: Array, among: Sequence[Array]) -> bool:
+    """Whether there are arrays of the same shape, and none is equal up to rounding."""
+    like = [array for array in among if array.shape == wanted.shape]
+    return bool(like) and all(difference(wanted, array) is not None for array in like)
+
+
+def _calls_of_parts(
     module: torch.nn.Module, call: Call, *, training: bool
-) -> list[tuple[str, list[Array]]]:
+) -> list[tuple[str, tuple[list[Array], list[Array]]]]:
     """
-    Returns the floats that each part returned when it was first called, by name, in the order
-    in which they returned.
+    Returns the floats that each part was given and returned when it was first called, by
+    name, in the order in which they returned.
     """
     import torch
     from torch.utils import _pytree
 
-    found: dict[str, list[Array]] = {}
+    found: dict[str, tuple[list[Array], list[Array]]] = {}
 
-    def keep(name: str, output: Any) -> None:
-        if name not in found:
-            found[name] = [
-                as_array(x).copy()
-                for x in _pytree.tree_leaves(output)
-                if isinstance(x, torch.Tensor) and x.is_floating_point()
-            ]
+    def floats(values: Any) -> list[Array]:
+        return [
+            as_array(x).copy()
+            for x in _pytree.tree_leaves(values)
+            if isinstance(x, torch.Tensor) and x.is_floating_point()
+        ]
 
     def hook(name: str) -> Any:
-        return lambda _part, _inputs, output: keep(name, output)  # pyright: ignore[reportUnknownLambdaType]
+        def keep(_part: Any, args: Any, kwargs: Any, output: Any) -> None:
+            if name not in found:
+                found[name] = floats((args, kwargs)), floats(output)
+
+        return keep
 
     handles = [
-        part.register_forward_hook(hook(name)) for name, part in module.named_modules()
+        part.register_forward_hook(hook(name), with_kwargs=True)
+        for name, part in module.named_modules()
     ]
     try:
         with comparable(module, training=training):

@@ -150,7 +150,7 @@ class Assignments:
                 self.lines.setdefault(path, calling_line())
             original(part, name, value)
 
-        torch.nn.Module.__setattr__ = assign
+        torch.nn.Module.__setattr__ = assign  # pyright: ignore[reportAttributeAccessIssue]
         try:
             yield
         finally:

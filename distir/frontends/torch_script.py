@@ -51,7 +51,7 @@ def export_torchscript(
         inner_args, inner_kwargs = _pytree.tree_unflatten(values, spec)
         # Modules may take other ways while they are traced.
         watch = ValueReads([*tensors, *module.parameters()], reads)
-        with watch if torch.jit.is_tracing() else contextlib.nullcontext():
+        with watch if torch._C._is_tracing() else contextlib.nullcontext():
             output = forward(*inner_args, **inner_kwargs)
         output_names[:] = leaf_names(output, "output")
         return tuple(_pytree.tree_leaves(output))

@@ -37,7 +37,7 @@ def unchanged(module: torch.nn.Module) -> Generator[None]:
             for value in kept.values()
             if type(value) in (list, dict, set)
         ]
-        tensors: dict[str, Any] = part._buffers  # pyright: ignore[reportPrivateUsage]
+        tensors: Any = part._buffers  # pyright: ignore[reportPrivateUsage]
         if isinstance(tensors, dict):  # not those of a ScriptModule
             buffers.append((tensors, dict(tensors)))
         values += [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
+from distir.frontends.torch_trust import Trust
 from distir.gradients.batch_statistics import BatchParts
 from distir.output_files import write_text
 from distir.parallel.content import content_key
@@ -72,7 +74,8 @@ class Request:
     - `forward`: what is asked of the program before it is differentiated;
     - `own_statistics`: whether batch normalisation takes the statistics of a device's
       samples in a micro-batch, instead of those of the whole batch;
-    - `kernels`: the files of kernels that a schedule may name.
+    - `kernels`: the files of kernels that a schedule may name;
+    - `trust`: whether the module's program is run beside it, and what may differ.
     """
 
     loss: Loss
@@ -81,6 +84,7 @@ class Request:
     forward: ForwardOptions = field(default_factory=ForwardOptions)
     own_statistics: bool = False
     kernels: tuple[UserKernels, ...] = ()
+    trust: Trust = field(default_factory=Trust)
 
     @property
     def devices(self) -> int:
@@ -143,7 +147,10 @@ def training_package(
     """
     imported, labels = _program(
         "training program",
-        (module, args, kwargs, (request.loss, request.forward, request.statistics)),
+        (
+            *(module, args, kwargs),
+            (request.loss, request.forward, request.statistics, request.trust),
+        ),
         lambda: training_program(
             module,
             args,
@@ -151,6 +158,7 @@ def training_package(
             request.loss,
             forward=request.forward,
             statistics=request.statistics,
+            trust=request.trust,
         ),
     )
     return _package(imported, labels, request.distribute_step, request.kernels)
@@ -164,19 +172,26 @@ def training_program(
     optimizer: str = "none",
     forward: ForwardOptions | None = None,
     statistics: BatchParts = BatchParts(),
+    trust: Trust = Trust(),
 ) -> tuple[ImportedModel, list[str]]:
     """
     Returns the sequential program of a module in training mode, which computes the loss and
     what the optimizer makes of the gradients (by default the gradients themselves), and the
     names of its labels. Parts of a module in training mode that are in evaluation mode stay
     so. `statistics` says which parts of a batch are normalised by
-    themselves. Raises DistIRError.
+    themselves; `trust` is that of a `Request`. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
 
     forward = forward or ForwardOptions()
-    equal = forward.equal_features
+    options: dict[str, Any] = {
+        "training": True,
+        "equal_features": forward.equal_features,
+        "copy": False,
+        "check": trust.check,
+        "allow": tuple(trust.allow),
+    }
     name = loss if isinstance(loss, str) else None
     own = loss if callable(loss) else None
     modes = {part: part.training for part in module.modules()}
@@ -186,19 +201,13 @@ def training_program(
         if own is not None:
             labels = labels_of(module, args, kwargs, own)
             with with_loss(module, own):
-                imported = import_torch(
-                    *(module, (*args, labels), kwargs),
-                    training=True,
-                    equal_features=equal,
-                    copy=False,
-                )
+                imported = import_torch(module, (*args, labels), kwargs, **options)
         else:
-            imported = import_torch(
-                *(module, args, kwargs), training=True, equal_features=equal, copy=False
-            )
+            imported = import_torch(module, args, kwargs, **options)
     finally:
         for part, mode in modes.items():
             part.training = mode
+    _warn(imported)
     from distir.tools.files import apply_passes
 
     last: list[str] = []
@@ -225,17 +234,31 @@ def forward_program(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     forward: ForwardOptions | None = None,
+    trust: Trust = Trust(),
 ) -> ImportedModel:
     """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
 
     forward = forward or ForwardOptions()
     imported = import_torch(
-        module, args, kwargs, equal_features=forward.equal_features, copy=False
+        module,
+        args,
+        kwargs,
+        equal_features=forward.equal_features,
+        copy=False,
+        check=trust.check,
+        allow=tuple(trust.allow),
     )
+    _warn(imported)
     forward.apply(imported.module)
     forward.complete(imported.module)
     return imported
+
+
+def _warn(imported: ImportedModel) -> None:
+    """Warns of what the frontend notes: nothing else would show it in a training script."""
+    for note in imported.notes:
+        warnings.warn(note, stacklevel=2)
 
 
 def evaluation_package(
@@ -250,8 +273,11 @@ def evaluation_package(
     """
     imported, labels = _program(
         "forward program",
-        (module, args, kwargs, request.forward),
-        lambda: (forward_program(module, args, kwargs, request.forward), []),
+        (module, args, kwargs, (request.forward, request.trust)),
+        lambda: (
+            forward_program(module, args, kwargs, request.forward, request.trust),
+            [],
+        ),
     )
     return _package(imported, labels, request.distribute_forward, request.kernels)
 

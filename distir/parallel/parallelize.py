@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch_trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs
 from distir.parallel.compilation import (
@@ -34,6 +35,9 @@ CLUSTER = "cpu"
 
 BATCH_NORMS = ("batch", "device")
 """What batch normalisation may take the statistics of; the default first."""
+
+CHECKS = ("import", "off", "step")
+"""What is compared with the module; the default first."""
 
 
 def parallelize(
@@ -68,6 +72,8 @@ def parallelize(
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
+    check: str = CHECKS[0],
+    allow: Sequence[str] = (),
 ) -> ParallelModule:
     """
     Returns the module distributed over the processes that call this: all of them, under
@@ -103,12 +109,20 @@ def parallelize(
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster`, the degrees and all that distributes.
     - `seed`: of the values of parameters that have none: on the meta device, or fake.
+    - `check`: `import` runs the program that is made of the module beside it, on the example
+      inputs and on others, before anything is compiled (see `import_torch`); `off` does
+      not; `step` also compares the loss and the gradients of the first step with those of
+      the module itself on one process.
+    - `allow`: the differences from the module that are accepted: `control-flow`,
+      `python-random`, `custom-backward`, `mismatch` (`torch_trust.ACCEPTED`).
 
     Raises DistIRError, on every rank.
     """
     _join()
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
+    one_of("check", check, CHECKS, "parallelize")
+    trust = Trust.of(check != "off", allow)
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     options = DistributionOptions(
@@ -136,7 +150,7 @@ def parallelize(
         grown = load_cluster(cluster, options.devices)
         request = Request(loss, str(grown), options, forward)
     files = tuple(map(UserKernels.of, kernels))
-    request = replace(request, own_statistics=own, kernels=files)
+    request = replace(request, own_statistics=own, kernels=files, trust=trust)
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "
