@@ -25,12 +25,16 @@ def difference(wanted: Array, found: Array) -> str | None:
     is_finite = np.isfinite(wanted)
     if not np.array_equal(is_finite, np.isfinite(found.astype(wanted.dtype))):
         return "is infinite, or no number, elsewhere"
-    size = min(wanted.dtype.itemsize, found.dtype.itemsize)
     largest = float(np.abs(wanted[is_finite]).max(initial=0.0))
     apart = distance(wanted, found)
-    if apart <= _TOLERANCES.get(size, 1e-4) * max(1.0, largest):
+    if apart <= tolerance(wanted, found) * max(1.0, largest):
         return None
     return f"differs by {apart:.2g} (its largest number is {largest:.3g})"
+
+
+def tolerance(one: Array, other: Array) -> float:
+    """Returns by which part of the largest number two results may differ by rounding."""
+    return _TOLERANCES.get(min(one.dtype.itemsize, other.dtype.itemsize), 1e-4)
 
 
 def distance(one: Array, other: Array) -> float:

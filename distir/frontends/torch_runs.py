@@ -111,12 +111,12 @@ def run_module(
             if not wide:
                 return called(module, call)
             state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            wider = {name: _wider(tensor) for name, tensor in state.items()}
+            widened = {name: wider(tensor) for name, tensor in state.items()}
             args, kwargs = _pytree.tree_map_only(
-                torch.Tensor, _wider, (tuple(call.args), dict(call.kwargs))
+                torch.Tensor, wider, (tuple(call.args), dict(call.kwargs))
             )
             with torch.no_grad():
-                output = torch.func.functional_call(module, wider, args, kwargs)
+                output = torch.func.functional_call(module, widened, args, kwargs)
             return [
                 as_array(x)
                 for x in _pytree.tree_leaves(output)
@@ -128,7 +128,7 @@ def run_module(
         return None
 
 
-def _wider(tensor: torch.Tensor) -> torch.Tensor:
+def wider(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor of floats with twice as many bits, up to 64; others as they are."""
     if not tensor.is_floating_point():
         return tensor

@@ -51,7 +51,8 @@ def export_torchscript(
         inner_args, inner_kwargs = _pytree.tree_unflatten(values, spec)
         # Modules may take other ways while they are traced.
         watch = ValueReads([*tensors, *module.parameters()], reads)
-        with watch if torch._C._is_tracing() else contextlib.nullcontext():
+        is_traced = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        with watch if is_traced else contextlib.nullcontext():
             output = forward(*inner_args, **inner_kwargs)
         output_names[:] = leaf_names(output, "output")
         return tuple(_pytree.tree_leaves(output))

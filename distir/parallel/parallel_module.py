@@ -19,6 +19,7 @@ from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
 from distir.parallel.merged import merged_parts
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.step_check import StepCheck
 from distir.parallel.weights import batch_counters
 
 
@@ -57,7 +58,8 @@ class ParallelModule(nn.Module):
     call returns the loss of the global batch, and `backward` on that fills the gradients;
     in evaluation mode it returns this rank's part of the output. `data_rank` of
     `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
-    `normalisations` says how often a step moves the statistics of batch normalisation.
+    `normalisations` says how often a step moves the statistics of batch normalisation;
+    `check` compares the first step with one of the source module.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class ParallelModule(nn.Module):
         evaluation: Callable[[], RankProgram],
         seed: int,
         normalisations: int = 1,
+        check: StepCheck | None = None,
     ):
         super().__init__()
+        self._check = check
         store_runs_apart()
         self._normalisations = normalisations
         self._inputs = inputs
@@ -154,6 +158,9 @@ class ParallelModule(nn.Module):
         for counter in self._counters:
             self.get_buffer(counter).add_(self._normalisations)
         loss = program.everywhere(program.all_results[0], results.get(0))
+        if self._check is not None:
+            check, self._check = self._check, None
+            check(self, args, kwargs, loss, trained, gradients)
         if not torch.is_grad_enabled():
             return loss
         if not trained:  # the stages of this rank have no parameters

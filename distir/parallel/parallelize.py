@@ -27,6 +27,7 @@ from distir.parallel.losses import Loss
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.step_check import StepCheck
 from distir.planning.distribution import DistributionOptions
 from distir.planning.saved_plan import SavedPlan
 
@@ -123,6 +124,12 @@ def parallelize(
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
     one_of("check", check, CHECKS, "parallelize")
     trust = Trust.of(check != "off", allow)
+    other = {"dtype": dtype, "float8": float8, 'batch_norm="device"': own or None}
+    if check == "step" and (given := [n for n, v in other.items() if v is not None]):
+        raise DistIRError(
+            f'parallelize: check="step" compares with the module as PyTorch runs it, which '
+            f'{given[0]} changes; check a step without that, or take check="import"'
+        )
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     options = DistributionOptions(
@@ -167,13 +174,15 @@ def parallelize(
         )
         return RankProgram(Package(folder), device)
 
+    training = program("training", training_package)
     return ParallelModule(
         module,
         inputs,
-        program("training", training_package),
+        training,
         lambda: program("evaluation", evaluation_package),
         seed,
         request.statistics.micro_batches,
+        StepCheck(module, loss, len(training.labels)) if check == "step" else None,
     )
 
 
