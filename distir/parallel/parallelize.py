@@ -119,7 +119,6 @@ def parallelize(
 
     Raises DistIRError, on every rank.
     """
-    _join()
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
     one_of("check", check, CHECKS, "parallelize")
@@ -130,6 +129,7 @@ def parallelize(
             f'parallelize: check="step" compares with the module as PyTorch runs it, which '
             f'{given[0]} changes; check a step without that, or take check="import"'
         )
+    _join()
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     options = DistributionOptions(
