@@ -50,7 +50,7 @@ def first_difference(
     recording = _Recording(program)
     call_by_name(recording, entry_function(program).sym_name.data, list(arguments))
     recorded: dict[str, list[Array]] = recording.__dict__.get("recorded", {})
-    everywhere = [array for arrays in recorded.values() for array in arrays]
+    everywhere = [*arguments, *(a for arrays in recorded.values() for a in arrays)]
     for name, (given, results) in _calls_of_parts(module, call, training=training):
         inside = [
             array
@@ -58,18 +58,25 @@ def first_difference(
             if not name or scope == name or scope.startswith(f"{name}.")
             for array in arrays
         ]
-        if not any(_is_missing(result, inside) for result in results):
+        # A part of which the program has no op returns what another computes.
+        if not any(_is_missing(x, inside, everywhere) for x in results):
             continue
-        if name and any(_is_missing(x, [*everywhere, *arguments]) for x in given):
+        if name and any(_is_missing(x, everywhere) for x in given):
             return name.rpartition(".")[0]
         return name
     return None
 
 
-def _is_missing(wanted: Array, among: Sequence[Array]) -> bool:
-    """Whether there are arrays of the same shape, and none is equal up to rounding."""
-    like = [array for array in among if array.shape == wanted.shape]
-    return bool(like) and all(difference(wanted, array) is not None for array in like)
+def _is_missing(wanted: Array, *among: Sequence[Array]) -> bool:
+    """
+    Whether there are arrays of the same shape in the first sequence that has any, and none is
+    equal up to rounding.
+    """
+    for arrays in among:
+        like = [array for array in arrays if array.shape == wanted.shape]
+        if like:
+            return all(difference(wanted, array) is not None for array in like)
+    return False
 
 
 def _calls_of_parts(

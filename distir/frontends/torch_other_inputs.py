@@ -21,8 +21,8 @@ def other_calls(call: Call, *, same_rows: bool = False) -> Iterator[Call]:
     - Integers are drawn from the example's range, in the second call from each row's own
       numbers, each as often as there (places for the features of an image, for instance).
       With `same_rows` only that is yielded.
-    - Masks (two values, or floats that are not finite) exchange their rows. Positions (one
-      dimension that increases) stay.
+    - Masks (two values, or floats that are not finite) exchange their rows. Positions and
+      bounds (one dimension that increases) stay.
     """
     for rows in (True,) if same_rows else (False, True):
         generator = np.random.default_rng(0)
@@ -61,7 +61,8 @@ def _is_mask(tensor: torch.Tensor) -> bool:
 def _increases(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one number, or numbers that grow, as positions and bounds do."""
     flat = tensor.reshape(-1)
-    return bool((flat[1:] > flat[:-1]).all())
+    is_sorted = bool((flat[1:] >= flat[:-1]).all())
+    return flat.numel() == 1 or (is_sorted and bool(flat[0] < flat[-1]))
 
 
 def _floats(tensor: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
