@@ -17,6 +17,7 @@ from distir.errors import DistIRError
 from distir.gradients.batch_statistics import BatchParts
 from distir.gradients.choices import IGNORED_LABEL
 from distir.output_files import write_text
+from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
@@ -208,22 +209,26 @@ def training_program(
     if not module.training:
         module.train()
     try:
-        if own is not None:
-            labels = example
-            if labels is None:
-                labels = labels_of(module, args, kwargs, own)
-            count = len(tensors_of(labels))
-            with with_loss(module, own):
+        with outside_autocast():
+            if own is not None:
+                labels = example
+                if labels is None:
+                    labels = labels_of(module, args, kwargs, own)
+                count = len(tensors_of(labels))
+                with with_loss(module, own):
+                    imported = import_torch(
+                        *(module, (*args, labels), kwargs),
+                        training=True,
+                        equal_features=equal,
+                        copy=False,
+                    )
+            else:
                 imported = import_torch(
-                    *(module, (*args, labels), kwargs),
+                    *(module, args, kwargs),
                     training=True,
                     equal_features=equal,
                     copy=False,
                 )
-        else:
-            imported = import_torch(
-                *(module, args, kwargs), training=True, equal_features=equal, copy=False
-            )
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -265,9 +270,10 @@ def forward_program(
     from distir.frontends.torch_importer import import_torch
 
     forward = forward or ForwardOptions()
-    imported = import_torch(
-        module, args, kwargs, equal_features=forward.equal_features, copy=False
-    )
+    with outside_autocast():
+        imported = import_torch(
+            module, args, kwargs, equal_features=forward.equal_features, copy=False
+        )
     forward.apply(imported.module)
     forward.complete(imported.module)
     return imported

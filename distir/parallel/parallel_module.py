@@ -13,6 +13,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
+from distir.parallel.autocast import (
+    cast_input,
+    enabled_devices,
+    tell_of_autocast,
+)
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
@@ -93,6 +98,7 @@ class ParallelModule(nn.Module):
         self._normalisations = normalisations
         self._inputs = inputs
         self._labels = labels
+        self._has_told = False
         self._steps = steps
         program = self._program = steps.base
         self._make_evaluation = evaluation
@@ -269,7 +275,22 @@ class ParallelModule(nn.Module):
     def _batch(
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
-        """Returns the inputs and labels of a call, as they are given, by name."""
+        """
+        Returns the inputs and labels of a call by name, as they are given: whole, or this
+        rank's part of the batch.
+        """
+        given = self._given(program, args, kwargs)
+        if not enabled_devices():
+            return given
+        if not self._has_told:
+            self._has_told = True
+            tell_of_autocast(stacklevel=6)
+        types = {spec.name: spec.dtype for spec in program.all_arguments}
+        return {n: cast_input(value, types[n]) for n, value in given.items()}
+
+    def _given(
+        self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
         if not program.labels:
             return self._inputs.by_name(args, kwargs, program.inputs)
         if not args:

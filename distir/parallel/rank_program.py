@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from distir.errors import DistIRError
+from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
 from distir.parallel.placements import placements
@@ -233,14 +234,14 @@ class RankProgram:
 
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """
-        Runs the program on this rank's parts of all arguments; returns its results by their
-        index in the table.
+        Runs the program on this rank's parts of all arguments, in its own types also inside
+        `torch.autocast`; returns its results by their index in the table.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
         # Every op costs a little more where the device of new tensors is not PyTorch's own.
         is_cpu = self.device.type == "cpu"
         place = nullcontext() if is_cpu else torch.device(self.device)
-        with torch.no_grad(), place:
+        with torch.no_grad(), outside_autocast(), place:
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
 
