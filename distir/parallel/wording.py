@@ -35,4 +35,5 @@ def in_python() -> Generator[None]:
     try:
         yield
     except DistIRError as error:
-        raise DistIRError(in_words_of_python(str(error))) from error
+        # The cause stays; a chain of two errors that say the same would not help.
+        raise DistIRError(in_words_of_python(str(error))) from error.__cause__
