@@ -232,11 +232,17 @@ class Comparison:
             inputs = "the example inputs"
             if call is not self.example:
                 inputs = "other inputs of the same shapes"
+            name, begins, part = self._beginning(call, arguments), "", ""
+            if name is not None:
+                part = type(self.module.get_submodule(name)).__name__
+                begins = (
+                    f". It begins in {f'{name!r} ({part})' if name else 'its forward'}"
+                )
             raise Difference(
                 f"PyTorch's {self.exporter} exporter writes {type(self.module).__name__} as "
                 f"a program that computes something else on {inputs}: result {index} "
-                f"{problem}{self._beginning(call, arguments)}",
-                f"{self._advice()}, {way_out(MISMATCH)}",
+                f"{problem}{begins}",
+                f"{self._advice(part)}, {way_out(MISMATCH)}",
             )
 
     def check_others(self, wanted: Sequence[Array], calls: Iterable[Call]) -> None:
@@ -265,25 +271,20 @@ class Comparison:
             wide[index], wanted[index]
         )
 
-    def _beginning(self, call: Call, arguments: Sequence[Array]) -> str:
-        """Says in which part of the module the difference begins, if that is found."""
+    def _beginning(self, call: Call, arguments: Sequence[Array]) -> str | None:
+        """Returns the part of the module in which the difference begins, if it is found."""
         from distir.frontends.torch_bisection import first_difference
 
         assert self.program is not None
-        name = first_difference(
+        return first_difference(
             self.module, call, self.program, arguments, training=self.training
         )
-        if name is None:
-            return ""
-        kind = type(self.module.get_submodule(name)).__name__
-        return f". It begins in {f'{name!r} ({kind})' if name else 'its own forward'}"
 
-    def _advice(self) -> str:
-        """Says what to do about a difference."""
-        attention = getattr(
-            getattr(self.module, "config", None), "_attn_implementation", None
-        )
-        if attention not in (None, "eager"):
+    def _advice(self, kind: str) -> str:
+        """Says what to do about a difference that begins in a part of that class."""
+        config: Any = getattr(self.module, "config", None)
+        attention = getattr(config, "_attn_implementation", None)
+        if attention not in (None, "eager") and "attention" in kind.lower():
             return (
                 f"models of transformers choose their masks of attention in another way "
                 f"while they are exported ({attention!r}): import the module after "

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch_aliases import distinct
 from distir.frontends.torch_failures import (
     module_that_failed,
     quiet,
@@ -44,13 +45,15 @@ def export_module(
 ) -> ExportedModule:
     """
     Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
-    The module is left as it was. Experts are ops of DistIR in what the newer exporter
-    writes. Without an `exporter`, the older one is tried, with a
-    warning, if the newer one fails. What Python does once, for the example inputs, is an
-    error unless `trust` allows it. Raises DistIRError.
+    The module is left as it was. Each tensor of the inputs is an input of its own, also one
+    that is given twice. Experts are ops of DistIR in what the newer exporter writes. Without
+    an `exporter`, the older one is tried, with a warning, if the newer one fails. What Python
+    does once, for the example inputs, is an error unless `trust` allows it. Raises
+    DistIRError.
     """
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
+    args, kwargs = distinct(module, (tuple(args), dict(kwargs or {})))
     wanted = EXPORTERS if exporter is None else (exporter,)
     if lacks_values(module):
         if exporter == "torchscript":
@@ -73,7 +76,7 @@ def export_module(
         outcome = _attempt(
             module,
             args,
-            dict(kwargs or {}),
+            kwargs,
             name,
             training,
             capacity_factor,
@@ -107,7 +110,7 @@ def export_module(
 
 def _attempt(
     module: torch.nn.Module,
-    args: Sequence[Any],
+    args: tuple[Any, ...],
     kwargs: dict[str, Any],
     exporter: Exporter,
     training: bool,

@@ -39,12 +39,11 @@ _Step = dict[str, torch.Tensor]
 class StepCheck:
     """
     Compares the loss and the gradients of a step with those of the source module, which rank
-    0 runs on the whole batch. `labels` is the number of labels that a call ends with.
+    0 runs on the whole batch.
     """
 
     source: nn.Module
     loss: Loss
-    labels: int
 
     def __call__(
         self,
@@ -154,7 +153,7 @@ class StepCheck:
             for name, p in module.named_parameters()
             if p.requires_grad and name in values
         }
-        count = len(given) - self.labels
+        count = len(given) - (self.loss is not None)
         with unchanged(module), torch.enable_grad():
             if not module.training:
                 module.train()
@@ -163,7 +162,7 @@ class StepCheck:
                 output = torch.func.functional_call(
                     module, {**values, **trained}, tuple(given[:count]), dict(named)
                 )
-                loss = _loss(self.loss, output, given[count:])
+                loss = _loss(self.loss, output, *given[count:])
         found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         gradients = {
             name: torch.zeros_like(value) if gradient is None else gradient  # pyright: ignore[reportUnnecessaryComparison]
@@ -172,19 +171,17 @@ class StepCheck:
         return {"": loss.detach(), **gradients}
 
 
-def _loss(loss: Loss, output: Any, labels: Sequence[Any]) -> torch.Tensor:
+def _loss(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
     """Returns the loss of a module's output, as the program computes it."""
     if callable(loss):
-        return loss(output, *labels)
+        return loss(output, labels)
     leaves = [x for x in _pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
     if loss is None:
         return next(x for x in leaves if x.is_floating_point() and not x.dim())
     if loss == "mse":
-        return functional.mse_loss(leaves[0], labels[0])
+        return functional.mse_loss(leaves[0], labels)
     classes = leaves[0].shape[-1]
-    return functional.cross_entropy(
-        leaves[0].reshape(-1, classes), labels[0].reshape(-1)
-    )
+    return functional.cross_entropy(leaves[0].reshape(-1, classes), labels.reshape(-1))
 
 
 def _joined(calls: Sequence[Any]) -> Any:
