@@ -10,7 +10,7 @@ from xdsl.interpreter import PythonValues
 from xdsl.ir import Operation
 
 from distir.frontends.torch_differences import difference
-from distir.frontends.torch_runs import Array, Call, as_array, called, comparable
+from distir.frontends.torch_runs import Array, ModuleCall, as_array, called, comparable
 from distir.interpreters.functions import call_by_name
 from distir.interpreters.reference import ReferenceInterpreter
 from distir.program import entry_function, scope_of
@@ -35,7 +35,7 @@ class _Recording(ReferenceInterpreter):
 
 def first_difference(
     module: torch.nn.Module,
-    call: Call,
+    call: ModuleCall,
     program: ModuleOp,
     arguments: Sequence[Array],
     *,
@@ -80,7 +80,7 @@ def _is_missing(wanted: Array, *among: Sequence[Array]) -> bool:
 
 
 def _calls_of_parts(
-    module: torch.nn.Module, call: Call, *, training: bool
+    module: torch.nn.Module, call: ModuleCall, *, training: bool
 ) -> list[tuple[str, tuple[list[Array], list[Array]]]]:
     """
     Returns the floats that each part was given and returned when it was first called, by

@@ -24,7 +24,7 @@ from distir.frontends.torch_differences import difference, distance
 from distir.frontends.torch_names import leaf_names
 from distir.frontends.torch_other_inputs import other_calls
 from distir.frontends.torch_repeated_calls import call_twice
-from distir.frontends.torch_runs import Array, Call, as_array, run_module
+from distir.frontends.torch_runs import Array, ModuleCall, as_array, run_module
 from distir.frontends.torch_trust import (
     CONTROL_FLOW,
     MISMATCH,
@@ -72,7 +72,7 @@ class _NotRun(Exception):
 
 def compare(
     module: torch.nn.Module,
-    example: Call,
+    example: ModuleCall,
     imported: ImportedModel,
     exported: ExportedModule,
     trust: Trust,
@@ -88,7 +88,7 @@ def compare(
     if imported.valueless or PYTHON_RANDOM in exported.accepted:
         return None
     exporter = "older" if exported.is_traced else "newer"
-    own = Comparison(module, example, imported, training, exporter)
+    own = ModuleComparison(module, example, imported, training, exporter)
     try:
         if (why := own.why_not) is not None:
             return why
@@ -104,14 +104,14 @@ def compare(
             own.check_others(wanted, other_calls(example, same_rows=same_rows))
     except _NotRun as error:
         return f"the interpreter cannot run it ({error})"
-    except Difference as error:
+    except ProgramDiffers as error:
         if MISMATCH not in trust.allow:
             raise
         warnings.warn(f"{error.problem}, which is accepted", stacklevel=3)
     return None
 
 
-class Difference(DistIRError):
+class ProgramDiffers(DistIRError):
     """A program that computes something else than its module: the `problem` and advice."""
 
     def __init__(self, problem: str, advice: str) -> None:
@@ -120,7 +120,7 @@ class Difference(DistIRError):
 
 
 @dataclass
-class Comparison:
+class ModuleComparison:
     """
     A module with the example inputs that its program was imported for.
 
@@ -130,7 +130,7 @@ class Comparison:
     """
 
     module: torch.nn.Module
-    example: Call
+    example: ModuleCall
     imported: ImportedModel
     training: bool
     exporter: str
@@ -179,7 +179,7 @@ class Comparison:
         assert self.program is not None
         return program_runner(self.program)
 
-    def _arguments(self, call: Call) -> list[Array] | None:
+    def _arguments(self, call: ModuleCall) -> list[Array] | None:
         """
         Returns the arguments of the program for a call of the module; None if an argument is
         no input.
@@ -203,7 +203,7 @@ class Comparison:
             values.append(as_array(inputs[name]).astype(dtype))
         return values
 
-    def _inputs(self, call: Call) -> dict[str, torch.Tensor]:
+    def _inputs(self, call: ModuleCall) -> dict[str, torch.Tensor]:
         """Returns the tensors among the inputs, by the names that their arguments have."""
         import torch
 
@@ -212,7 +212,7 @@ class Comparison:
         pairs = zip(names, call.leaves, strict=True)
         return {name: leaf for name, leaf in pairs if isinstance(leaf, torch.Tensor)}
 
-    def check(self, call: Call, wanted: Sequence[Array]) -> None:
+    def check(self, call: ModuleCall, wanted: Sequence[Array]) -> None:
         """
         Raises DistIRError if the program computes something else for a call than the module,
         which is `wanted`, by more than rounding.
@@ -238,14 +238,16 @@ class Comparison:
                 begins = (
                     f". It begins in {f'{name!r} ({part})' if name else 'its forward'}"
                 )
-            raise Difference(
+            raise ProgramDiffers(
                 f"PyTorch's {self.exporter} exporter writes {type(self.module).__name__} as "
                 f"a program that computes something else on {inputs}: result {index} "
                 f"{problem}{begins}",
                 f"{self._advice(part)}, {way_out(MISMATCH)}",
             )
 
-    def check_others(self, wanted: Sequence[Array], calls: Iterable[Call]) -> None:
+    def check_others(
+        self, wanted: Sequence[Array], calls: Iterable[ModuleCall]
+    ) -> None:
         """
         Checks the program on the first of these calls that the module can run, with results
         that are finite if those of the example inputs, `wanted`, are. Raises DistIRError.
@@ -258,7 +260,7 @@ class Comparison:
                 return
 
     def _is_rounding(
-        self, call: Call, index: int, wanted: Sequence[Array], found: Array
+        self, call: ModuleCall, index: int, wanted: Sequence[Array], found: Array
     ) -> bool:
         """
         Whether a result of the program is about as near to the module's as that is to itself
@@ -271,7 +273,7 @@ class Comparison:
             wide[index], wanted[index]
         )
 
-    def _beginning(self, call: Call, arguments: Sequence[Array]) -> str | None:
+    def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
         """Returns the part of the module in which the difference begins, if it is found."""
         from distir.frontends.torch_bisection import first_difference
 

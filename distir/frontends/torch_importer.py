@@ -82,7 +82,7 @@ def import_torch(
     """
     from distir.frontends.onnx_importer import import_onnx
     from distir.frontends.torch_comparison import compare
-    from distir.frontends.torch_runs import Call
+    from distir.frontends.torch_runs import ModuleCall
 
     trust = Trust.of(check, allow)
     with no_garbage_collection():
@@ -100,7 +100,7 @@ def import_torch(
         if check and not lacks_values(module):
             why_not = compare(
                 module,
-                Call(args, kwargs or {}),
+                ModuleCall(args, kwargs or {}),
                 imported,
                 exported,
                 trust,

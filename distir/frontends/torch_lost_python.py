@@ -11,7 +11,7 @@ from distir.frontends.torch_failures import tell_of_backwards
 from distir.frontends.torch_gradients import OwnBackward, own_backwards
 from distir.frontends.torch_meta import lacks_values
 from distir.frontends.torch_python import line_that_draws
-from distir.frontends.torch_runs import Call, comparable
+from distir.frontends.torch_runs import ModuleCall, comparable
 from distir.frontends.torch_state import python_random_state
 from distir.frontends.torch_trust import (
     CONTROL_FLOW,
@@ -40,7 +40,7 @@ class LostPython:
         training: bool,
         trust: Trust,
     ) -> None:
-        self._module, self._call = module, Call(args, kwargs)
+        self._module, self._call = module, ModuleCall(args, kwargs)
         self._training, self._trust = training, trust
         self._backwards: dict[type, OwnBackward] = {}
         self._draws = False

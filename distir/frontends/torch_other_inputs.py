@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from distir.frontends.torch_runs import Call
+from distir.frontends.torch_runs import ModuleCall
 
 
-def other_calls(call: Call, *, same_rows: bool = False) -> Iterator[Call]:
+def other_calls(call: ModuleCall, *, same_rows: bool = False) -> Iterator[ModuleCall]:
     """
     Yields calls with other values of the same shapes and types, the most different first: a
     module may take only some. No two tensors share their values or memory.

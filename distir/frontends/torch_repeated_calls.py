@@ -13,14 +13,14 @@ from distir.errors import DistIRError
 from distir.frontends.torch_differences import difference
 from distir.frontends.torch_modes import training_norms
 from distir.frontends.torch_python import Assignments, BufferWrites
-from distir.frontends.torch_runs import Array, Call, called, comparable
+from distir.frontends.torch_runs import Array, ModuleCall, called, comparable
 from distir.frontends.torch_trust import CONTROL_FLOW, MISMATCH, Trust, way_out
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def call_twice(module: nn.Module, call: Call, trust: Trust) -> list[Array]:
+def call_twice(module: nn.Module, call: ModuleCall, trust: Trust) -> list[Array]:
     """
     Returns the results of a module in its own modes, after a second call with the same
     inputs. Raises DistIRError, unless the user accepts that, if Python counts the calls, if a

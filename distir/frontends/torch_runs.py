@@ -24,7 +24,7 @@ _aten: Any = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """The arguments of a call of a module."""
 
     args: Sequence[Any]
@@ -35,13 +35,13 @@ class Call:
         """All arguments, without the containers that hold them."""
         return _pytree.tree_leaves((tuple(self.args), dict(self.kwargs)))
 
-    def with_leaves(self, leaves: Sequence[Any]) -> Call:
+    def with_leaves(self, leaves: Sequence[Any]) -> ModuleCall:
         """Returns a call with other arguments in the same containers."""
         spec = _pytree.tree_structure((tuple(self.args), dict(self.kwargs)))
         args, kwargs = _pytree.tree_unflatten(list(leaves), spec)
-        return Call(args, kwargs)
+        return ModuleCall(args, kwargs)
 
-    def copied(self) -> Call:
+    def copied(self) -> ModuleCall:
         """Returns a call with copies of the tensors, which may be written into."""
         return self.with_leaves(
             [
@@ -88,7 +88,7 @@ def comparable(module: torch.nn.Module, *, training: bool) -> Generator[None]:
         yield
 
 
-def called(module: torch.nn.Module, call: Call) -> list[Array]:
+def called(module: torch.nn.Module, call: ModuleCall) -> list[Array]:
     """Returns the tensors among the results of a call."""
     torch.manual_seed(0)
     own = call.copied()
@@ -100,7 +100,7 @@ def called(module: torch.nn.Module, call: Call) -> list[Array]:
 
 
 def run_module(
-    module: torch.nn.Module, call: Call, *, training: bool, wide: bool = False
+    module: torch.nn.Module, call: ModuleCall, *, training: bool, wide: bool = False
 ) -> list[Array] | None:
     """
     Returns the tensors among the results of a call; None if the module fails. With `wide`

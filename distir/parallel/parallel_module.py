@@ -201,7 +201,8 @@ class ParallelModule(nn.Module):
             return loss
         if self._check is not None:
             check, self._check = self._check, None
-            check(self, args, kwargs, loss, sources, gradients)
+            place = self.data_rank, self.data_ranks
+            check(self, place, args, kwargs, loss, sources, gradients)
         if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, _Loss.apply(loss, gradients, *sources))

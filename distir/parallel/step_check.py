@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from distir.frontends.torch_modes import as_it_is
 from distir.frontends.torch_runs import as_array, wider
 from distir.frontends.torch_state import unchanged
 from distir.parallel.losses import Loss
-
-if TYPE_CHECKING:
-    from distir.parallel.parallel_module import ParallelModule
 
 _OF_LARGEST = 5e-6
 """The part of the largest gradient of all by which any gradient may differ."""
@@ -47,7 +44,8 @@ class StepCheck:
 
     def __call__(
         self,
-        parallel: ParallelModule,
+        parallel: nn.Module,
+        place: tuple[int, int],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         loss: torch.Tensor,
@@ -55,8 +53,8 @@ class StepCheck:
         gradients: Sequence[torch.Tensor],
     ) -> None:
         """
-        Checks a step of a parallel module; every rank must call this. Raises DistIRError, on
-        every rank.
+        Checks a step of a parallel module, in which this rank has the first of `place` of so
+        many parts of the batch; every rank must call this. Raises DistIRError, on every rank.
         """
         names = {id(p): name for name, p in parallel.named_parameters()}
         found: _Step = {"": loss.detach().cpu()}
@@ -69,13 +67,13 @@ class StepCheck:
             if isinstance(tensor, torch.Tensor)
         }
         call = _pytree.tree_map_only(torch.Tensor, _whole, (tuple(args), dict(kwargs)))
-        own = (parallel.data_rank, call, state, found)
+        own = (place[0], call, state, found)
         every: list[Any] = [None] * dist.get_world_size()
         dist.gather_object(own, every if dist.get_rank() == 0 else None)
         said: list[Any] = [None]
         if dist.get_rank() == 0:
             try:
-                said[0] = self._problem(parallel.data_ranks, every)
+                said[0] = self._problem(place[1], every)
             except (
                 Exception
             ) as error:  # of the user's code; the others wait for this rank
