@@ -45,7 +45,7 @@ PLANS: list[dict[str, Any]] = [
     dict(d=2, zero=3),
     dict(r=2, d=2, zero=3),
     dict(d=2, k=2, zero=2),
-    dict(p=2, t=2, k=2, checkpoint="full"),
+    dict(p=2, t=2, k=2, schedule="zb-h1"),
 ]
 
 
