@@ -58,9 +58,7 @@ class _Output(torch.autograd.Function):
     """An output of evaluation, which has no gradients."""
 
     @staticmethod
-    def forward(
-        ctx: Any, output: torch.Tensor, *inputs: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, output: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         return output.clone()
 
     @staticmethod

@@ -31,9 +31,7 @@ class Needed:
         return bool(self.parameters or self.inputs)
 
     def __or__(self, other: Needed) -> Needed:
-        return Needed(
-            self.parameters | other.parameters, self.inputs | other.inputs
-        )
+        return Needed(self.parameters | other.parameters, self.inputs | other.inputs)
 
 
 class Steps:
@@ -52,7 +50,9 @@ class Steps:
         make: Callable[[frozenset[str], frozenset[str] | None], RankProgram],
         with_inputs: bool,
     ):
-        self._first = {n: first for first, names in names_of(source).items() for n in names}
+        self._first = {
+            n: first for first, names in names_of(source).items() for n in names
+        }
         self._make = make
         parameters = dict(source.named_parameters())
         trained = frozenset(_requiring(parameters))
@@ -73,7 +73,9 @@ class Steps:
         if not torch.is_grad_enabled():
             return Needed()
         own = Needed(
-            frozenset(self._first[n] for n in _requiring(dict(module.named_parameters()))),
+            frozenset(
+                self._first[n] for n in _requiring(dict(module.named_parameters()))
+            ),
             frozenset(_requiring(given)),
         )
         if self._is_new(own):

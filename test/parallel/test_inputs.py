@@ -52,7 +52,9 @@ PLANS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(plan, id=str(plan), marks=[] if plan in QUICK else pytest.mark.slow)
+        pytest.param(
+            plan, id=str(plan), marks=[] if plan in QUICK else pytest.mark.slow
+        )
         for plan in PLANS
     ],
 )
@@ -64,9 +66,7 @@ def test_what_is_frozen_may_change(options: dict[str, Any]) -> None:
             assert worst < 1e-6
 
 
-@pytest.mark.parametrize(
-    "options", sampled([dict(d=2, zero=1), dict(t=2)], 2), ids=str
-)
+@pytest.mark.parametrize("options", sampled([dict(d=2, zero=1), dict(t=2)], 2), ids=str)
 def test_prompts_and_encoders(options: dict[str, Any]) -> None:
     for rank in run_ranks(2, prompted_run, options):
         assert rank["encoder"] < 1e-6
@@ -78,7 +78,7 @@ def test_autocast_around_a_module() -> None:
         assert rank["loss"] == pytest.approx(rank["expected"], rel=1e-6)
         assert rank["output"] < 1e-6
         (told,) = rank["told"]
-        assert 'outside of torch.autocast' in told and 'dtype="bf16"' in told
+        assert "outside of torch.autocast" in told and 'dtype="bf16"' in told
         assert all(place.endswith("parallel_inputs.py") for place in rank["places"])
         assert rank["encoded"] == "torch.bfloat16"
         assert rank["behind"] > 0 and rank["gradient"] > 0
@@ -87,7 +87,9 @@ def test_autocast_around_a_module() -> None:
 @pytest.mark.parametrize("name", sampled(list(LOSSES), 2))
 def test_labels_that_do_not_count(name: str) -> None:
     for options in (dict(d=2, t=2), dict(p=2, k=2)):
-        for found, expected, worst in run_ranks(ranks_of(options), padded_run, name, options):
+        for found, expected, worst in run_ranks(
+            ranks_of(options), padded_run, name, options
+        ):
             assert found == pytest.approx(expected, rel=1e-5)
             assert worst < 1e-6
 
