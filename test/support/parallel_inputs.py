@@ -378,3 +378,18 @@ def told_run() -> list[str]:
         told(lambda: parallelize(module, (x,), loss="mse", sequence_parallel=True)),
         told(lambda: output.sum().backward()),
     ]
+
+
+def contained_run(options: Options) -> dict[str, Any]:
+    """Returns what a parallel module's list of layers is, and the names in it and in order."""
+    x, _ = rows()
+    parallel = parallelize(Layers(), (x,), loss="mse", **options)
+    layers: Any = parallel.layers
+    return {
+        "class": type(layers),
+        "count": len(layers),
+        "last": [name for name, _ in layers[-1].named_parameters()],
+        "each": [len(list(layer.parameters())) for layer in layers],
+        "names": [name for name, _ in parallel.named_parameters()],
+        "all names": [name for name, _ in Layers().named_parameters()],
+    }
