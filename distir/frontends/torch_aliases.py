@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 
-def distinct(module: torch.nn.Module, example: Any) -> Any:
+def distinct(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """
-    Returns an example of a module's inputs in which no tensor shares memory with another or
+    Returns example inputs of a module in which no tensor shares memory with another or
     with a parameter or buffer of the module; tensors that do become copies. PyTorch's
     exporters take a tensor that is given twice for one input, and a later call may give two.
     """
@@ -26,7 +29,7 @@ def distinct(module: torch.nn.Module, example: Any) -> Any:
             return tensor
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
-    return _pytree.tree_map_only(torch.Tensor, own, example)
+    return _pytree.tree_map_only(torch.Tensor, own, (tuple(args), dict(kwargs or {})))
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -53,7 +53,7 @@ def export_module(
     """
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
-    args, kwargs = distinct(module, (tuple(args), dict(kwargs or {})))
+    own_args, own_kwargs = distinct(module, args, kwargs)
     wanted = EXPORTERS if exporter is None else (exporter,)
     if lacks_values(module):
         if exporter == "torchscript":
@@ -75,8 +75,8 @@ def export_module(
     for name in wanted:
         outcome = _attempt(
             module,
-            args,
-            kwargs,
+            own_args,
+            own_kwargs,
             name,
             training,
             capacity_factor,

@@ -95,7 +95,7 @@ def import_training_step(
     if isinstance(optimizer, str):
         optimizer = TorchOptimizer(optimizer)
     one_of("optimizer", optimizer.name, OPTIMIZERS)
-    args, kwargs = distinct(module, (tuple(args), dict(kwargs or {})))
+    own_args, own_kwargs = distinct(module, args, kwargs)
     from distir.frontends.torch_gradients import own_backwards
 
     modes = {m: m.training for m in module.modules()}
@@ -104,7 +104,10 @@ def import_training_step(
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             with own_backwards() as backwards:
-                step = _Step(module, args, kwargs, loss, labels, output, optimizer)
+                step = _Step(
+                    *(module, own_args, own_kwargs),
+                    *(loss, labels, output, optimizer),
+                )
             imported = step.imported()
     except DistIRError:
         raise

@@ -175,8 +175,9 @@ class Labels:
 
 def _outline(value: Any) -> str:
     """Describes tensors in containers, and what else is among them."""
-    shown = _pytree.tree_map(lambda x: _Shown(_shown(x)), value)
-    return shown.text if isinstance(shown, _Shown) else str(shown)
+    leaves, structure = _pytree.tree_flatten(value)
+    shown = [_Shown(_shown(leaf)) for leaf in leaves]
+    return str(_pytree.tree_unflatten(shown, structure))
 
 
 @dataclass(frozen=True)

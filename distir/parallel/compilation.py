@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,15 +110,20 @@ class Request:
             return BatchParts(own.batch_parts, own.result.plan.k)
         return BatchParts(own.batch_parts, own.k)
 
-    def distribute_step(self, program: ModuleOp) -> None:
-        """Distributes a step that computes gradients, in place. Raises DistIRError."""
+    def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
+        """
+        Distributes a step that computes gradients, in place. Options that have nothing to do
+        in it, because of what it computes gradients of, are left out, of the first step of
+        a module only ZeRO. Raises DistIRError.
+        """
         own = self.distribution
+        without = _inapplicable(program)
+        if is_first:  # that no layer is recomputed is for the user to know
+            without.pop("checkpoint", None)
         if isinstance(own, SavedPlan):
-            own.distribute_step(program)
-        elif trains_parameters(program):
-            self._distribute(program, own)
-        else:  # gradients of inputs alone: ZeRO splits what an optimizer updates
-            self._distribute(program, replace(own, zero=0, no_sync=False))
+            own.without(without).distribute_step(program)
+        else:
+            self._distribute(program, replace(own, **without))
 
     def distribute_forward(self, program: ModuleOp) -> None:
         """Distributes the program of evaluation, in place. Raises DistIRError."""
@@ -177,7 +183,8 @@ def training_package(
             inputs=inputs,
         ),
     )
-    return _package(imported, labels, request.distribute_step, request.kernels)
+    distribute = partial(request.distribute_step, is_first=inputs is None)
+    return _package(imported, labels, distribute, request.kernels)
 
 
 def training_program(
@@ -357,13 +364,28 @@ def tensors_of(structure: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, torch.Tensor)]
 
 
-def trains_parameters(program: ModuleOp) -> bool:
-    """Whether a training step computes gradients of parameters."""
-    from distir.program import argument_roles, entry_function, linked_arguments
+def _inapplicable(program: ModuleOp) -> dict[str, Any]:
+    """
+    Returns the options of distributing that have nothing to do in a training step, with the
+    values that ask for nothing: ZeRO without gradients of parameters, recomputation without
+    a backward of layers.
+    """
+    from distir.gradients.call_pairs import call_pairs
+    from distir.program import (
+        argument_roles,
+        entry_function,
+        functions,
+        linked_arguments,
+    )
 
     function = entry_function(program)
     roles = argument_roles(function)
-    return any(roles[i] == "parameter" for i in linked_arguments(function).values())
+    found: dict[str, Any] = {}
+    if not any(roles[i] == "parameter" for i in linked_arguments(function).values()):
+        found |= {"zero": 0, "no_sync": False}
+    if not call_pairs(function, functions(program)):
+        found["checkpoint"] = "none"
+    return found
 
 
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:

@@ -207,6 +207,10 @@ class RankProgram:
         DistIRError for another shape.
         """
         expected, own = self._batches.share(spec, self.batch_axes())
+        what, another = f"{spec.role} {spec.name!r}", "an example of another batch"
+        if spec.name in self.labels:
+            what = "label" if len(self.labels) == 1 else f"label {spec.name!r}"
+            another = "an example of such labels (labels=...)"
         if list(given.shape) != expected:
             whole = f"a batch of {spec.shape[0]}" if spec.shape else "the batch"
             advice = "give that"
@@ -217,14 +221,13 @@ class RankProgram:
                     "batch out (drop_last=True of a DataLoader)"
                 )
             raise DistIRError(
-                f"{spec.role} {spec.name!r} has shape {list(given.shape)}, but rank "
-                f"{self.rank} takes {expected}, its part of {whole}; {advice}, or "
-                f"parallelize with an example of another batch"
+                f"{what} has shape {list(given.shape)}, but rank {self.rank} takes "
+                f"{expected}, its part of {whole}; {advice}, or parallelize with {another}"
             )
         if given.dtype != spec.dtype:
             raise DistIRError(
-                f"{spec.role} {spec.name!r} is {given.dtype}, but the program takes "
-                f"{spec.dtype}"
+                f"{what} is {given.dtype}, but the program takes {spec.dtype}; give that, "
+                f"or parallelize with {another}"
             )
         mesh = self.specs.get(spec.mesh)
         part = self._runtime.shard(given, own, mesh, self.rank)

@@ -184,10 +184,11 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
                 f"differentiate: gradients of inputs are for the optimizer none, and it is "
                 f"{self.optimizer}; leave out inputs, or choose that"
             )
-        named = dict(zip(step.block.args, step.names, strict=True))
+        names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
+        named = {names[value]: value for value in found}
         roles = argument_roles(step.function)
         for name in self.inputs:
-            value = next((v for v in found if named[v] == name), None)
+            value = named.get(name)
             if value is None or roles[step.names.index(name)] not in BATCH_ROLES:
                 raise DistIRError(
                     f"differentiate: the program has no input or label {name!r}, of which "

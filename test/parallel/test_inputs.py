@@ -6,10 +6,12 @@ from math import prod
 from typing import Any
 
 import pytest
+import torch
 from support.parallel_inputs import (
     LOSSES,
     aliased_run,
     autocast_run,
+    contained_run,
     frozen_and_not,
     labelled_run,
     padded_run,
@@ -45,7 +47,7 @@ PLANS: list[dict[str, Any]] = [
     dict(d=2, zero=3),
     dict(r=2, d=2, zero=3),
     dict(d=2, k=2, zero=2),
-    dict(p=2, t=2, k=2, checkpoint="full"),
+    dict(p=2, t=2, k=2, schedule="zb-h1"),
 ]
 
 
@@ -111,3 +113,13 @@ def test_errors_speak_of_arguments() -> None:
     assert "choose a larger d=" in degree
     assert "choose a larger t=" in sequences
     assert "call it in train()" in backward
+
+
+def test_lists_of_layers_are_lists() -> None:
+    (rank,) = run_ranks(1, contained_run, {})
+    assert rank["class"] is torch.nn.ModuleList and rank["count"] == 4
+    assert rank["last"] == ["weight", "bias"] and rank["each"] == [2] * 4
+    assert rank["names"] == rank["all names"]
+    stages = [rank["each"] for rank in run_ranks(2, contained_run, dict(p=2))]
+    assert [sum(both) for both in zip(*stages, strict=True)] == [2] * 4
+    assert all(0 in stage and 2 in stage for stage in stages)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from distir.errors import DistIRError
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.parallelize import parallelize
-from support.parallel_scripts import Options, own_part, whole
+from support.parallel_scripts import Options, cross_entropy, own_part, whole
 
 CLASSES = 8
 
@@ -25,6 +27,11 @@ def rows(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(shape, generator=generator), torch.randn(
         shape, generator=generator
     )
+
+
+def own_parts(parallel: ParallelModule, batch: Any) -> Any:
+    """Returns this rank's part of a batch of tensors in containers."""
+    return tree_map_only(torch.Tensor, partial(own_part, parallel), batch)
 
 
 class Layers(nn.Module):
@@ -184,7 +191,7 @@ def aliased_run(options: Options) -> list[tuple[float, float]]:
         others = {"scale": scale, "shift": shift, "labels": ids}
         parallel = parallelize(TwoInputs(), (ids, others), **options).train()
         given: Any = {"scale": (a, b), "shift": c, "labels": labels}
-        own = torch.utils._pytree.tree_map(lambda t: own_part(parallel, t), given)
+        own = own_parts(parallel, given)
         loss = parallel(own_part(parallel, ids), own)
         results.append((loss.item(), plain(ids, given)[0].item()))
     return results
@@ -254,17 +261,27 @@ def padded_labels(shape: tuple[int, ...]) -> torch.Tensor:
     return labels
 
 
-LOSSES: dict[str, Any] = {
-    "cross_entropy": "cross_entropy",
-    "function": lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
-    "nll": lambda o, y: F.nll_loss(o.log_softmax(-1).flatten(0, 1), y.flatten()),
-    "smoothed": lambda o, y: F.cross_entropy(
-        o.flatten(0, 1),
-        y.flatten(),
+def negative_likelihood(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns a cross-entropy as its own formula."""
+    return F.nll_loss(output.log_softmax(-1).flatten(0, 1), labels.flatten())
+
+
+def smoothed(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns a cross-entropy with all that PyTorch's can be given."""
+    return F.cross_entropy(
+        output.flatten(0, 1),
+        labels.flatten(),
         weight=torch.linspace(0.5, 1.5, CLASSES),
         label_smoothing=0.1,
         ignore_index=-100,
-    ),
+    )
+
+
+LOSSES: dict[str, Any] = {
+    "cross_entropy": "cross_entropy",
+    "function": cross_entropy,
+    "nll": negative_likelihood,
+    "smoothed": smoothed,
 }
 
 
@@ -280,7 +297,7 @@ def padded_run(name: str, options: Options) -> tuple[float, float, float]:
     parallel = parallelize(Layers(), (x,), loss=loss, **options).train()
     found = parallel(own_part(parallel, x), own_part(parallel, y))
     found.backward()
-    theirs = loss if callable(loss) else LOSSES["function"]
+    theirs = LOSSES["function"] if name == "cross_entropy" else loss
     (expected := theirs(plain(x), y)).backward()
     return found.item(), expected.item(), difference(parallel, plain)
 
@@ -324,7 +341,7 @@ def labelled_run(options: Options) -> list[tuple[float, float, float]]:
         parallel = parallelize(
             Layers(), (x,), loss=loss, labels=example, **options
         ).train()
-        own = torch.utils._pytree.tree_map(lambda t: own_part(parallel, t), labels)
+        own = own_parts(parallel, labels)
         (found := parallel(own_part(parallel, x), own)).backward()
         (expected := loss(plain(x), labels)).backward()
         results.append((found.item(), expected.item(), difference(parallel, plain)))
@@ -361,3 +378,18 @@ def told_run() -> list[str]:
         told(lambda: parallelize(module, (x,), loss="mse", sequence_parallel=True)),
         told(lambda: output.sum().backward()),
     ]
+
+
+def contained_run(options: Options) -> dict[str, Any]:
+    """Returns what a parallel module's list of layers is, and the names in it and in order."""
+    x, _ = rows()
+    parallel = parallelize(Layers(), (x,), loss="mse", **options)
+    layers: Any = parallel.layers
+    return {
+        "class": type(layers),
+        "count": len(layers),
+        "last": [name for name, _ in layers[-1].named_parameters()],
+        "each": [len(list(layer.parameters())) for layer in layers],
+        "names": [name for name, _ in parallel.named_parameters()],
+        "all names": [name for name, _ in Layers().named_parameters()],
+    }
