@@ -55,7 +55,7 @@ class _Loss(torch.autograd.Function):
         return None, None, *gradients
 
 
-class _Output(torch.autograd.Function):
+class _ModuleOutput(torch.autograd.Function):
     """An output of evaluation, which has no gradients."""
 
     @staticmethod
@@ -273,7 +273,7 @@ class ParallelModule(nn.Module):
         sources = [value for value in given.values() if value.requires_grad]
         if sources and torch.is_grad_enabled():
             outputs = [
-                _Output.apply(x, *sources) if x.is_floating_point() else x
+                _ModuleOutput.apply(x, *sources) if x.is_floating_point() else x
                 for x in outputs
             ]
         return self._inputs.output(outputs)
