@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from distir.errors import DistIRError
 from distir.frontends.exported_module import ExportedModule, Value
 from distir.frontends.onnx_file import LARGE
 from distir.frontends.torch_names import leaf_names
@@ -36,12 +37,14 @@ def export_dynamo(
     from distir.frontends.torch_checks import remove_checks
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
+    from distir.frontends.torch_functions import FunctionsAsOps
     from distir.frontends.torch_gradients import write_stops
     from distir.frontends.torch_lost_arguments import write_lost_arguments
     from distir.frontends.torch_masked_scatter import write_masked_scatters
     from distir.frontends.torch_repetitions import without_repetitions
     from distir.frontends.torch_scans import scans_as_ops
 
+    refusal: DistIRError | None = None
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # PyTorch's kernels of attention store their results in different ways, and a trace
     # leaves out copies for the one that it meets. Each trace must meet the same.
@@ -50,10 +53,16 @@ def export_dynamo(
         with (
             experts_as_ops(capacity_factor, _batch(args, kwargs)),
             scans_as_ops(),
+            FunctionsAsOps(),
             contextlib.suppress(Exception),
             torch.enable_grad(),
         ):
-            source = torch.export.export(module, args, kwargs, strict=False)
+            try:
+                source = torch.export.export(module, args, kwargs, strict=False)
+            except DistIRError as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
         if isinstance(source, torch.export.ExportedProgram):
             write_stops(source)
             write_bags(source)
