@@ -19,10 +19,12 @@ from distir.passes.inline_calls import inline_calls
 
 def doubling(count: int) -> ModuleOp:
     """A program of `count` functions that each call the one before twice."""
-    functions = ["""func.func private @f0(%x: tensor<4xf32>) -> tensor<4xf32> {
+    functions = [
+        """func.func private @f0(%x: tensor<4xf32>) -> tensor<4xf32> {
       %y = onnx.Neg(%x) : (tensor<4xf32>) -> tensor<4xf32>
       func.return %y : tensor<4xf32>
-    }"""]
+    }"""
+    ]
     functions += [
         f"""func.func {"private @f" + str(i) if i < count - 1 else "@main"}(%x: tensor<4xf32>) -> tensor<4xf32> {{
       %0 = func.call @f{i - 1}(%x) : (tensor<4xf32>) -> tensor<4xf32>
