@@ -37,6 +37,7 @@ def export_dynamo(
     from distir.frontends.torch_checks import remove_checks
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
+    from distir.frontends.torch_failures import unwritten_operation
     from distir.frontends.torch_functions import FunctionsAsOps
     from distir.frontends.torch_gradients import write_stops
     from distir.frontends.torch_lost_arguments import write_lost_arguments
@@ -70,15 +71,21 @@ def export_dynamo(
             remove_checks(source)
             write_lost_arguments(source)
         # The optimizer would merge, transpose and rename the parameters.
-        with quick_decompositions():
-            program = torch.onnx.export(
-                source,  # pyright: ignore[reportArgumentType]
-                args,
-                kwargs=kwargs,
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-            )
+        with quick_decompositions() as decomposed:
+            try:
+                program = torch.onnx.export(
+                    source,  # pyright: ignore[reportArgumentType]
+                    args,
+                    kwargs=kwargs,
+                    dynamo=True,
+                    optimize=False,
+                    verbose=False,
+                )
+            except Exception as error:
+                unwritten = unwritten_operation(error, decomposed)
+                if unwritten is None:
+                    raise
+                raise unwritten from error
     assert program is not None and program.exported_program is not None
     outputs = program.model.graph.outputs
     names = _names_of_outputs(program.exported_program)
