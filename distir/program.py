@@ -42,7 +42,10 @@ LOSS = "loss"
 """The role of the result that a training step minimises."""
 
 GRADIENT = "gradient"
-"""The role of a result that is the gradient of a parameter."""
+"""The role of a result that is the gradient of an argument."""
+
+BATCH_ROLES = ("input", "label")
+"""The roles of arguments that a batch consists of."""
 
 KEPT = "dist.kept"
 """The attribute of an op that must not be removed even if nothing uses what it computes."""

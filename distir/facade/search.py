@@ -41,6 +41,7 @@ def search(
     cluster: str | Path,
     devices: int | None = None,
     loss: Loss = None,
+    labels: Any = None,
     optimizer: str | None = _OPTIMIZER,
     auto: bool = False,
     world_size: int | None = None,
@@ -74,7 +75,7 @@ def search(
       sizes of the batch.
     - `cluster`, `devices`: a built-in cluster or the file of one, scaled to so many
       devices.
-    - `loss`, `optimizer`: for the training of a module, as in `parallelize` and
+    - `loss`, `labels`, `optimizer`: for the training of a module, as in `parallelize` and
       `import_model`; with `optimizer=None` the plan is for inference. A program has its
       own.
     - `auto`: also searches layouts, stages and the other options, as `distir search
@@ -118,7 +119,7 @@ def search(
             "search: time_limit, shard and whole are of the search with auto=True; add that"
         )
     clock = Clock(time_limit)
-    modules = _modules(model, args, kwargs, loss, optimizer)
+    modules = _modules(model, args, kwargs, loss, labels, optimizer)
     if auto:
         found = auto_search(
             modules,
@@ -160,12 +161,13 @@ def _modules(
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
     loss: Loss,
+    labels: Any,
     optimizer: str | None,
 ) -> list[ModuleOp]:
     """Returns the sequential programs to search plans for. Raises DistIRError."""
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):
-        given = {"args": args, "kwargs": kwargs, "loss": loss}
+        given = {"args": args, "kwargs": kwargs, "loss": loss, "labels": labels}
         wrong = [name for name, value in given.items() if value is not None]
         if optimizer != _OPTIMIZER:
             wrong.append("optimizer")
@@ -185,13 +187,17 @@ def _modules(
     if args is None and kwargs is None:
         raise DistIRError("search: a module needs example inputs; give args=(...)")
     from distir.parallel.compilation import forward_program, training_program
+    from distir.parallel.losses import example_labels
 
     own, named = tuple(args or ()), dict(kwargs or {})
     if optimizer is None:
-        if loss is not None:
+        if loss is not None or labels is not None:
             raise DistIRError(
-                "search: a loss is of use in training only; leave it out, or name an "
-                "optimizer"
+                "search: a loss is of use in training only, and labels with it; leave them "
+                "out, or name an optimizer"
             )
         return [forward_program(model, own, named).module]
-    return [training_program(model, own, named, loss, optimizer)[0].module]
+    step = training_program(
+        *(model, own, named, loss, optimizer), example=example_labels(loss, labels)
+    )
+    return [step[0].module]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch_aliases import distinct
 from distir.frontends.torch_failures import (
     module_that_failed,
     quiet,
@@ -42,12 +43,14 @@ def export_module(
 ) -> ExportedModule:
     """
     Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
-    The module is left as it was. Experts are ops of DistIR in what the newer exporter
-    writes. Without an `exporter`, the older one is tried, with a
+    The module is left as it was. Each tensor of the inputs is an input of its own, also one
+    that is given twice. Experts are ops of DistIR in what the newer exporter writes. Without
+    an `exporter`, the older one is tried, with a
     warning, if the newer one fails. Raises DistIRError.
     """
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
+    own_args, own_kwargs = distinct(module, args, kwargs)
     wanted = EXPORTERS if exporter is None else (exporter,)
     if lacks_values(module):
         if exporter == "torchscript":
@@ -69,8 +72,8 @@ def export_module(
     for name in wanted:
         outcome = _attempt(
             module,
-            args,
-            dict(kwargs or {}),
+            own_args,
+            own_kwargs,
             name,
             training,
             capacity_factor,
@@ -103,7 +106,7 @@ def export_module(
 
 def _attempt(
     module: torch.nn.Module,
-    args: Sequence[Any],
+    args: tuple[Any, ...],
     kwargs: dict[str, Any],
     exporter: Exporter,
     training: bool,
@@ -131,7 +134,7 @@ def _attempt(
             contextlib.redirect_stdout(io.StringIO()),
             # PyTorch prints the graph that it cannot trace on.
             contextlib.redirect_stderr(io.StringIO()),
-            without_values(module, (tuple(args), kwargs)) as (own_args, own_kwargs),
+            without_values(module, (args, kwargs)) as (own_args, own_kwargs),
             as_it_is(module),
             quiet("torch.onnx"),
             quiet("torch.fx.experimental.symbolic_shapes"),

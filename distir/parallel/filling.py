@@ -29,6 +29,7 @@ def fill(
     complex buffer is a view of the pairs. Returns the remaining arguments of the
     program by name. Raises DistIRError for a buffer without a value.
     """
+    _add_containers(module, source)
     names = names_of(source)
     first = {name: f for f, all_names in names.items() for name in all_names}
 
@@ -95,6 +96,20 @@ def fill(
             others[spec.name] = program.other(spec)
     make_views(module, program, others)
     return others
+
+
+def _add_containers(module: nn.Module, source: nn.Module) -> None:
+    """
+    Adds the lists and dictionaries of modules that `source` has, as scripts index them and
+    iterate over them, with all their elements, of which other stages hold some.
+    """
+    for name, part in source.named_modules():
+        if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):
+            made = type(part)()
+            for child in part._modules:  # pyright: ignore[reportPrivateUsage]
+                made.add_module(child, nn.Module())
+            folder, last = _place(module, name)
+            folder.add_module(last, made)
 
 
 def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> None:

@@ -140,6 +140,17 @@ def test_a_training_step_of_a_function(code: Path, tmp_path: Path) -> None:
     assert "trained: 1 parameters of 32 elements; not trained: 1 frozen" in told.output
 
 
+def test_labels_that_do_not_count(code: Path, tmp_path: Path) -> None:
+    """They are those of PyTorch's cross-entropy, unless others are named."""
+    program = tmp_path / "m.mlir"
+    options = ("--training", "--loss", "cross_entropy")
+    succeed("import", f"{code}:make", *options, "-o", program)
+    assert "ignore_index = -100" in program.read_text()
+    succeed("import", f"{code}:make", *options, "--ignore-index", "3", "-o", program)
+    text = program.read_text()
+    assert "ignore_index = 3" in text and "-100" not in text
+
+
 @pytest.mark.parametrize("dtype", sampled(["bf16", "f16"], 2))
 def test_parameters_of_16_bits(code: Path, tmp_path: Path, dtype: str) -> None:
     """The optimizer has an f32 copy of each, and f16 a scale of the loss."""
