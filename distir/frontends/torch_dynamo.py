@@ -18,6 +18,14 @@ _UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
 """What the exporter notes on each node and the importer does not read."""
 
 
+class _SuppressedFailures(contextlib.suppress):
+    """Suppresses errors, but for what DistIR refuses, which no other way exports."""
+
+    def __exit__(self, kind: Any, *others: Any) -> bool:
+        refused = kind is not None and issubclass(kind, DistIRError)
+        return not refused and bool(super().__exit__(kind, *others))
+
+
 def export_dynamo(
     module: torch.nn.Module,
     args: tuple[Any, ...],
@@ -45,7 +53,6 @@ def export_dynamo(
     from distir.frontends.torch_repetitions import without_repetitions
     from distir.frontends.torch_scans import scans_as_ops
 
-    refusal: DistIRError | None = None
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # PyTorch's kernels of attention store their results in different ways, and a trace
     # leaves out copies for the one that it meets. Each trace must meet the same.
@@ -55,15 +62,10 @@ def export_dynamo(
             experts_as_ops(capacity_factor, _batch(args, kwargs)),
             scans_as_ops(),
             FunctionsAsOps(),
-            contextlib.suppress(Exception),
+            _SuppressedFailures(Exception),
             torch.enable_grad(),
         ):
-            try:
-                source = torch.export.export(module, args, kwargs, strict=False)
-            except DistIRError as error:
-                refusal = error
-        if refusal is not None:
-            raise refusal
+            source = torch.export.export(module, args, kwargs, strict=False)
         if isinstance(source, torch.export.ExportedProgram):
             write_stops(source)
             write_bags(source)

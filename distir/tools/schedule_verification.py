@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.ir import SSAValue
 
     from distir.tools.files import Arrays
 
@@ -150,7 +151,7 @@ def elements_of(module: ModuleOp) -> int | None:
     *called, entry = reachable_functions(module)  # callees first
     for function in (*called, entry):
         ops = list(function.body.block.ops)
-        values = [value for op in ops for value in op.results]
+        values: list[SSAValue] = [value for op in ops for value in op.results]
         if function is entry:
             values += function.args
         shapes = [v.type.get_shape() for v in values if isinstance(v.type, TensorType)]
