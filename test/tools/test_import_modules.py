@@ -352,8 +352,8 @@ def test_dropout_is_not_dropped_without_a_word(code: Path, tmp_path: Path) -> No
     assert "onnx.Dropout" not in plain.read_text()
     done = succeed("import", model, "--training-mode", "-o", kept)
     assert "onnx.Dropout" in kept.read_text()
-    for done in (done, succeed("import", f"{code}:make", "-o", plain)):
-        assert "evaluation mode" not in done.errors
+    for told in (done, succeed("import", f"{code}:make", "-o", plain)):
+        assert "evaluation mode" not in told.errors
     script, asked = tmp_path / "s.py", tmp_path / "asked.mlir"
     script.write_text(
         "from distir.scheduling import Columns\n\n"
