@@ -68,7 +68,7 @@ def import_model(
         model,
         tuple(args or ()),
         dict(kwargs or {}),
-        training=given.training,
+        training=given.training or given.training_mode,
         trainable=given.trainable,
         frozen=given.frozen,
         capacity_factor=given.capacity_factor,

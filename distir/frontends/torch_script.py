@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import onnx
 
@@ -61,7 +62,11 @@ def export_torchscript(
     try:
         with torch.enable_grad(), LostStops() as stops:
             traced_forward(*(leaves[i] for i in places))
-        with tempfile.TemporaryDirectory() as folder:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            # It would print the whole graph of a module that it cannot write.
+            patch.object(torch._C, "_jit_onnx_log", lambda *_: None),
+        ):
             path = Path(folder, "model.onnx")
             torch.onnx.export(
                 module,

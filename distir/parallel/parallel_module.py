@@ -150,10 +150,13 @@ class ParallelModule(nn.Module):
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
         ]
-        norm = torch.zeros((), device=self._program.device)
+        # Of one type on all ranks, whichever parameters their stages have.
+        kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
+        kind = torch.float64 if torch.float64 in kinds else torch.float32
+        norm = torch.zeros((), dtype=kind, device=self._program.device)
         if norm_type == inf:
             for gradient in gradients:
-                norm = torch.maximum(norm, _local_norm(gradient, inf))
+                norm = torch.maximum(norm, _local_norm(gradient, inf).to(kind))
             dist.all_reduce(norm, dist.ReduceOp.MAX)
         else:
             for gradient in gradients:
@@ -380,7 +383,8 @@ def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
     own = gradient.to_local().flatten()
     if not own.numel():
         return torch.zeros((), device=own.device)
-    return torch.linalg.vector_norm(own, order, dtype=torch.float32)
+    kind = torch.promote_types(own.dtype, torch.float32)
+    return torch.linalg.vector_norm(own, order, dtype=kind)
 
 
 def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:

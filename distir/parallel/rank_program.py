@@ -132,6 +132,28 @@ class RankProgram:
             return self.distributed(spec, part)
         return part
 
+    def complex_held(
+        self, spec: Any, part: torch.Tensor, whole: torch.Tensor
+    ) -> torch.Tensor:
+        """
+        Returns what this rank holds of a complex buffer, in the memory of its part of the
+        pairs, as a DTensor if it is split. It is the `whole` buffer where pairs are split.
+        """
+        if spec.split and spec.split[-1]:
+            return whole.to(self.device).clone()
+        own = torch.view_as_complex(part)
+        if not any(spec.split):
+            return own
+        mesh = self._device_meshes[spec.mesh]
+        return DTensor.from_local(
+            own,
+            mesh,
+            self._placements(spec),
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.contiguous().stride(),
+        )
+
     def replicated(self, parameter: torch.Tensor) -> DTensor:
         """
         Returns a parameter that no op reads, of which every rank has the same values, as a

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from distir.tools.arguments import positive_integer
 
 if TYPE_CHECKING:
+    import torch
+
     from distir.frontends.imported_model import ImportedModel
 
 
@@ -119,11 +121,13 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
                 target_seq=arguments.target_seq,
                 meta=arguments.meta,
             )
+        if not arguments.training and not arguments.training_mode:
+            _tell_of_training_mode(source.module, source_of(arguments))
         return import_torch(
             source.module,
             source.args,
             source.kwargs,
-            training=arguments.training,
+            training=arguments.training or arguments.training_mode,
             trainable=arguments.trainable,
             frozen=arguments.frozen,
             capacity_factor=arguments.capacity_factor,
@@ -131,6 +135,21 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
             copy=False,
             check=not arguments.no_check,
             allow=arguments.allow,
+        )
+
+
+def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
+    """Notes that parts of a module compute something else in the mode that they are in."""
+    from distir.frontends.torch_modes import parts_that_change
+    from distir.tools.reporting import note
+
+    parts = parts_that_change(module)
+    if parts:
+        more = f" and {len(parts) - 1} other parts" if len(parts) > 1 else ""
+        note(
+            f"{source} is imported in evaluation mode: {parts[0]}{more} in train() would drop "
+            f"elements or use the statistics of the batch; --training makes a training step "
+            f"that does, --training-mode a program to schedule first"
         )
 
 
@@ -159,6 +178,10 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
         raise DistIRError(
             "--capacity-factor is for modules; the experts of an ONNX file are what they were "
             "when it was written"
+        )
+    if arguments.training_mode and not is_module:
+        raise DistIRError(
+            "--training-mode is for modules; an ONNX file is in the mode in which it was written"
         )
     if arguments.equal_features and not is_module:
         raise DistIRError(

@@ -77,6 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tokens would give it, and no more (default: all that choose it)",
     )
     parser.add_argument(
+        "--training-mode",
+        action="store_true",
+        help="each part of a module in its own mode, without a training step: parts in train() "
+        "keep their dropout and use the statistics of the batch (default: evaluation mode); "
+        "`distir schedule --training` makes a training step of it",
+    )
+    parser.add_argument(
         "--equal-features",
         action="store_true",
         help="each sample has as many places for features of images or sounds as the module "
