@@ -251,12 +251,11 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     the mean of the values to a query that a mask of booleans lets see no key.
     """
     given = _arguments(node)
-    mask = given["attn_mask"]
-    is_boolean = mask is not None and mask.meta["val"].dtype == torch.bool
+    mask: torch.fx.Node | None = given["attn_mask"]
     is_grouped = given["enable_gqa"] and given["query"].meta["val"].dim() == 4
     if is_grouped:
         _repeat_heads(graph, node, given)
-    if not is_boolean:
+    if mask is None or mask.meta["val"].dtype != torch.bool:
         return node if is_grouped else None
     with graph.inserting_before(node):
         plain = graph.node_copy(node)
