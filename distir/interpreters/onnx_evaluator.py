@@ -21,6 +21,7 @@ from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
 from distir.interpreters.kernels import kernel
+from distir.interpreters.sequence_lengths import by_length, has_lengths
 from distir.program import describe
 
 _evaluators: dict[Any, ReferenceEvaluator] = {}
@@ -112,7 +113,12 @@ def _with_whole_mask(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
-    inputs = _with_whole_mask(op, inputs)
+    if has_lengths(op, inputs):
+        return by_length(op, inputs, lambda some: _run_whole(op, some))
+    return _run_whole(op, _with_whole_mask(op, inputs))
+
+
+def _run_whole(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
     # Which body a function op has depends on the types and presence of its inputs.
     kinds = tuple(
         (v.dtype, v.ndim)
