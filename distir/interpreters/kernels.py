@@ -63,17 +63,21 @@ def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.Mean")
 def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` adds to the first operand, which may be smaller than the result."""
-    total = inputs[0]
+    kind = np.promote_types(inputs[0].dtype, np.float32)
+    total = inputs[0].astype(kind)
     for value in inputs[1:]:
-        total = total + value
+        total = total + value.astype(kind)
     return [np.asarray(total / len(inputs)).astype(inputs[0].dtype)]
 
 
 @kernel("onnx.HardSwish")
 def hard_swish(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` multiplies 64-bit numbers, too, by a sixth that has 32 bits."""
-    (x,) = inputs
-    return [(x * np.clip(x / 6 + 0.5, 0, 1)).astype(x.dtype)]
+    """
+    `onnx.reference` multiplies 64-bit numbers, too, by a sixth that has 32 bits. Factors come
+    in PyTorch's order, in which the largest numbers overflow.
+    """
+    x = inputs[0].astype(np.promote_types(inputs[0].dtype, np.float32))
+    return [(x * np.clip(x + 3, 0, 6) / 6).astype(inputs[0].dtype)]
 
 
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -205,24 +209,29 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     ceil = bool(op.attribute("ceil_mode"))
     windows = Windows.of(op, space, op.attribute("kernel_shape"), ceil=ceil)
     lowest = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
-    view = windows.view(x, lowest)
+    # NumPy compares bf16 without regard to NaN.
+    wide = x.astype(np.promote_types(x.dtype, np.float32)) if x.dtype.kind == "V" else x
+    view = windows.view(wide, lowest)
     rank = len(space)
     flat = view.reshape(*view.shape[: 2 + rank], -1)
+    largest = flat.max(axis=-1)
     if len(op.results) == 1:
-        return [flat.max(axis=-1)]
+        return [largest.astype(x.dtype)]
     # Positions go through the same windows; a padded place never wins over a real one.
     order = "F" if op.attribute("storage_order") else "C"
     numbers = np.arange(math.prod(space)).reshape(space, order=order)
     numbers = windows.view(numbers[None, None], -1).reshape(1, 1, *flat.shape[2:])
     masked = np.where(numbers < 0, lowest, flat)
-    best = np.argmax(
-        (masked == flat.max(axis=-1, keepdims=True)) & (numbers >= 0), axis=-1
-    )
+    is_largest = (masked == largest[..., None]) | np.isnan(masked)
+    best = np.argmax(is_largest & (numbers >= 0), axis=-1)
     chosen = np.take_along_axis(
         np.broadcast_to(numbers, flat.shape), best[..., None], axis=-1
     )[..., 0]
     maps = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank)
-    return [flat.max(axis=-1), (chosen + maps * math.prod(space)).astype(np.int64)]
+    return [
+        largest.astype(x.dtype),
+        (chosen + maps * math.prod(space)).astype(np.int64),
+    ]
 
 
 @dataclass(frozen=True)
@@ -321,7 +330,7 @@ def einsum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.LRN")
 def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` leaves out channels when there are more of them than samples."""
-    (x,) = inputs
+    x = inputs[0].astype(np.promote_types(inputs[0].dtype, np.float32))
     size = op.attribute("size")
     squares = np.square(x)
     total = np.empty_like(x)
@@ -329,7 +338,7 @@ def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Ar
         near = slice(max(0, c - (size - 1) // 2), c + size // 2 + 1)
         total[:, c] = squares[:, near].sum(axis=1)
     scale = op.attribute("bias") + op.attribute("alpha") / size * total
-    return [(x / scale ** op.attribute("beta")).astype(x.dtype)]
+    return [(x / scale ** op.attribute("beta")).astype(inputs[0].dtype)]
 
 
 @kernel("onnx.Pad")

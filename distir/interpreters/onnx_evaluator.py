@@ -15,11 +15,14 @@ from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
+import distir.interpreters.attention_kernel  # pyright: ignore[reportUnusedImport]
+import distir.interpreters.reduction_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from distir.dialects.onnx_inference import node_of
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
+from distir.interpreters.elementwise_kernels import makes_integers
 from distir.interpreters.kernels import kernel
 from distir.interpreters.sequence_lengths import by_length, has_lengths
 from distir.program import describe
@@ -63,6 +66,8 @@ def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
     the error that prevented it.
     """
     own = kernel.get(op.name)
+    if op.name == "onnx.QuantizeLinear" and not makes_integers(op, inputs):
+        own = None
     try:
         with np.errstate(all="ignore"):
             return _run_reference(op, inputs) if own is None else own(op, inputs)
@@ -100,22 +105,10 @@ def _conformed(value: Any, type_: Attribute) -> Any:
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def _with_whole_mask(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
-    """
-    Repeats the mask of attention for every query: `onnx.reference` gives its causal mask
-    the shape of the other mask, even if that is to be broadcast along queries.
-    """
-    if op.name != "onnx.Attention" or len(inputs) < 4 or inputs[3] is None:
-        return inputs
-    mask, queries = inputs[3], inputs[0].shape[-2]
-    whole = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (queries, 1)))
-    return [*inputs[:3], whole, *inputs[4:]]
-
-
 def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
     if has_lengths(op, inputs):
         return by_length(op, inputs, lambda some: _run_whole(op, some))
-    return _run_whole(op, _with_whole_mask(op, inputs))
+    return _run_whole(op, inputs)
 
 
 def _run_whole(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:

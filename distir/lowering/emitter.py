@@ -437,6 +437,69 @@ def torch_templates(
         )
 
 
+_SIGNED = {f"torch.uint{n}": f"torch.int{n}" for n in (16, 32, 64)}
+"""Types that PyTorch stores and hardly computes with, and those of the same bits."""
+
+_MOVING = frozenset(
+    [
+        "Compress",
+        "CumProd",
+        "CumSum",
+        "DepthToSpace",
+        "Einsum",
+        "GatherElements",
+        "GatherND",
+        "NonZero",
+        "Pad",
+        "ReverseSequence",
+        "ScatterElements",
+        "ScatterND",
+        "Slice",
+        "SpaceToDepth",
+        "TensorScatter",
+        "Trilu",
+    ]
+)
+"""
+Operators that give the same bits for unsigned integers as for signed ones: they move, add
+or multiply elements.
+"""
+
+
+def _holds_wide_unsigned(op: Operation) -> bool:
+    value = op.operands[0] if op.operands else None
+    type_ = value.type if value is not None else None
+    if not isinstance(type_, TensorType):
+        return False
+    return DTYPES.get(element_name(element_of(type_))) in _SIGNED
+
+
+@dataclass
+class _SignedCall(Call):
+    """An op on unsigned integers as one on signed integers of the same bits."""
+
+    def operand(self, index: int) -> str:
+        written = super().operand(index)
+        dtype = DTYPES.get(self.element(index)) if self.has(index) else None
+        return f"{written}.view({_SIGNED[dtype]})" if dtype in _SIGNED else written
+
+    def result_dtype(self, index: int = 0) -> str:
+        dtype = super().result_dtype(index)
+        return _SIGNED.get(dtype, dtype)
+
+
+def _signed_again(written: str | Sequence[str], call: Call) -> str | Sequence[str]:
+    """Results of unsigned integers in their own type again."""
+    op = call.op
+    reduction = op.properties.get("reduction")
+    if isinstance(reduction, StringAttr) and reduction.data in ("max", "min"):
+        raise call.fail("PyTorch has no extremes of scattered unsigned integers")
+    dtype = call.result_dtype()
+    if not isinstance(written, str) or len(op.results) > 1:
+        raise call.fail("PyTorch has no such op on unsigned integers")
+    return f"({written}).view({dtype})" if dtype in _SIGNED else written
+
+
 def emitter_for(op: Operation) -> EmitFunction:
     """Returns the emitter of an op. Raises NoLowering if there is none."""
     function = torch_emitter.get(op.name)
@@ -445,4 +508,6 @@ def emitter_for(op: Operation) -> EmitFunction:
             f"{describe(op)} has no torch lowering; register one with "
             f"distir.lowering.emitter.torch_emitter({op.name!r})"
         )
+    if op.name.removeprefix("onnx.") in _MOVING and _holds_wide_unsigned(op):
+        return lambda call: _signed_again(function(_SignedCall(op, call.names)), call)
     return function

@@ -78,9 +78,12 @@ class DistributionVerifier:
             check_rule(kernel)
         reachable_functions(self.module)
         others = set(other_functions(self.module))
+        is_distributed = any(map(_is_distributed, self.functions.values()))
         for function in self.functions.values():
             if function in others and not _is_distributed(function):
                 continue
+            if is_distributed:
+                _check_for_all_ranks(function)
             if not function.is_declaration:
                 self.function(function)
 
@@ -305,6 +308,16 @@ class DistributionVerifier:
                     f"the layouts of its operands"
                 )
         return None
+
+
+def _check_for_all_ranks(function: FuncOp) -> None:
+    """Raises DistIRError for an op of one rank's program in that of all ranks."""
+    for op in function.walk():
+        if collective.is_per_rank(op):
+            raise DistIRError(
+                f"{describe(op)} belongs to the program of one rank, but the program is "
+                f"distributed; `project` makes such ops"
+            )
 
 
 def verify_distribution(module: ModuleOp) -> None:

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 
-from fuzz import files, layouts, mutants, training
+from fuzz import files, layouts, mutants, operators, options, training
 from fuzz.catalogue import cases
 from fuzz.runner import (
     Finding,
@@ -62,12 +62,31 @@ FUZZERS = [
         mutants.prepare,
     ),
     Fuzzer(
+        "operators",
+        "single operators with extreme inputs, next to PyTorch and onnxruntime",
+        operators.case,
+        operators.EXAMPLES,
+        20,
+        4,
+        operators.prepare,
+    ),
+    Fuzzer(
+        "options",
+        "options of `parallelize` on one process",
+        options.case,
+        options.EXAMPLES,
+        60,
+        1,
+        options.prepare,
+        6 << 30,
+    ),
+    Fuzzer(
         "files",
         "mutated files through the command line",
         files.case,
         files.EXAMPLES,
         20,
-        3,
+        4,
         files.prepare,
     ),
 ]
@@ -103,7 +122,7 @@ def _again(case: str) -> int:
     name, _, seed = case.partition(":")
     (fuzzer,) = [f for f in FUZZERS if f.name == name]
     _prepare()
-    limit_memory()
+    limit_memory(fuzzer)
     error = run_round(fuzzer, int(seed), lambda line: None, shrink=True)
     if error is None:
         print(f"{case}: no finding")

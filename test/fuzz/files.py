@@ -1,6 +1,6 @@
 """
 Damaged files through the command line: programs, models, clusters, profiles, weights,
-inputs, journals and schedules. A command either works or says in one paragraph what is
+inputs, journals, schedules, checkpoints, plans and programs of other compilers. A command either works or says in one paragraph what is
 wrong: no traceback, no internal error, no hang, no memory beyond bounds.
 """
 
@@ -11,13 +11,15 @@ import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import chdir
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from fuzz.damage import mutated_bytes, mutated_text
+from fuzz.foreign_texts import foreign
 from fuzz.onnx_models import models, mutated_model
+from fuzz.scenario import Scenario
+from fuzz.stored_files import checkpoints, plans, schedules
 from hypothesis import strategies as st
 from support.command_line import TWO_LAYERS, Finished, distir, succeed
 from support.random_programs import Draw
@@ -28,22 +30,6 @@ EXAMPLES = 30
 """Of a round."""
 
 FILECHECK = Path(__file__).parent.parent / "filecheck"
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """
-    A command, and one of its files that is damaged. `others` are the files beside it, by
-    name; `tool` is `distir` or `distir-opt`.
-    """
-
-    name: str
-    damaged: str
-    content: bytes
-    arguments: tuple[str, ...]
-    mutate: Callable[[Draw, bytes], bytes] = mutated_text
-    others: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    tool: str = "distir"
 
 
 def _pipelines() -> list[Scenario]:
@@ -75,7 +61,11 @@ def _pipelines() -> list[Scenario]:
 def scenarios() -> list[list[Scenario]]:
     """All scenarios, those of a kind together."""
     with tempfile.TemporaryDirectory() as name, chdir(name):
-        return [_pipelines(), *_made_here()]
+        return [
+            _pipelines(),
+            *_made_here(),
+            *(f() for f in (checkpoints, plans, schedules, foreign)),
+        ]
 
 
 def _made_here() -> list[list[Scenario]]:
@@ -232,9 +222,9 @@ class Complaint(AssertionError):
 def run(scenario: Scenario, content: bytes) -> Finished:
     """Runs the command in an empty folder with that content of the damaged file."""
     with tempfile.TemporaryDirectory() as name, chdir(name):
-        for other, data in scenario.others.items():
+        for other, data in {**scenario.others, scenario.damaged: content}.items():
+            Path(other).parent.mkdir(exist_ok=True)
             Path(other).write_bytes(data)
-        Path(scenario.damaged).write_bytes(content)
         if scenario.tool == "distir":
             return distir(*scenario.arguments)
         return distir_opt(*scenario.arguments)

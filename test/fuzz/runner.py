@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 MEMORY = 2 << 30
-"""Bytes of address space that a round may take."""
+"""Bytes of address space that a round may take, unless its fuzzer says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Fuzzer:
     - `prepare` is called once, before the first round.
     - `examples` is how many examples a round has, `seconds` how long one may take.
     - `share` is how much of the time the fuzzer gets.
+    - `memory`: bytes of address space that a round may take.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Fuzzer:
     seconds: int
     share: float
     prepare: Callable[[], object] = lambda: None
+    memory: int = MEMORY
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,9 @@ def describe_error(error: BaseException) -> tuple[str, str]:
     return " ".join(text.split()), " < ".join(reversed(places))
 
 
-def limit_memory() -> None:
+def limit_memory(fuzzer: Fuzzer) -> None:
     """Limits the address space of this process."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (fuzzer.memory, fuzzer.memory))
 
 
 @dataclass
@@ -184,7 +186,7 @@ def _start(fuzzer: Fuzzer, round_seed: int) -> _Process:
         os.write(writing, (json.dumps(line) + "\n").encode())
 
     try:
-        limit_memory()
+        limit_memory(fuzzer)
         error = run_round(fuzzer, round_seed, report)
         if error is not None:
             message, where = describe_error(error)

@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-ROUNDS = {"layouts": 8, "training": 6, "mutants": 4, "files": 10}
+ROUNDS = {
+    "layouts": 8,
+    "training": 6,
+    "mutants": 4,
+    "operators": 10,
+    "options": 2,
+    "files": 10,
+}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs fuzzers in a process of their own, which has not loaded torch."""
+    """Runs fuzzers in a process of their own, which has made no threads."""
     paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, "-m", "fuzz", "--jobs", "1", *arguments],

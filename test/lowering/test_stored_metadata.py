@@ -203,7 +203,7 @@ def placed(name: str) -> Callable[[Any], None]:
         (with_weight("size", (2, 3)), "a shape is missing"),
         (with_weight("size", torch.Size([2, 4])), "not all of it"),
         (with_weight("size", torch.Size([2**62, 9])), "not all of it"),
-        (with_weight("size", torch.Size([6])), "zip"),
+        (with_weight("size", torch.Size([6])), "another number of dimensions"),
         (with_weight("size", torch.Size([1, 3])), "outside of it"),
         (with_weight("properties", None), "no element type"),
         (with_weight("properties", UNTYPED), "no element type"),

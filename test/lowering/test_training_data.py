@@ -435,7 +435,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(
     training = Training(4, data=source, checkpoints=folder, save_every=2)
     expected = losses(several, spawner, training)
     seen = [path.read_text() for path in data.glob("seen-*")]
-    assert seen == [".step-2.partial"] * 4  # when step 3 was done
+    assert seen == [".lock .step-2.partial"] * 4  # when step 3 was done
     assert sorted(p.name for p in folder.iterdir()) == ["step-2", "step-4"]
     # It holds what there was after step 2.
     source = [f"{data / 'data.py'}:whole"]

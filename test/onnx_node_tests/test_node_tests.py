@@ -41,7 +41,7 @@ REFUSED = re.compile(
 )
 """What a program of DistIR cannot say, or what needs a package that we do not."""
 
-NOT_LOWERED = ("has no torch lowering", "have no torch lowering", "the model uses")
+NOT_LOWERED = ("has no torch lowering", "have no torch lowering")
 """What refusals of the lowering say."""
 
 NUMPY_ROUNDING = (
@@ -109,7 +109,8 @@ def check_interpreted(outcomes: Outcomes, count: int) -> None:
 def check_lowered(outcomes: Outcomes, count: int) -> None:
     assert outcomes.failed.keys() <= set(NUMPY_ROUNDING)
     for name, message in outcomes.refused.items():
-        assert any(text in message for text in NOT_LOWERED), name
+        if not REFUSED.fullmatch(name):
+            assert any(text in message for text in NOT_LOWERED), name
     assert len(outcomes.passed) >= LOWERED * count
 
 

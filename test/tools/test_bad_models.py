@@ -62,11 +62,13 @@ def test_unknown_operator(tmp_path: Path):
 def test_operator_with_a_body(tmp_path: Path):
     y = helper.make_tensor_value_info("z", TensorProto.FLOAT, [4, 4])
     body = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "b", [], [y])
-    condition = helper.make_node(
-        "Constant", [], ["c"], value=numpy_helper.from_array(np.array(True))
-    )
+    condition = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["c"], to=TensorProto.BOOL),
+    ]
     node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
-    assert "If" in import_fails(model_of(condition, node), tmp_path)
+    message = import_fails(model_of(*condition, node), tmp_path)
+    assert "If 'y'" in message and "depends on the values of 'x'" in message
 
 
 @pytest.mark.parametrize(

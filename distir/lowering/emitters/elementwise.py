@@ -103,11 +103,17 @@ torch_templates(
         "Selu": "{gamma} * F.elu({0}, {alpha})",
         "LeakyRelu": "F.leaky_relu({0}, {alpha})",
         "ThresholdedRelu": "F.threshold({0}, {alpha}, 0.0)",
-        "PRelu": "torch.where({0} < 0, {0} * {1}, {0})",
         "HardSigmoid": "torch.clamp({0} * {alpha} + {beta}, 0, 1)",
         "ml.Binarizer": "({0} > {threshold}).to({result:dtype})",
     }
 )
+
+
+@torch_emitter("onnx.PRelu")
+def prelu(call: Call) -> str:
+    if is_wide_unsigned(call, 0):
+        return call.operand(0)
+    return call.write("torch.where({0} < 0, {0} * {1}, {0})")
 
 
 @torch_emitter("onnx.Div")
@@ -136,6 +142,9 @@ def mod(call: Call) -> str:
 def power(call: Call) -> str:
     wide = is_wide_unsigned(call, 0)
     base = signed(call, 0) if wide else call.operand(0)
+    if call.element(0) == "BFLOAT16" and call.element(1) in ("FLOAT16", "FLOAT"):
+        # A scalar tensor would be rounded to the type of the base first.
+        base = f"{base}.to(torch.float32)"
     written = f"torch.pow({base}, {signed(call, 1)})"
     if call.element(0) != call.element(1) or wide:
         return f"{written}.to({call.result_dtype()})"
@@ -161,7 +170,12 @@ def sum_(call: Call) -> str:
 
 @torch_emitter("onnx.Mean")
 def mean(call: Call) -> str:
-    return f"({' + '.join(call.operands())}) / {call.count}"
+    values = call.operands()
+    if call.element(0) in ("FLOAT16", "BFLOAT16"):
+        # The sum may be too large for 16 bits where the mean is not.
+        values[0] = f"{values[0]}.to(torch.float32)"
+        return f"(({' + '.join(values)}) / {call.count}).to({call.result_dtype()})"
+    return f"({' + '.join(values)}) / {call.count}"
 
 
 @torch_emitter("onnx.Clip")
@@ -182,7 +196,7 @@ def clip(call: Call) -> str:
     if is_wide_unsigned(call, 0):
         x = signed(call, 0)
         bounds = ", ".join(
-            signed(call, i) if call.has(i) and call.constant(i) is None else v
+            signed(call, i) if call.has(i) and v == call.operand(i) else v
             for i, v in ((1, low), (2, high))
         )
         return f"torch.clamp({x}, {bounds}).to({call.result_dtype()})"

@@ -36,7 +36,10 @@ def gemm(call: Call) -> str:
 @torch_emitter("onnx.Einsum")
 def einsum(call: Call) -> str:
     equation = _summed_in_order(call.attribute("equation").replace(" ", ""))
-    return call.write("torch.einsum({equation}, {*})", equation=repr(equation))
+    written = call.write("torch.einsum({equation}, {*})", equation=repr(equation))
+    if "INT" in call.element(0):  # sums of integers come in 64 bits
+        return f"{written}.to({call.result_dtype()})"
+    return written
 
 
 def _summed_in_order(equation: str) -> str:

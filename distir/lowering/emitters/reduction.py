@@ -77,7 +77,6 @@ torch_templates(
     {
         "Softmax": "F.softmax({0}, {axis})",
         "LogSoftmax": "F.log_softmax({0}, {axis})",
-        "LpNormalization": "F.normalize({0}, {p}, {axis}, eps=0.0).nan_to_num(0.0)",
     }
 )
 _EXTREME = "arg_extreme({function}, {0}, {axis}, keep={keepdims:flag}, last={select_last_index:flag})"
@@ -87,6 +86,7 @@ torch_templates(
         "ArgMin": _EXTREME.replace("{function}", "torch.argmin"),
         "TopK": "top_k({0}, {1:integer}, {axis}, largest={largest:flag})",
         "Hardmax": "hardmax({0}, {axis})",
+        "LpNormalization": "lp_normalize({0}, {p}, {axis})",
     },
     module="reductions",
 )

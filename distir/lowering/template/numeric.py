@@ -118,7 +118,7 @@ def cumulative(function, x, axis, exclusive, reverse):
     if reverse:
         x = x.flip(axis)
     out = function(x, axis, dtype=x.dtype)
-    if exclusive:
+    if exclusive and x.shape[axis]:
         first = torch.zeros_like if function is torch.cumsum else torch.ones_like
         out = torch.cat(
             [first(x.narrow(axis, 0, 1)), out.narrow(axis, 0, x.shape[axis] - 1)], axis

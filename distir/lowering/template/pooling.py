@@ -73,7 +73,10 @@ def max_pool(
     places = torch.arange(x.shape[0] * x.shape[1]).unsqueeze(1) * size
     places = (places + spatial.reshape(-1)).reshape(x.shape)
     where = _windows(places, kernel, strides, dilations, before, counts, -1)
-    best = torch.where(where < 0, least, windows).argmax(-1, keepdim=True)
+    # What pads the data may be as large as all of it, and is never chosen.
+    windows = torch.where(where < 0, least, windows)
+    is_largest = (windows == windows.amax(-1, keepdim=True)) | (windows != windows)
+    best = (is_largest & (where >= 0)).to(torch.uint8).argmax(-1, keepdim=True)
     return windows.gather(-1, best).squeeze(-1), where.gather(-1, best).squeeze(-1)
 
 

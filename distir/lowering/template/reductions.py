@@ -5,22 +5,35 @@ import torch
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
+def _ordered(x):
+    """Unsigned integers as signed ones of the same order."""
+    if x.dtype == torch.uint64:
+        return x.view(torch.int64) ^ torch.iinfo(torch.int64).min
+    return x.to(torch.int64) if x.dtype in _UNSIGNED else x
+
+
 def reduce(kind, x, axes, keep, noop=False):
     """
     Returns the ONNX reduction of that name over `axes` (None or none: all, or nothing if
     `noop`). Empty sets are allowed if the reduction has a neutral element.
     """
     dtype = x.dtype
-    if dtype in _UNSIGNED:
+    if kind in ("ReduceMax", "ReduceMin"):
+        x = _ordered(x)
+    elif dtype in _UNSIGNED:
         x = x.to(torch.int64)
     if not axes:
         axes = [] if noop else list(range(x.dim()))
     axes = tuple(sorted(axis % x.dim() for axis in axes))
-    if kind in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
-        x = x.abs() if kind == "ReduceL1" else x * x
     wide = x
     if kind.startswith("ReduceLog") or kind == "ReduceL2":
         wide = x if x.is_floating_point() else x.to(torch.float64)
+    elif not x.is_floating_point() and x.dtype != torch.bool:
+        x = wide = x.to(torch.int64)
+    if kind == "ReduceL1":
+        wide = x if dtype in _UNSIGNED else x.abs()
+    elif kind in ("ReduceL2", "ReduceSumSquare"):
+        wide = wide * wide
     if kind == "ReduceLogSumExp":
         out = torch.logsumexp(wide, axes, keepdim=keep) if axes else wide
         return out.to(dtype)
@@ -28,13 +41,15 @@ def reduce(kind, x, axes, keep, noop=False):
         out = _product(x, axes, keep)
     elif kind in ("ReduceMax", "ReduceMin"):
         out = _extreme(x, axes, keep, kind == "ReduceMax", dtype)
+        if dtype == torch.uint64:
+            out = out ^ torch.iinfo(torch.int64).min
     elif kind == "ReduceMean":
         count = torch.Size([x.shape[axis] for axis in axes]).numel()
         if x.is_floating_point():
             out = x.mean(axes, keepdim=keep) if axes else x
         else:
             total = x.sum(axes, keepdim=keep, dtype=torch.int64) if axes else x
-            out = torch.div(total, count, rounding_mode="trunc")
+            out = torch.div(total, max(count, 1), rounding_mode="trunc")
     elif not axes:
         out = wide
     elif wide.is_floating_point():
@@ -67,8 +82,10 @@ def _extreme(x, axes, keep, largest, dtype):
             return torch.full(shape, not largest)
         if dtype.is_floating_point:
             return torch.full(shape, -torch.inf if largest else torch.inf, dtype=dtype)
-        limits = torch.iinfo(dtype)
-        return torch.full(shape, limits.min if largest else limits.max, dtype=dtype)
+        # In the order of signed integers, as `x` is.
+        limits = torch.iinfo(torch.int64 if dtype == torch.uint64 else dtype)
+        value = limits.min if largest else limits.max
+        return torch.full(shape, value, dtype=x.dtype)
     if x.dtype == torch.bool:
         function = torch.any if largest else torch.all
         return function(x, axes, keepdim=keep)
@@ -77,8 +94,7 @@ def _extreme(x, axes, keep, largest, dtype):
 
 def arg_extreme(function, x, axis, keep, last):
     """Returns the first (or last) position of the extreme."""
-    if x.dtype in _UNSIGNED:
-        x = x.to(torch.int64)
+    x = _ordered(x)
     if not last:
         return function(x, axis, keepdim=keep)
     return x.shape[axis] - 1 - function(x.flip(axis), axis, keepdim=keep)
@@ -92,5 +108,13 @@ def top_k(x, count, axis, largest):
 
 def hardmax(x, axis):
     """Returns 1 at the first maximum, 0 elsewhere."""
+    if x.numel() == 0:
+        return x
     place = x.argmax(axis, keepdim=True)
     return torch.zeros_like(x).scatter(axis, place, 1)
+
+
+def lp_normalize(x, p, axis):
+    """Divides by the norm along an axis; zeros stay zeros."""
+    norm = torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    return x / torch.where(norm == 0, 1, norm)

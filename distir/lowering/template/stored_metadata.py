@@ -67,6 +67,9 @@ _CLASSES = {
 What a pickle of DCP names, and what is looked for here ("": what it makes is not used).
 """
 
+_STRIDES, _STRIDES_AT = "strides", 5
+"""What PyTorch 2.15 adds to the properties of a tensor, and its place in their state."""
+
 _STORING = ("PUT", "BINPUT", "LONG_BINPUT")
 
 
@@ -229,13 +232,17 @@ def _stored(name, said):
     chunks = fields.get("chunks")
     if not isinstance(chunks, list):
         raise ValueError(f"{name!r} has no list of its parts")
-    found = []
+    found, size = [], _size(fields.get("size"))
     for chunk in chunks:
         own = _fields(chunk, "ChunkStorageMetadata")
         box = _size(own.get("offsets")), _size(own.get("sizes"))
+        if any(len(corner) != len(size) for corner in box):
+            raise ValueError(f"a part of {name!r} has another number of dimensions")
         found.append(ChunkStorageMetadata(*box))
     properties = TensorProperties(dtype=state[0])
-    return TensorStorageMetadata(properties, _size(fields.get("size")), found)
+    if _STRIDES in vars(properties) and len(state) > _STRIDES_AT:
+        setattr(properties, _STRIDES, _strides(state[_STRIDES_AT], size))
+    return TensorStorageMetadata(properties, size, found)
 
 
 def _check_complete(name, about, places):
@@ -286,6 +293,15 @@ def _size(said):
     if not (is_size and isinstance(said.arguments[0], tuple | list)):
         raise ValueError("a shape is missing")
     return torch.Size([_count(each) for each in said.arguments[0]])
+
+
+def _strides(said, size):
+    """Returns how far apart in memory neighbours of each dimension are; None if unsaid."""
+    if said is None:
+        return None
+    if not isinstance(said, tuple) or len(said) != len(size):
+        raise ValueError("strides are not those of a shape")
+    return tuple(map(_count, said))
 
 
 def _count(said):

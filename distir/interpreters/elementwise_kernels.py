@@ -1,0 +1,115 @@
+"""
+NumPy kernels of elementwise operators and of quantisation, for the values at which those of
+`onnx.reference` overflow or lose NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.interpreters.kernels import kernel
+
+Array = npt.NDArray[Any]
+
+
+@kernel("onnx.Sign")
+def sign(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """The sign of NaN is 0, as in PyTorch and so in generated packages."""
+    (x,) = inputs
+    return [((x > 0).astype(np.int8) - (x < 0).astype(np.int8)).astype(x.dtype)]
+
+
+@kernel("onnx.OneHot")
+def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` adds multiples of both values, of which one may be infinite."""
+    indices, depth, values = inputs
+    count = int(depth.reshape(-1)[0])
+    places = indices.astype(np.int64)
+    inside = (places >= -count) & (places < count)
+    places = np.where(inside, places % max(count, 1), -1)
+    axis = op.attribute("axis") % (indices.ndim + 1)
+    shape = [1] * (indices.ndim + 1)
+    shape[axis] = count
+    is_hot = np.expand_dims(places, axis) == np.arange(count).reshape(shape)
+    return [np.where(is_hot, values[1], values[0]).astype(values.dtype)]
+
+
+@kernel("onnx.Shrink")
+def shrink(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` shrinks nothing where there is NaN and rounds integers otherwise."""
+    (x,) = inputs
+    bias, limit = op.attribute("bias"), op.attribute("lambd")
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    found = np.where(wide < -limit, wide + bias, np.where(wide > limit, wide - bias, 0))
+    return [found.astype(x.dtype)]
+
+
+@kernel("onnx.ThresholdedRelu")
+def thresholded_relu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` makes 0 of NaN, which stays NaN in PyTorch."""
+    (x,) = inputs
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    return [np.where(wide <= op.attribute("alpha"), 0, wide).astype(x.dtype)]
+
+
+@kernel("onnx.InstanceNormalization")
+def instance_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` rounds means of 16-bit floats to 16 bits."""
+    kind = np.promote_types(inputs[0].dtype, np.float32)
+    x, scale, bias = (a.astype(kind) for a in inputs)
+    space = tuple(range(2, x.ndim))
+    x = x - x.mean(space, keepdims=True)
+    variance = np.square(x).mean(space, keepdims=True)
+    shape = (-1, *[1] * len(space))
+    x = x / np.sqrt(variance + op.attribute("epsilon"))
+    return [(x * scale.reshape(shape) + bias.reshape(shape)).astype(inputs[0].dtype)]
+
+
+def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
+    """A scale or zero point in a shape that broadcasts with `x`."""
+    if parameter.size == 1 and parameter.ndim <= 1:
+        return parameter.reshape(())
+    axis, block = op.attribute("axis") % x.ndim, op.attribute("block_size")
+    if block:
+        return np.repeat(parameter, block, axis).take(range(x.shape[axis]), axis)
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return parameter.reshape(shape)
+
+
+def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
+    """Whether a QuantizeLinear makes integers of a byte or more, of one element each."""
+    zero: Array | None = inputs[2] if len(inputs) > 2 else None
+    kind = zero.dtype if zero is not None else _target(op)
+    return kind.kind in "iu"
+
+
+@kernel("onnx.QuantizeLinear")
+def quantize(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """
+    `onnx.reference` converts what is too large to integers before it clips it. This is for
+    integers; floats of 8 bits are left to it.
+    """
+    x, scale = inputs[:2]
+    zero: Array | None = inputs[2] if len(inputs) > 2 else None
+    kind = zero.dtype if zero is not None else _target(op)
+    precision = op.attribute("precision")
+    wide = numpy_dtype(element_type(precision)) if precision else x.dtype
+    with np.errstate(all="ignore"):
+        quotient = x.astype(wide) / _along(scale, x, op).astype(wide)
+        found = np.rint(quotient.astype(np.float64))
+    if zero is not None:
+        found = found + _along(zero, x, op).astype(np.float64)
+    limits = np.iinfo(kind)
+    return [np.clip(found, limits.min, limits.max).astype(kind)]
+
+
+def _target(op: OnnxOp) -> np.dtype[Any]:
+    given = op.attribute("output_dtype")
+    return numpy_dtype(element_type(given)) if given else np.dtype(np.uint8)

@@ -1,0 +1,217 @@
+"""
+NumPy kernels of reductions, searches for extremes and pooling: integers are added up in 64
+bits, floats of 16 bits in 32, and NaN is larger than any number, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.dialects.onnx_op import OnnxOp
+from distir.interpreters.kernels import Kernel, Windows, kernel
+
+Array = npt.NDArray[Any]
+
+
+def is_float(x: Array) -> bool:
+    """Whether elements are floats; those of 16 and 8 bits are NumPy's kind V."""
+    return x.dtype.kind in "fV"
+
+
+def widened(x: Array) -> Array:
+    """An array in the type that its elements are added up in."""
+    if is_float(x):
+        return x.astype(np.promote_types(x.dtype, np.float32))
+    return x.astype(np.uint64 if x.dtype.kind == "u" else np.int64)
+
+
+def comparable(x: Array) -> Array:
+    """Floats of 16 bits in 32: those of ml_dtypes are not compared as NaN should be."""
+    return widened(x) if is_float(x) else x
+
+
+def reduced_axes(op: OnnxOp, inputs: Sequence[Any]) -> tuple[int, ...]:
+    """The axes that a reduction goes over, which may be none."""
+    rank = inputs[0].ndim
+    given = inputs[1] if len(inputs) > 1 else None
+    if given is not None and given.size:
+        return tuple(sorted(int(axis) % rank for axis in given))
+    return () if op.attribute("noop_with_empty_axes") else tuple(range(rank))
+
+
+def _floats(x: Array) -> Array:
+    return x if is_float(x) else x.astype(np.float64)
+
+
+def _mean(x: Array, axes: tuple[int, ...]) -> Array:
+    count = math.prod(x.shape[axis] for axis in axes)
+    total = x.sum(axes, keepdims=True)
+    if is_float(x):
+        return total / count
+    # Integers are cut towards zero; the mean of none is 0.
+    whole, count = np.abs(total) // max(count, 1), max(count, 1)
+    return np.where(total < 0, -whole, whole) if x.dtype.kind == "i" else total // count
+
+
+def _norm(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.sqrt(np.square(_floats(x)).sum(axes, keepdims=True))
+
+
+def _log_sum_exp(x: Array, axes: tuple[int, ...]) -> Array:
+    x = _floats(x)
+    largest = x.max(axes, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, 0)
+    return np.log(np.exp(x - shift).sum(axes, keepdims=True)) + shift
+
+
+_SUMS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
+    "Mean": _mean,
+    "Sum": lambda x, axes: x.sum(axes, keepdims=True),
+    "L1": lambda x, axes: np.abs(x).sum(axes, keepdims=True),
+    "L2": _norm,
+    "LogSum": lambda x, axes: np.log(_floats(x).sum(axes, keepdims=True)),
+    "LogSumExp": _log_sum_exp,
+    "SumSquare": lambda x, axes: np.square(x).sum(axes, keepdims=True),
+}
+
+
+def _sum(kind: str) -> Kernel:
+    def compute(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+        """
+        `onnx.reference` adds integers up, and squares them, in their own type, and makes NaN
+        of the exponentials of infinity.
+        """
+        x: Array = inputs[0]
+        axes = reduced_axes(op, inputs)
+        with np.errstate(all="ignore"):
+            found = np.asarray(_SUMS[kind](widened(x), axes)).astype(x.dtype)
+        return [found if op.attribute("keepdims") else found.squeeze(axes)]
+
+    return compute
+
+
+for _kind in _SUMS:
+    kernel(f"onnx.Reduce{_kind}")(_sum(_kind))
+
+
+@kernel("onnx.ReduceMax", "onnx.ReduceMin")
+def extreme(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """`onnx.reference` loses NaN in bf16."""
+    x: Array = inputs[0]
+    axes = reduced_axes(op, inputs)
+    largest = op.name == "onnx.ReduceMax"
+    if x.dtype == bool:
+        start: Any = not largest
+    elif is_float(x):
+        start = -np.inf if largest else np.inf
+    else:
+        limits = np.iinfo(x.dtype)
+        start = limits.min if largest else limits.max
+    function = np.max if largest else np.min
+    keep = bool(op.attribute("keepdims"))
+    found = function(comparable(x), axis=axes, keepdims=keep, initial=start)
+    return [np.asarray(found).astype(x.dtype)]
+
+
+@kernel("onnx.ArgMax", "onnx.ArgMin")
+def arg_extreme(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` takes no NaN of bf16 for an extreme."""
+    x, axis = comparable(inputs[0]), op.attribute("axis")
+    function = np.argmax if op.name == "onnx.ArgMax" else np.argmin
+    if op.attribute("select_last_index"):
+        found = x.shape[axis] - 1 - function(np.flip(x, axis), axis)
+    else:
+        found = function(x, axis)
+    found = np.asarray(found)
+    return [np.expand_dims(found, axis) if op.attribute("keepdims") else found]
+
+
+@kernel("onnx.Hardmax")
+def hardmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` marks nothing where there is NaN, and fails for none."""
+    (x,) = inputs
+    result = np.zeros_like(x)
+    axis = op.attribute("axis")
+    if x.size:
+        places = np.argmax(comparable(x), axis, keepdims=True)
+        np.put_along_axis(result, places, np.ones((), x.dtype), axis)
+    return [result]
+
+
+@kernel("onnx.TopK")
+def top_k(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` has no order for NaN, which is larger than any number in PyTorch."""
+    x, count = inputs[0], int(inputs[1].reshape(-1)[0])
+    axis, wide = op.attribute("axis"), comparable(inputs[0])
+    if op.attribute("largest"):
+        # Of equals the first: a stable order of the array from its end, read backwards.
+        order = np.argsort(np.flip(wide, axis), axis, kind="stable")
+        order = np.flip(x.shape[axis] - 1 - order, axis)
+    else:
+        order = np.argsort(wide, axis, kind="stable")
+    places = order.take(range(count), axis)
+    return [np.take_along_axis(x, places, axis), places.astype(np.int64)]
+
+
+def _windowed(op: OnnxOp, x: Array, fill: Any) -> tuple[Windows, Array]:
+    """The windows of a pooling, and their elements as the last dimension."""
+    windows = Windows.of(
+        op,
+        x.shape[2:],
+        op.attribute("kernel_shape"),
+        ceil=bool(op.attribute("ceil_mode")),
+    )
+    view = windows.view(x, fill)
+    return windows, view.reshape(*view.shape[: x.ndim], -1)
+
+
+@kernel("onnx.AveragePool")
+def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` leaves NaN out of a mean."""
+    x = widened(inputs[0])
+    windows, elements = _windowed(op, x, 0)
+    counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
+    if op.attribute("count_include_pad"):
+        # What ceil mode adds beyond the padding is not counted.
+        own = Windows.of(op, x.shape[2:], windows.kernel, ceil=False).pads
+        margins = [
+            (begin, min(end, given))
+            for (begin, end), (_, given) in zip(windows.pads, own, strict=True)
+        ]
+        counted = np.pad(counted, ((0, 0), (0, 0), *margins), constant_values=1)
+        rest = tuple(
+            (0, end - margin)
+            for (_, end), (_, margin) in zip(windows.pads, margins, strict=True)
+        )
+        beyond = Windows(windows.kernel, windows.strides, windows.dilations, rest)
+        counts = beyond.view(counted, 0)
+    else:
+        counts = windows.view(counted, 0)
+    number = counts.reshape(*counts.shape[: x.ndim], -1).sum(-1)
+    return [(elements.sum(-1) / number).astype(inputs[0].dtype)]
+
+
+@kernel("onnx.LpPool")
+def lp_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` leaves NaN out of a norm."""
+    x, p = widened(inputs[0]), op.attribute("p")
+    _, elements = _windowed(op, x, 0)
+    total = np.power(np.abs(elements), p).sum(-1)
+    return [np.power(total, 1 / p).astype(inputs[0].dtype)]
+
+
+@kernel("onnx.LpNormalization")
+def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` divides infinity by itself in one type and not in another."""
+    x, axis, p = widened(inputs[0]), op.attribute("axis"), op.attribute("p")
+    norm = np.abs(x) if p == 1 else np.square(x)
+    norm = norm.sum(axis, keepdims=True)
+    norm = norm if p == 1 else np.sqrt(norm)
+    # Of zeros, the result is zeros.
+    safe = np.where(norm == 0, np.ones((), norm.dtype), norm)
+    return [np.asarray(x / safe).astype(inputs[0].dtype)]
