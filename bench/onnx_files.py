@@ -66,6 +66,7 @@ def fetch(package: str, version: str, files: dict[str, Any]) -> None:
     if all((target / file).exists() for file in files):
         return
     wheels = BUILD / "wheels" / package
+    shutil.rmtree(wheels, ignore_errors=True)  # one of another version, say
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(wheels)]
     subprocess.run([*command, f"{package}=={version}"], check=True)
