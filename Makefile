@@ -12,7 +12,7 @@ LATEST_VENV ?= .venv-latest
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-latest fuzz zoo onnx-files bench gpu docs lint format install clean
+.PHONY: demo test test-all test-latest fuzz golden zoo onnx-files bench gpu docs lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -32,6 +32,9 @@ test-latest: ## The tests of everything that calls PyTorch, with the newest vers
 fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
+
+golden: install ## What 260 plans and searches give, next to the record in test/golden; TEXTS=DIR writes it all, WRITE=1 the record.
+	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m golden $(if $(TEXTS),--texts "$(TEXTS)") $(if $(WRITE),--write)
 
 zoo: install ## Imports, distributes and trains 90 families of models; writes the matrix of docs/models.md. ONLY="gpt2 vit"
 	PYTHONPATH=test OMP_NUM_THREADS=1 $(BIN)/python -m zoo $(ONLY) --write docs/models.md

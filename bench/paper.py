@@ -170,10 +170,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=available_cores())
     parser.add_argument("--print", action="store_true", help="print the section")
     arguments = parser.parse_args()
+    known = {name: m for m in MODELS for name in (m.name, m.file_name)}
+    for name in arguments.models:
+        if name not in known:
+            parser.error(f"no model {name!r}; choose from {', '.join(known)}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    chosen = [
-        m for m in MODELS if not arguments.models or m.file_name in arguments.models
-    ]
+    asked = [known[name] for name in arguments.models]
+    chosen = [m for m in MODELS if not asked or m in asked]
     searches: list[Search] = []
     for model in chosen:
         searches.append(search(model, arguments.folder, arguments.jobs))

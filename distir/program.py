@@ -42,7 +42,10 @@ LOSS = "loss"
 """The role of the result that a training step minimises."""
 
 GRADIENT = "gradient"
-"""The role of a result that is the gradient of a parameter."""
+"""The role of a result that is the gradient of an argument."""
+
+BATCH_ROLES = ("input", "label")
+"""The roles of arguments that a batch consists of."""
 
 KEPT = "dist.kept"
 """The attribute of an op that must not be removed even if nothing uses what it computes."""
@@ -600,7 +603,11 @@ def forward_results(function: FuncOp) -> list[int]:
     return [i for i in range(len(roles)) if i not in updates and roles[i] != GRADIENT]
 
 
-_HINT = re.compile(r"[A-Za-z_$.-][\w$.-]*", re.ASCII)
+_HINT = re.compile(r"(?!(?:_\d+)+$)[A-Za-z_$.-][\w$.-]*", re.ASCII)
+"""
+A name that a value can keep. xDSL cuts `_` with a number off the end each time that a value
+is copied, and refuses a copy of a name of which nothing is left.
+"""
 
 
 def name_hint(name: str) -> str | None:
@@ -610,13 +617,18 @@ def name_hint(name: str) -> str | None:
     hint is only a label: the source name is `dist.name`.
     """
     hint = name
-    if not _HINT.fullmatch(hint):
+    if not is_name_hint(hint):
         last = re.split("/|::", name)[-1]
         hint = re.sub(r"\W+", "_", last, flags=re.ASCII).strip("_")
         # Printers give names of digits alone to values without a name.
         if hint[:1].isdigit() and not hint.isdigit():
             hint = f"_{hint}"
-    return hint if _HINT.fullmatch(hint) else None
+    return hint if is_name_hint(hint) else None
+
+
+def is_name_hint(name: str) -> bool:
+    """Returns whether a value, and all its copies, can have a name as their hint."""
+    return _HINT.fullmatch(name) is not None
 
 
 def scope_of(op: Operation) -> str:

@@ -33,6 +33,8 @@ from distir.program import (
         ("dénse/kernel:0", "kernel_0"),
         ("wéight", "w_ight"),
         ("12", None),
+        ("1_2", None),
+        ("_1_2_3", None),
         ("é", None),
         ("", None),
     ],

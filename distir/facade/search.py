@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
+from distir.frontends.torch_trust import Trust
 from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.auto import auto_search
@@ -41,6 +42,7 @@ def search(
     cluster: str | Path,
     devices: int | None = None,
     loss: Loss = None,
+    labels: Any = None,
     optimizer: str | None = _OPTIMIZER,
     auto: bool = False,
     world_size: int | None = None,
@@ -64,6 +66,8 @@ def search(
     jobs: int = 0,
     measure: int = 0,
     backend: str = "gloo",
+    check: bool = True,
+    allow: Sequence[str] = (),
 ) -> SavedPlan:
     """
     Finds the fastest way to distribute a model that fits into the memory of a cluster,
@@ -74,7 +78,7 @@ def search(
       sizes of the batch.
     - `cluster`, `devices`: a built-in cluster or the file of one, scaled to so many
       devices.
-    - `loss`, `optimizer`: for the training of a module, as in `parallelize` and
+    - `loss`, `labels`, `optimizer`: for the training of a module, as in `parallelize` and
       `import_model`; with `optimizer=None` the plan is for inference. A program has its
       own.
     - `auto`: also searches layouts, stages and the other options, as `distir search
@@ -88,6 +92,8 @@ def search(
     - `profile`: what the devices reach in practice; by default the profiles that the cluster
       names, and `none` for data sheets.
     - `offload_states`: `off` also with `auto`, as the optimizer of `parallelize` is yours.
+    - `check`, `allow`: whether the program of a module is run beside it, and the differences
+      that are accepted (see `import_torch`).
     - The other options are those of `distir search`.
 
     Raises DistIRError, also if nothing fits.
@@ -118,7 +124,8 @@ def search(
             "search: time_limit, shard and whole are of the search with auto=True; add that"
         )
     clock = Clock(time_limit)
-    modules = _modules(model, args, kwargs, loss, optimizer)
+    trust = Trust.of(check, allow)
+    modules = _modules(model, args, kwargs, loss, labels, optimizer, trust)
     if auto:
         found = auto_search(
             modules,
@@ -160,15 +167,19 @@ def _modules(
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
     loss: Loss,
+    labels: Any,
     optimizer: str | None,
+    trust: Trust,
 ) -> list[ModuleOp]:
     """Returns the sequential programs to search plans for. Raises DistIRError."""
     several = model if isinstance(model, list | tuple) else [model]
     if all(isinstance(one, ModelProgram | str | Path) for one in several):
-        given = {"args": args, "kwargs": kwargs, "loss": loss}
+        given = {"args": args, "kwargs": kwargs, "loss": loss, "labels": labels}
         wrong = [name for name, value in given.items() if value is not None]
         if optimizer != _OPTIMIZER:
             wrong.append("optimizer")
+        if trust.allow:
+            wrong.append("allow")
         if wrong:
             raise DistIRError(
                 f"search: {' and '.join(wrong)} are for a module; a program has its inputs, "
@@ -185,13 +196,19 @@ def _modules(
     if args is None and kwargs is None:
         raise DistIRError("search: a module needs example inputs; give args=(...)")
     from distir.parallel.compilation import forward_program, training_program
+    from distir.parallel.losses import example_labels
 
     own, named = tuple(args or ()), dict(kwargs or {})
     if optimizer is None:
-        if loss is not None:
+        if loss is not None or labels is not None:
             raise DistIRError(
-                "search: a loss is of use in training only; leave it out, or name an "
-                "optimizer"
+                "search: a loss is of use in training only, and labels with it; leave them "
+                "out, or name an optimizer"
             )
-        return [forward_program(model, own, named).module]
-    return [training_program(model, own, named, loss, optimizer)[0].module]
+        return [forward_program(model, own, named, trust=trust).module]
+    step = training_program(
+        *(model, own, named, loss, optimizer),
+        example=example_labels(loss, labels),
+        trust=trust,
+    )
+    return [step[0].module]

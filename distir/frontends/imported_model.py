@@ -74,11 +74,13 @@ class ImportedModel:
       `dist.name`, except for those that had no value in the module (`valueless`).
       Weights in external-data files are mapped, not read.
     - `guessed`: the names of parameters that are known as such only by their use.
+    - `notes`: remarks for the user.
     """
 
     module: ModuleOp
     weights: Mapping[str, npt.NDArray[Any]]
     guessed: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     @property
     def valueless(self) -> list[str]:

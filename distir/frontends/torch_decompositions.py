@@ -40,11 +40,11 @@ _registries: dict[Any, ONNXRegistry] = {}
 
 
 @contextlib.contextmanager
-def quick_decompositions() -> Generator[None]:
+def quick_decompositions() -> Generator[list[torch.export.ExportedProgram]]:
     """
     A context manager inside which PyTorch's exporter reads its library of functions once
     per process, and traces only those programs a second time that `decompose` cannot
-    handle.
+    handle. Yields a list, to which programs are added as the exporter is to write them.
     """
     from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -52,12 +52,15 @@ def quick_decompositions() -> Generator[None]:
     trace_again = _fx_passes.decompose_with_registry
     original, read = ONNXRegistry.__dict__["from_torchlib"], ONNXRegistry.from_torchlib
 
+    programs: list[torch.export.ExportedProgram] = []
+
     def decomposed(
         program: torch.export.ExportedProgram, registry: ONNXRegistry
     ) -> torch.export.ExportedProgram:
         if not decompose(program, registry):
             program = trace_again(program, registry)
         write_strides(program)
+        programs.append(program)
         return program
 
     def read_once(*args: Any, **kwargs: Any) -> ONNXRegistry:
@@ -72,7 +75,7 @@ def quick_decompositions() -> Generator[None]:
     _fx_passes.decompose_with_registry = decomposed
     ONNXRegistry.from_torchlib = staticmethod(read_once)  # type: ignore[method-assign]
     try:
-        yield
+        yield programs
     finally:
         _fx_passes.decompose_with_registry = trace_again
         ONNXRegistry.from_torchlib = original

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from distir.errors import DistIRError
 from distir.frontends.exported_module import ExportedModule, Value
 from distir.frontends.onnx_file import LARGE
 from distir.frontends.torch_names import leaf_names
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
 _UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
 """What the exporter notes on each node and the importer does not read."""
+
+
+class _SuppressedFailures(contextlib.suppress):
+    """Suppresses errors, but for what DistIR refuses, which no other way exports."""
+
+    def __exit__(self, kind: Any, *others: Any) -> bool:
+        refused = kind is not None and issubclass(kind, DistIRError)
+        return not refused and bool(super().__exit__(kind, *others))
 
 
 def export_dynamo(
@@ -36,6 +45,8 @@ def export_dynamo(
     from distir.frontends.torch_checks import remove_checks
     from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_experts import experts_as_ops
+    from distir.frontends.torch_failures import unwritten_operation
+    from distir.frontends.torch_functions import FunctionsAsOps
     from distir.frontends.torch_gradients import write_stops
     from distir.frontends.torch_lost_arguments import write_lost_arguments
     from distir.frontends.torch_masked_scatter import write_masked_scatters
@@ -50,7 +61,8 @@ def export_dynamo(
         with (
             experts_as_ops(capacity_factor, _batch(args, kwargs)),
             scans_as_ops(),
-            contextlib.suppress(Exception),
+            FunctionsAsOps(),
+            _SuppressedFailures(Exception),
             torch.enable_grad(),
         ):
             source = torch.export.export(module, args, kwargs, strict=False)
@@ -61,15 +73,21 @@ def export_dynamo(
             remove_checks(source)
             write_lost_arguments(source)
         # The optimizer would merge, transpose and rename the parameters.
-        with quick_decompositions():
-            program = torch.onnx.export(
-                source,  # pyright: ignore[reportArgumentType]
-                args,
-                kwargs=kwargs,
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-            )
+        with quick_decompositions() as decomposed:
+            try:
+                program = torch.onnx.export(
+                    source,  # pyright: ignore[reportArgumentType]
+                    args,
+                    kwargs=kwargs,
+                    dynamo=True,
+                    optimize=False,
+                    verbose=False,
+                )
+            except Exception as error:
+                unwritten = unwritten_operation(error, decomposed)
+                if unwritten is None:
+                    raise
+                raise unwritten from error
     assert program is not None and program.exported_program is not None
     outputs = program.model.graph.outputs
     names = _names_of_outputs(program.exported_program)

@@ -22,6 +22,28 @@ if TYPE_CHECKING:
 _ON = "distir.training_mode"
 
 
+def parts_that_change(module: torch.nn.Module) -> list[str]:
+    """
+    Returns the names of the parts in training mode that compute something else in
+    evaluation mode: those with a rate of dropout, and batch normalisations.
+    """
+    from torch.nn.modules.batchnorm import (
+        _BatchNorm,  # pyright: ignore[reportPrivateUsage]
+    )
+    from torch.nn.modules.dropout import (
+        _DropoutNd,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    found: list[str] = []
+    for name, part in module.named_modules():
+        # Attention and recurrent layers hold the rate of their dropout themselves.
+        own = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0.0)
+        drops = isinstance(own, float | int) and own > 0
+        if part.training and (drops or isinstance(part, _BatchNorm)):
+            found.append(name or type(part).__name__)
+    return found
+
+
 def training_norms(module: torch.nn.Module) -> dict[str, float]:
     """
     Returns the fraction of the running statistics that remains in a step, by name, for

@@ -6,9 +6,14 @@ although the result is the same or nobody reads it.
 from __future__ import annotations
 
 import contextlib
+import sys
+import traceback
 import warnings
 from collections.abc import Generator
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -25,6 +30,13 @@ _PARTS = (
     ("torch.fx", "GraphModule.recompile"),
 )
 """Private parts of libraries, by module, that `without_repetitions` replaces."""
+
+_LIBRARIES = (
+    *(f"{Path(str(s.origin)).parent}/" for s in (find_spec("torch"),) if s is not None),
+    f"{Path(__file__).parent}/",
+    f"{Path(contextlib.__file__).parent}/contextlib",
+)
+"""Where code is that no user wrote, and that a traceback goes through."""
 
 
 def warn_of_repetitions() -> None:
@@ -105,7 +117,7 @@ def without_repetitions() -> Generator[None]:
 
     with (
         patch.object(OpSignature, "from_op_schema", staticmethod(read_once)),
-        patch.object(torch.fx.proxy, "CapturedTraceback", _NoTraceback),
+        patch.object(torch.fx.proxy, "CapturedTraceback", _UserLine),
         patch.object(modules, "recompile", compile_later),
         patch.object(modules, "_code", _Code(compiled), create=True),
     ):
@@ -149,12 +161,26 @@ class _Code:
         return vars(module)["_code"]
 
 
-class _NoTraceback:
-    """Takes the place of a traceback of which nobody needs the lines."""
+class _UserLine:
+    """
+    Takes the place of a traceback, which takes long for each node: the innermost line that is
+    neither PyTorch's nor ours, for errors.
+    """
+
+    def __init__(self, frame: FrameType | None):
+        self.frame = frame
 
     @staticmethod
-    def extract() -> _NoTraceback:
-        return _NoTraceback()
+    def extract() -> _UserLine:
+        frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+            frame = frame.f_back
+        return _UserLine(frame)
 
-    def summary(self) -> list[str]:
-        return []
+    def summary(self) -> traceback.StackSummary:
+        if self.frame is None:
+            return traceback.StackSummary()
+        # PyTorch keeps the lines of functions of this name.
+        file, line = self.frame.f_code.co_filename, self.frame.f_lineno
+        found = traceback.FrameSummary(file, line, "forward", lookup_line=False)
+        return traceback.StackSummary([found])

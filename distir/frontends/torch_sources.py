@@ -30,6 +30,13 @@ TASKS = {
 """By the name of a task, the class of transformers that makes models for it."""
 
 
+_LARGE = 1 << 22
+"""
+The elements from which on a new tensor is taken for a parameter. Buffers as large, which have
+to have values, are none of a configuration's.
+"""
+
+
 @dataclass(frozen=True)
 class ModuleSource:
     """A module with example inputs."""
@@ -227,9 +234,25 @@ def _example(
 def _parameters_on_meta() -> Generator[None]:
     """
     A context manager inside which parameters that modules register have no values and take
-    no memory; buffers, which a checkpoint may lack, are computed.
+    no memory, large ones at no time; buffers, which a checkpoint may lack, are computed.
     """
     import torch
+    from torch.overrides import TorchFunctionMode
+
+    makers: set[Any] = {
+        *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+    }
+
+    class LargeOnMeta(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            given = dict(kwargs or {})
+            if func in makers and given.get("device") is None:
+                made = func(*args, **{**given, "device": "meta"})
+                if made.numel() >= _LARGE:
+                    return made
+            return func(*args, **given)
 
     register = torch.nn.Module.register_parameter
 
@@ -242,6 +265,7 @@ def _parameters_on_meta() -> Generator[None]:
 
     torch.nn.Module.register_parameter = without_value
     try:
-        yield
+        with LargeOnMeta():
+            yield
     finally:
         torch.nn.Module.register_parameter = register

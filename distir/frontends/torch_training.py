@@ -24,7 +24,8 @@ from xdsl.ir import Attribute
 from distir.dialects.dist import COUNTER, NAME, OF, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError, one_of
-from distir.frontends.torch_failures import reason, warn_of_backwards
+from distir.frontends.torch_aliases import distinct
+from distir.frontends.torch_failures import reason, tell_of_backwards
 from distir.frontends.torch_names import leaf_names
 from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
@@ -94,6 +95,7 @@ def import_training_step(
     if isinstance(optimizer, str):
         optimizer = TorchOptimizer(optimizer)
     one_of("optimizer", optimizer.name, OPTIMIZERS)
+    own_args, own_kwargs = distinct(module, args, kwargs)
     from distir.frontends.torch_gradients import own_backwards
 
     modes = {m: m.training for m in module.modules()}
@@ -103,7 +105,8 @@ def import_training_step(
             warnings.simplefilter("ignore")
             with own_backwards() as backwards:
                 step = _Step(
-                    module, args, kwargs or {}, loss, labels, output, optimizer
+                    *(module, own_args, own_kwargs),
+                    *(loss, labels, output, optimizer),
                 )
             imported = step.imported()
     except DistIRError:
@@ -118,7 +121,7 @@ def import_training_step(
     finally:
         for part, mode in modes.items():
             part.training = mode
-    warn_of_backwards(module, backwards)
+    tell_of_backwards(module, list(backwards.values()), refuse=True)
     return imported
 
 

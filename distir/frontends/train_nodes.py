@@ -1,6 +1,6 @@
 """
-Nodes of our own domain, which `torch_experts` and `torch_scans` write, as ops of the `train`
-dialect.
+Nodes of our own domain, which `torch_experts`, `torch_scans` and `torch_functions` write, as ops
+of the `train` dialect, or as operators of ONNX that PyTorch's exporter does not write.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.onnx import operator
 from distir.dialects.tensors import element_type, rank_of, shape_of
+from distir.dialects.train_ops.alignment import CtcLossOp
+from distir.dialects.train_ops.determinant import SlogdetOp
 from distir.dialects.train_ops.experts import (
     CombineOp,
     DispatchOp,
@@ -28,10 +31,12 @@ Numbers = Mapping[str, int]
 Read = Callable[[Values, Numbers], Operation]
 
 
-def _node(name: str, ranks: Sequence[int], *numbers: str) -> Callable[[Read], Read]:
+def _node(
+    name: str, ranks: Sequence[int | None], *numbers: str
+) -> Callable[[Read], Read]:
     """
     Registers what reads the nodes of that name, which have operands with so many dimensions
-    and these integers as attributes.
+    (None: with any) and these integers as attributes.
     """
 
     def register(read: Read) -> Read:
@@ -40,7 +45,11 @@ def _node(name: str, ranks: Sequence[int], *numbers: str) -> Callable[[Read], Re
             operands: Sequence[SSAValue | None], attributes: Mapping[str, Any]
         ) -> Operation:
             found = [rank_of(v.type) for v in operands if v is not None]
-            if found != [*ranks] or len(found) != len(operands):
+            fits = len(found) == len(ranks) and all(
+                expected in (None, rank)
+                for rank, expected in zip(found, ranks, strict=True)
+            )
+            if not fits or len(found) != len(operands):
                 raise ValueError(f"its operands are not those of train.{name}")
             if not all(isinstance(attributes.get(n), int) for n in numbers):
                 raise ValueError(
@@ -106,3 +115,19 @@ def grouped_product(operands: Values, numbers: Numbers) -> Operation:
 @_node("selective_scan", [3, 3, 2, 3, 3])
 def selective_scan(operands: Values, numbers: Numbers) -> Operation:
     return SelectiveScanOp(*operands)
+
+
+@_node("cumprod", [None, 0])
+def cumprod(operands: Values, numbers: Numbers) -> Operation:
+    return operator("CumProd").build_op(operands, [operands[0].type], {})
+
+
+@_node("slogdet", [None])
+def slogdet(operands: Values, numbers: Numbers) -> Operation:
+    return SlogdetOp(*operands)
+
+
+@_node("ctc_loss", [3, 2, 1, 1], "blank", "zero_infinity")
+def ctc_loss(operands: Values, numbers: Numbers) -> Operation:
+    zero_infinity = bool(numbers["zero_infinity"])
+    return CtcLossOp(*operands, blank=numbers["blank"], zero_infinity=zero_infinity)

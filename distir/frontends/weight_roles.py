@@ -17,9 +17,11 @@ from typing import Literal
 
 from onnx import GraphProto, NodeProto
 
+from distir.dialects.onnx_inference import KNOWN_SIZE
 from distir.doubts import FOLDED, TRACED, UNKNOWN
 from distir.errors import DistIRError, listed
 from distir.frontends.onnx_names import domain_of
+from distir.frontends.onnx_sizes import decides_sizes
 from distir.frontends.torch_metadata import (
     PARAMETER,
     ExportedTensors,
@@ -105,6 +107,7 @@ class WeightRoles:
             for position, name in enumerate(node.input):
                 self.uses.setdefault(name, []).append((node, position))
         self.replaced = self._replaced(prepared)
+        self.sizes = decides_sizes(prepared)
 
     def _replaced(self, graph: GraphProto) -> set[str]:
         """
@@ -132,6 +135,8 @@ class WeightRoles:
             return WeightRole("parameter", frozen=True)
         if self.exported is not None:
             return self._as_exported(self.exported, name, rank, size)
+        if name in self.sizes and size <= KNOWN_SIZE:
+            return WeightRole("literal")
         uses = list(self._final_uses(name))
         if uses and all(_is_operand(_STATISTICS, *use) for use in uses):
             return WeightRole("constant")

@@ -19,3 +19,6 @@ GRADIENT_DTYPES = ("parameter", "f32")
 
 LOSS_SCALINGS = ("none", "dynamic")
 """Whether the loss is scaled, so that gradients in f16 do not underflow."""
+
+IGNORED_LABEL = -100
+"""The label of positions that do not count in PyTorch's cross-entropy, unless told otherwise."""

@@ -23,6 +23,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import InterpretationError
 
 from distir.errors import DistIRError
+from distir.executed_ops import check_executed
 from distir.program import functions
 
 
@@ -57,11 +58,15 @@ class ProgramFunctions(InterpreterFunctions):
         self.functions = known
         self._observer = observer
         self._last_uses: dict[FuncOp, dict[Operation, list[SSAValue]]] = {}
+        self._checked: set[FuncOp] = set()
 
     @impl_callable(FuncOp)
     def call_function(
         self, interpreter: Interpreter, op: FuncOp, args: PythonValues
     ) -> PythonValues:
+        if op not in self._checked:
+            check_executed(interpreter.module, [op])
+            self._checked.add(op)
         stack = [self._frame(op, args, None)]
         while True:
             frame = stack[-1]
@@ -74,13 +79,7 @@ class ProgramFunctions(InterpreterFunctions):
             for dead in self._last_uses[frame.function].get(step, ()):
                 del frame.values[dead]
             if isinstance(step, CallOp):
-                callee = self._callee(step)
-                if any(f.function is callee for f in stack):
-                    raise DistIRError(
-                        f"function @{callee.sym_name.data} calls itself; programs are "
-                        "straight-line code"
-                    )
-                stack.append(self._frame(callee, values, step))
+                stack.append(self._frame(self._callee(step), values, step))
                 continue
             if not isinstance(step, ReturnOp):
                 results = self.run_one(interpreter, step, values)

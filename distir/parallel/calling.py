@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +20,15 @@ def fake_output(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Returns a module's output, with tensors that have shapes and no values."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    # With an environment, sizes that depend on values are unknown numbers, not errors.
+    fakes = FakeTensorMode(
+        allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
+    )
+    with fakes as mode, torch.no_grad():
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        fakes = _pytree.tree_map_only(
+        own, given, named = _pytree.tree_map_only(
             torch.Tensor,
             lambda t: (
                 fake_on_cpu(t, mode)
@@ -30,7 +37,7 @@ def fake_output(
             ),
             (state, tuple(args), dict(kwargs)),
         )
-        return torch.func.functional_call(module, *fakes)
+        return torch.func.functional_call(module, own, given, named)
 
 
 class Inputs:
@@ -45,6 +52,7 @@ class Inputs:
         self._module = type(module).__name__
         self._signature = inspect.signature(module.forward)
         self._example = self._named(args, kwargs)
+        self._order = self._exported(args, kwargs)
         self._source = module
         self._args, self._kwargs = args, kwargs
         self._structure: Any = None
@@ -67,6 +75,17 @@ class Inputs:
         leaves = _pytree.tree_leaves(given)
         return dict(zip(leaf_names(given, "input"), leaves, strict=True))
 
+    def _exported(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+        """
+        Returns the names of the tensors of the example in the order in which exporters
+        take them: positional arguments, and named ones as they are given.
+        """
+        leaves, structure = _pytree.tree_flatten((tuple(args), dict(kwargs)))
+        places = list(map(_Place, range(len(leaves))))
+        marked = self._named(*_pytree.tree_unflatten(places, structure))
+        names = {p.index: n for n, p in marked.items() if isinstance(p, _Place)}
+        return [names[i] for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
     def by_name(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, torch.Tensor]:
@@ -79,8 +98,9 @@ class Inputs:
         tensors = {n: v for n, v in given.items() if isinstance(v, torch.Tensor)}
         if set(names) <= set(tensors):
             return {name: tensors[name] for name in names}
-        if len(names) == len(tensors):
-            return dict(zip(names, tensors.values(), strict=True))
+        if len(names) == len(self._order):
+            ordered = (tensors[name] for name in self._order)
+            return dict(zip(names, ordered, strict=True))
         raise DistIRError(
             f"the program of {self._module} takes {', '.join(names)}, but a call gives "
             f"{', '.join(tensors)}; name tensors as its forward does"
@@ -106,6 +126,66 @@ class Inputs:
                     f"is called with {_shown(now)}; parallelize it with an example of what "
                     f"it is called with (in training the labels come behind that)"
                 )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for a leaf of a call."""
+
+    index: int
+
+
+class Labels:
+    """
+    What a call in training gives behind the inputs: a tensor, or tensors in the structure of
+    an example.
+    """
+
+    def __init__(self, example: Any = None):
+        self._example = example
+        self._structure = _pytree.tree_structure(example)
+
+    def __deepcopy__(self, memo: object) -> Labels:
+        """Returns itself: copies of a parallel module are called alike."""
+        return self
+
+    def by_name(self, given: Any, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """
+        Returns the tensors of labels by the names that a program has for them. Raises
+        DistIRError for labels of another structure.
+        """
+        leaves, structure = _pytree.tree_flatten(given)
+        if structure == self._structure:
+            pairs = zip(_pytree.tree_leaves(self._example), leaves, strict=True)
+            if all(
+                isinstance(now, torch.Tensor)
+                if before is None or isinstance(before, torch.Tensor)
+                else _equal(before, now)
+                for before, now in pairs
+            ):
+                tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                return dict(zip(names, tensors, strict=True))
+        expected = "a tensor" if self._example is None else _outline(self._example)
+        raise DistIRError(
+            f"the labels are {_outline(given)}, but the module was parallelized for "
+            f"{expected}; give such labels as the last positional argument, or parallelize "
+            f"with an example of them (labels=...)"
+        )
+
+
+def _outline(value: Any) -> str:
+    """Describes tensors in containers, and what else is among them."""
+    leaves, structure = _pytree.tree_flatten(value)
+    shown = [_Shown(_shown(leaf)) for leaf in leaves]
+    return str(_pytree.tree_unflatten(shown, structure))
+
+
+@dataclass(frozen=True)
+class _Shown:
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def _equal(before: Any, now: Any) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
+from distir.frontends.torch_trust import Trust
 from distir.gradients.batch_statistics import BatchParts
+from distir.gradients.choices import IGNORED_LABEL
 from distir.output_files import write_text
+from distir.parallel.autocast import outside_autocast
+from distir.parallel.calling import Inputs
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
@@ -72,7 +78,9 @@ class Request:
     - `forward`: what is asked of the program before it is differentiated;
     - `own_statistics`: whether batch normalisation takes the statistics of a device's
       samples in a micro-batch, instead of those of the whole batch;
-    - `kernels`: the files of kernels that a schedule may name.
+    - `kernels`: the files of kernels that a schedule may name;
+    - `trust`: whether the module's program is run beside it, and what may differ.
+    - `labels`: an example of the labels of a loss that is a function; None if the loss tells.
     """
 
     loss: Loss
@@ -81,6 +89,8 @@ class Request:
     forward: ForwardOptions = field(default_factory=ForwardOptions)
     own_statistics: bool = False
     kernels: tuple[UserKernels, ...] = ()
+    trust: Trust = field(default_factory=Trust)
+    labels: Any = None
 
     @property
     def devices(self) -> int:
@@ -100,13 +110,20 @@ class Request:
             return BatchParts(own.batch_parts, own.result.plan.k)
         return BatchParts(own.batch_parts, own.k)
 
-    def distribute_step(self, program: ModuleOp) -> None:
-        """Distributes a step that computes gradients, in place. Raises DistIRError."""
+    def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
+        """
+        Distributes a step that computes gradients, in place. Options that have nothing to do
+        in it, because of what it computes gradients of, are left out, of the first step of
+        a module only ZeRO. Raises DistIRError.
+        """
         own = self.distribution
+        without = _inapplicable(program)
+        if is_first:  # that no layer is recomputed is for the user to know
+            without.pop("checkpoint", None)
         if isinstance(own, SavedPlan):
-            own.distribute_step(program)
+            own.without(without).distribute_step(program)
         else:
-            self._distribute(program, own)
+            self._distribute(program, replace(own, **without))
 
     def distribute_forward(self, program: ModuleOp) -> None:
         """Distributes the program of evaluation, in place. Raises DistIRError."""
@@ -136,14 +153,24 @@ def training_package(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     request: Request,
+    inputs: Sequence[str] | None = (),
 ) -> dict[str, bytes]:
     """
     Returns the files, by name, of the package that computes the loss and the gradients of a
-    module in training mode. Raises DistIRError.
+    module in training mode: those of its parameters that require them, and of the `inputs`
+    of these names, or for None of those whose examples require them. Raises DistIRError.
     """
+    examples = tensors_of((tuple(args), dict(kwargs)))
+    needed = [t.requires_grad for t in examples] if inputs is None else []
     imported, labels = _program(
         "training program",
-        (module, args, kwargs, (request.loss, request.forward, request.statistics)),
+        (
+            *(module, args, kwargs),
+            (
+                *(request.loss, request.forward, request.statistics),
+                *(request.labels, inputs, needed, request.trust),
+            ),
+        ),
         lambda: training_program(
             module,
             args,
@@ -151,9 +178,13 @@ def training_package(
             request.loss,
             forward=request.forward,
             statistics=request.statistics,
+            trust=request.trust,
+            example=request.labels,
+            inputs=inputs,
         ),
     )
-    return _package(imported, labels, request.distribute_step, request.kernels)
+    distribute = partial(request.distribute_step, is_first=inputs is None)
+    return _package(imported, labels, distribute, request.kernels)
 
 
 def training_program(
@@ -164,51 +195,68 @@ def training_program(
     optimizer: str = "none",
     forward: ForwardOptions | None = None,
     statistics: BatchParts = BatchParts(),
+    trust: Trust = Trust(),
+    example: Any = None,
+    inputs: Sequence[str] | None = (),
 ) -> tuple[ImportedModel, list[str]]:
     """
     Returns the sequential program of a module in training mode, which computes the loss and
     what the optimizer makes of the gradients (by default the gradients themselves), and the
     names of its labels. Parts of a module in training mode that are in evaluation mode stay
-    so. `statistics` says which parts of a batch are normalised by
-    themselves. Raises DistIRError.
+    so. `statistics` says which parts of a batch are normalised by themselves. `example` is
+    one of the labels, for a loss that is a function. `inputs` are as in `training_package`,
+    for the optimizer `none`. A cross-entropy leaves out labels -100, as PyTorch's does.
+    `trust` is that of a `Request`. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
 
     forward = forward or ForwardOptions()
-    equal = forward.equal_features
+    options: dict[str, Any] = {
+        "training": True,
+        "equal_features": forward.equal_features,
+        "copy": False,
+        "check": trust.check,
+        "allow": tuple(trust.allow),
+    }
     name = loss if isinstance(loss, str) else None
     own = loss if callable(loss) else None
+    count = 0
     modes = {part: part.training for part in module.modules()}
     if not module.training:
         module.train()
     try:
-        if own is not None:
-            labels = labels_of(module, args, kwargs, own)
-            with with_loss(module, own):
-                imported = import_torch(
-                    *(module, (*args, labels), kwargs),
-                    training=True,
-                    equal_features=equal,
-                    copy=False,
-                )
-        else:
-            imported = import_torch(
-                *(module, args, kwargs), training=True, equal_features=equal, copy=False
-            )
+        with outside_autocast():
+            if own is not None:
+                labels = example
+                if labels is None:
+                    labels = labels_of(module, args, kwargs, own)
+                count = len(tensors_of(labels))
+                with with_loss(module, own):
+                    imported = import_torch(module, (*args, labels), kwargs, **options)
+            else:
+                imported = import_torch(module, args, kwargs, **options)
     finally:
         for part, mode in modes.items():
             part.training = mode
+    _warn(imported)
     from distir.tools.files import apply_passes
 
     last: list[str] = []
+    given = _arguments(imported.module, "input")
     if own is not None:  # it takes the labels behind the positional arguments
-        before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
-        last = [_arguments(imported.module, "input")[before]]
+        before = len(tensors_of(tuple(args)))
+        last = given[before : before + count]
+    if inputs is None:
+        known = Inputs(module, args, kwargs)
+        tensors = known.by_name(args, kwargs, [n for n in given if n not in last])
+        inputs = [n for n, tensor in tensors.items() if tensor.requires_grad]
     forward.apply(imported.module, apart=last)
     differentiate = DifferentiatePass(
         loss=name or "none",
         output=_loss_result(imported.module) if name is None else 0,
+        ignore_index=IGNORED_LABEL if name == "cross_entropy" else None,
+        inputs=tuple(inputs),
         optimizer=optimizer,
         loss_scaling="dynamic" if forward.dtype == "f16" else "none",
         batch_norm_devices=statistics.devices,
@@ -225,17 +273,32 @@ def forward_program(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     forward: ForwardOptions | None = None,
+    trust: Trust = Trust(),
 ) -> ImportedModel:
     """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
 
     forward = forward or ForwardOptions()
-    imported = import_torch(
-        module, args, kwargs, equal_features=forward.equal_features, copy=False
-    )
+    with outside_autocast():
+        imported = import_torch(
+            module,
+            args,
+            kwargs,
+            equal_features=forward.equal_features,
+            copy=False,
+            check=trust.check,
+            allow=tuple(trust.allow),
+        )
+    _warn(imported)
     forward.apply(imported.module)
     forward.complete(imported.module)
     return imported
+
+
+def _warn(imported: ImportedModel) -> None:
+    """Warns of what the frontend notes: nothing else would show it in a training script."""
+    for note in imported.notes:
+        warnings.warn(note, stacklevel=2)
 
 
 def evaluation_package(
@@ -250,8 +313,11 @@ def evaluation_package(
     """
     imported, labels = _program(
         "forward program",
-        (module, args, kwargs, request.forward),
-        lambda: (forward_program(module, args, kwargs, request.forward), []),
+        (module, args, kwargs, (request.forward, request.trust)),
+        lambda: (
+            forward_program(module, args, kwargs, request.forward, request.trust),
+            [],
+        ),
     )
     return _package(imported, labels, request.distribute_forward, request.kernels)
 
@@ -291,6 +357,35 @@ def _save_constants(imported: ImportedModel, path: Path) -> None:
 
     own = set(_arguments(imported.module, "parameter"))
     save_weights(path, {n: a for n, a in imported.weights.items() if n not in own})
+
+
+def tensors_of(structure: Any) -> list[torch.Tensor]:
+    """Returns the tensors of nested containers."""
+    return [leaf for leaf in tree_leaves(structure) if isinstance(leaf, torch.Tensor)]
+
+
+def _inapplicable(program: ModuleOp) -> dict[str, Any]:
+    """
+    Returns the options of distributing that have nothing to do in a training step, with the
+    values that ask for nothing: ZeRO without gradients of parameters, recomputation without
+    a backward of layers.
+    """
+    from distir.gradients.call_pairs import call_pairs
+    from distir.program import (
+        argument_roles,
+        entry_function,
+        functions,
+        linked_arguments,
+    )
+
+    function = entry_function(program)
+    roles = argument_roles(function)
+    found: dict[str, Any] = {}
+    if not any(roles[i] == "parameter" for i in linked_arguments(function).values()):
+        found |= {"zero": 0, "no_sync": False}
+    if not call_pairs(function, functions(program)):
+        found["checkpoint"] = "none"
+    return found
 
 
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:

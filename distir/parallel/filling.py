@@ -25,9 +25,11 @@ def fill(
     """
     Adds this rank's parts of the parameters and buffers of `source` to a module, under
     their names, and the program's own states to its submodule `STATES`. Parameters that a
-    schedule merged are views of the merged argument. Returns the remaining arguments of the
+    schedule merged are views of the merged argument. Programs take complex numbers as pairs: a
+    complex buffer is a view of the pairs. Returns the remaining arguments of the
     program by name. Raises DistIRError for a buffer without a value.
     """
+    _add_containers(module, source)
     names = names_of(source)
     first = {name: f for f, all_names in names.items() for name in all_names}
 
@@ -47,16 +49,21 @@ def fill(
     apart = {known(p) for s in merged.values() for p in s.parts()}
     whole: dict[str, torch.Tensor] = {}
     values: dict[str, torch.Tensor] = {}
+    others: dict[str, torch.Tensor] = {}
     parameters = dict(source.named_parameters())
     for name, value in values_of_rank_0(source):
-        if name in own:
+        if name in own and value.is_complex():
+            spec = own[name]
+            part = program.part(spec, torch.view_as_real(value.resolve_conj()))
+            others[spec.name] = program.held(spec, part)
+            values[name] = program.complex_held(spec, part, value)
+        elif name in own:
             values[name] = program.held(own[name], program.part(own[name], value))
         elif name in apart:
             whole[name] = value
         elif name not in used:  # no op reads it
             value = value.to(program.device).clone()
             values[name] = program.replicated(value) if name in parameters else value
-    others: dict[str, torch.Tensor] = {}
     for spec in merged.values():
         if all(known(p) in whole for p in spec.parts()):
             made = joined(spec, lambda p: whole[known(p)])
@@ -89,6 +96,20 @@ def fill(
             others[spec.name] = program.other(spec)
     make_views(module, program, others)
     return others
+
+
+def _add_containers(module: nn.Module, source: nn.Module) -> None:
+    """
+    Adds the lists and dictionaries of modules that `source` has, as scripts index them and
+    iterate over them, with all their elements, of which other stages hold some.
+    """
+    for name, part in source.named_modules():
+        if name and type(part) in (nn.ModuleList, nn.ModuleDict, nn.Sequential):
+            made = type(part)()
+            for child in part._modules:  # pyright: ignore[reportPrivateUsage]
+                made.add_module(child, nn.Module())
+            folder, last = _place(module, name)
+            folder.add_module(last, made)
 
 
 def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> None:

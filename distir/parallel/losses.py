@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from distir.errors import DistIRError
 from distir.frontends.torch_failures import quiet
@@ -16,7 +16,7 @@ from distir.parallel.calling import fake_output
 
 _FAKES = "torch._subclasses.fake_tensor"
 
-LossFunction = Callable[[Any, torch.Tensor], torch.Tensor]
+LossFunction = Callable[[Any, Any], torch.Tensor]
 """A function of a module's output and the labels that returns a scalar."""
 
 Loss = str | LossFunction | None
@@ -26,8 +26,8 @@ Loss = str | LossFunction | None
 @contextlib.contextmanager
 def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
     """
-    A context manager inside which the module takes labels as its last positional argument
-    and returns the loss.
+    A context manager inside which the module takes labels, in any structure, as its last
+    positional argument and returns the loss.
     """
     forward, patched = module.forward, module.__dict__.get("forward")
 
@@ -45,6 +45,21 @@ def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
             module.forward = patched
 
 
+def example_labels(loss: Loss, labels: Any) -> Any:
+    """
+    Returns an example of labels without its values. Raises DistIRError for one that is of no
+    use.
+    """
+    if labels is not None and loss is None:
+        raise DistIRError(
+            "parallelize: labels are what a loss compares the output with, and the module's "
+            "output is the loss; leave labels out, or give a loss"
+        )
+    return tree_map_only(
+        torch.Tensor, lambda t: torch.zeros(t.shape, dtype=t.dtype), labels
+    )
+
+
 def labels_of(
     module: torch.nn.Module,
     args: Sequence[Any],
@@ -52,31 +67,55 @@ def labels_of(
     loss: LossFunction,
 ) -> torch.Tensor:
     """
-    Returns example labels for a loss: the number of a class for each position of a map
-    (`[N, C, ...]`) or for each row of the module's output, or else a tensor like the
-    output, whichever the loss accepts. Raises DistIRError.
+    Returns example labels for a loss, by what it accepts: the number of a class for each
+    position of a map (`[N, C, ...]`) or for each row of the module's output, a number for
+    each of the output's, or a number for each row. Raises DistIRError.
     """
     output = fake_output(module, args, kwargs)
-    candidates = list(_candidates(output))
-    for labels in candidates:
-        with warnings.catch_warnings(), quiet(_FAKES), contextlib.suppress(Exception):
-            warnings.simplefilter("error")
-            if loss(output, labels).ndim == 0:
-                return torch.zeros(labels.shape, dtype=labels.dtype)
-    tried = " and ".join(str(tuple(c.shape)) for c in candidates)
+    shaped: torch.Tensor | None = next(filter(_has_rows, tree_leaves(output)), None)
+    rows: list[Sequence[int]] = []
+    found: list[torch.Tensor] = []
+    if shaped is not None:
+        if shaped.ndim > 3:  # maps of space: PyTorch has their classes in dimension 1
+            rows.append((shaped.shape[0], *shaped.shape[2:]))
+        rows.append(shaped.shape[:-1])
+        for shape in rows:
+            classes = shaped.new_zeros(shape, dtype=torch.int64)
+            numbers = shaped.new_zeros(shape)
+            # What takes numbers as well as classes takes neither for a class.
+            if not _accepts(loss, output, numbers):
+                if _accepts(loss, output, classes):
+                    return _zeros(classes)
+            else:
+                found.append(numbers)
+        numbers = shaped.new_zeros(shaped.shape)
+        if _accepts(loss, output, numbers):
+            return _zeros(numbers)
+        if found:
+            return _zeros(found[0])
+        rows.append(shaped.shape)
+    tried = " and ".join(str(tuple(shape)) for shape in rows)
     raise DistIRError(
         f"parallelize: the loss gives no scalar for the output of "
-        f"{type(module).__name__} and labels of shape {tried}; write the loss for labels "
-        f"that are classes of each row, or of the output's shape"
+        f"{type(module).__name__} and labels of {f'shape {tried}' if tried else 'any shape'}"
+        f"; give an example of the labels, in the structure and the shapes of the global "
+        f"batch (labels=...)"
     )
 
 
-def _candidates(output: Any) -> Iterator[torch.Tensor]:
-    for leaf in _pytree.tree_leaves(output):
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim:
-            if leaf.ndim > 3:  # maps of space: PyTorch has their classes in dimension 1
-                space = leaf.shape[2:]
-                yield leaf.new_zeros((leaf.shape[0], *space), dtype=torch.int64)
-            yield leaf.new_zeros(leaf.shape[:-1], dtype=torch.int64)
-            yield leaf.new_zeros(leaf.shape)
-            return
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (
+        value.is_floating_point() and value.ndim > 0
+    )
+
+
+def _accepts(loss: LossFunction, output: Any, labels: torch.Tensor) -> bool:
+    """Whether a loss gives a scalar for labels, without a warning."""
+    with warnings.catch_warnings(), quiet(_FAKES), contextlib.suppress(Exception):
+        warnings.simplefilter("error")
+        return loss(output, labels).ndim == 0
+    return False
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(like.shape, dtype=like.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import inf, prod
 from typing import Any, cast
 
@@ -14,23 +13,30 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
-from distir.parallel.calling import Inputs
+from distir.parallel.autocast import (
+    cast_input,
+    enabled_devices,
+    tell_of_autocast,
+)
+from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
 from distir.parallel.merged import merged_parts
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.step_check import StepCheck
+from distir.parallel.steps import Steps
 from distir.parallel.weights import batch_counters
 
 
 class _Loss(torch.autograd.Function):
-    """A loss whose gradients have been computed already."""
+    """A loss whose gradients, by parameters and inputs, have been computed already."""
 
     @staticmethod
     def forward(
         ctx: Any,
         loss: torch.Tensor,
-        gradients: Sequence[DTensor],
-        *parameters: torch.Tensor,
+        gradients: Sequence[torch.Tensor],
+        *sources: torch.Tensor,
     ) -> torch.Tensor:
         ctx.gradients = gradients
         return loss.clone()
@@ -44,8 +50,24 @@ class _Loss(torch.autograd.Function):
             )
         (scale,) = grad_outputs
         for gradient in gradients:
-            gradient.to_local().mul_(scale)
+            own = _local(gradient)
+            own.mul_(scale.to(own.device))
         return None, None, *gradients
+
+
+class _ModuleOutput(torch.autograd.Function):
+    """An output of evaluation, which has no gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
+        raise DistIRError(
+            "a module in evaluation mode gives outputs alone, no gradients of its inputs; "
+            "call it in train(), where it returns the loss, or under torch.no_grad()"
+        )
 
 
 class ParallelModule(nn.Module):
@@ -57,28 +79,36 @@ class ParallelModule(nn.Module):
     call returns the loss of the global batch, and `backward` on that fills the gradients;
     in evaluation mode it returns this rank's part of the output. `data_rank` of
     `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
-    `normalisations` says how often a step moves the statistics of batch normalisation.
+    `normalisations` says how often a step moves the statistics of batch normalisation;
+    `check` compares the first step with one of the source module.
     """
 
     def __init__(
         self,
         source: nn.Module,
         inputs: Inputs,
-        program: RankProgram,
+        labels: Labels,
+        steps: Steps,
         evaluation: Callable[[], RankProgram],
         seed: int,
         normalisations: int = 1,
+        check: StepCheck | None = None,
     ):
         super().__init__()
+        self._check = check
         store_runs_apart()
         self._normalisations = normalisations
         self._inputs = inputs
-        self._program = program
+        self._labels = labels
+        self._has_told = False
+        self._steps = steps
+        program = self._program = steps.base
         self._make_evaluation = evaluation
         self._evaluation: RankProgram | None = None
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         self._others = fill(self, source, program, seed)
+        self._known = {spec.name: spec for spec in program.all_arguments}
         self.train(source.training)
 
     # What training scripts use
@@ -120,10 +150,13 @@ class ParallelModule(nn.Module):
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
         ]
-        norm = torch.zeros((), device=self._program.device)
+        # Of one type on all ranks, whichever parameters their stages have.
+        kinds = {s.dtype for s in self._program.all_arguments if s.role == "parameter"}
+        kind = torch.float64 if torch.float64 in kinds else torch.float32
+        norm = torch.zeros((), dtype=kind, device=self._program.device)
         if norm_type == inf:
             for gradient in gradients:
-                norm = torch.maximum(norm, _local_norm(gradient, inf))
+                norm = torch.maximum(norm, _local_norm(gradient, inf).to(kind))
             dist.all_reduce(norm, dist.ReduceOp.MAX)
         else:
             for gradient in gradients:
@@ -138,52 +171,65 @@ class ParallelModule(nn.Module):
     # Running
 
     def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-        program = self._program
-        given = self._given(program, args, kwargs)
-        results = self._scaled_results(given)
-        trained: list[nn.Parameter] = []
-        gradients: list[DTensor] = []
-        for index, value in results.items():
-            spec = program.results[index]
-            if spec.updates:
-                _local(self._tensor(spec.updates)).copy_(value)
-            elif spec.of:
-                for part, own in self._parts_of_gradient(spec, value):
-                    trained.append(self.get_parameter(part.of))
-                    gradients.append(program.distributed(part, own))
+        given = self._batch(self._program, args, kwargs)
+        needed = self._steps.needed(self, given)
+        program = self._steps.program(needed)
+        results = self._scaled_results(program, given)
+        sources: list[torch.Tensor] = []
+        gradients: list[torch.Tensor] = []
+        for index, spec in enumerate(program.all_results):
+            value = results.get(index)
+            if spec.of in given:
+                gradient = program.output(index, value)
+                if given[spec.of].requires_grad:
+                    sources.append(given[spec.of])
+                    gradients.append(gradient.to(given[spec.of]))
+            elif spec.updates or spec.of:
+                own = self._known[spec.updates or spec.of]
+                value = program.moved(spec, value, self._program, own)
+                if value is None:
+                    continue
+                if spec.updates:
+                    _local(self._tensor(spec.updates)).copy_(value)
+                    continue
+                for name, part in self._parts_of_gradient(own, value):
+                    parameter = self.get_parameter(name)
+                    if parameter.requires_grad:
+                        sources.append(parameter)
+                        gradients.append(part)
         for counter in self._counters:
             self.get_buffer(counter).add_(self._normalisations)
         loss = program.everywhere(program.all_results[0], results.get(0))
-        if not torch.is_grad_enabled():
+        if not needed:
             return loss
-        if not trained:  # the stages of this rank have no parameters
+        if self._check is not None:
+            check, self._check = self._check, None
+            place = self.data_rank, self.data_ranks
+            check(self, place, args, kwargs, loss, sources, gradients)
+        if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
-        return cast(torch.Tensor, _Loss.apply(loss, gradients, *trained))
+        return cast(torch.Tensor, _Loss.apply(loss, gradients, *sources))
 
     def _scaled_results(
-        self, given: Mapping[str, torch.Tensor]
+        self, program: RankProgram, given: Mapping[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        Runs the program and returns its results by index. If gradients overflow because the
-        loss is scaled by too large a number, the program runs again with a smaller one.
+        Runs a program on a batch and returns its results by index. If gradients overflow
+        because the loss is scaled by too large a number, it runs again with a smaller one.
         """
-        program = self._program
+        batch = self._own_part(program, given)
         while True:
-            own = {
-                s.name: _local(self._tensor(s.name))
-                for s in program.arguments.values()
-                if s.name not in given
-            }
-            results = program.run({**own, **given})
-            if not self._has_smaller_scale(results):
+            results = program.run({**self._held(program, given), **batch})
+            if not self._has_smaller_scale(program, results):
                 return results
 
-    def _has_smaller_scale(self, results: Mapping[int, torch.Tensor]) -> bool:
+    def _has_smaller_scale(
+        self, program: RankProgram, results: Mapping[int, torch.Tensor]
+    ) -> bool:
         """
         Returns whether gradients overflowed although the scale of the loss can be reduced;
         if so, sets the smaller scale for all further steps.
         """
-        program = self._program
         scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
         if not scales:
             return False
@@ -205,76 +251,108 @@ class ParallelModule(nn.Module):
 
     def _parts_of_gradient(
         self, spec: Any, value: torch.Tensor
-    ) -> list[tuple[Any, torch.Tensor]]:
+    ) -> list[tuple[str, DTensor]]:
         """
-        Returns a gradient with its description, or for a merged argument one for each of
-        its parameters.
+        Returns the gradient of an argument with the argument's name, or for a merged
+        argument one for each of its parameters.
         """
-        of = next(s for s in self._program.arguments.values() if s.name == spec.of)
-        if not of.repacked:
-            return [(spec, value)]
-        whole = replace(spec, repacked=of.repacked)
+        program = self._program
+        if not spec.repacked:
+            return [(spec.name, program.distributed(spec, value))]
         return [
-            (replace(part, of=part.name), view.contiguous())
-            for part, view in merged_parts(self._program, whole, value)
+            (part.name, program.distributed(part, view.contiguous()))
+            for part, view in merged_parts(program, spec, value)
         ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self._evaluation is None:
             self._evaluation = self._make_evaluation()
         program = self._evaluation
-        values = self._given(program, args, kwargs)
-        for spec in program.all_arguments:
-            if spec.name not in values and spec.role not in ("input", "label"):
-                value = self._as_in(program, spec)
-                if value is not None:
-                    values[spec.name] = value
+        given = self._batch(program, args, kwargs)
+        values = {**self._held(program, given), **self._own_part(program, given)}
         results = program.run(values)
         count = len(program.all_results)
-        return self._inputs.output(
-            [program.output(i, results.get(i)) for i in range(count)]
-        )
+        outputs = [program.output(i, results.get(i)) for i in range(count)]
+        sources = [value for value in given.values() if value.requires_grad]
+        if sources and torch.is_grad_enabled():
+            outputs = [
+                _ModuleOutput.apply(x, *sources) if x.is_floating_point() else x
+                for x in outputs
+            ]
+        return self._inputs.output(outputs)
+
+    def _batch(
+        self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """
+        Returns the inputs and labels of a call by name, as they are given: whole, or this
+        rank's part of the batch.
+        """
+        given = self._given(program, args, kwargs)
+        if not enabled_devices():
+            return given
+        if not self._has_told:
+            self._has_told = True
+            tell_of_autocast(stacklevel=6)
+        types = {spec.name: spec.dtype for spec in program.all_arguments}
+        return {n: cast_input(value, types[n]) for n, value in given.items()}
 
     def _given(
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
-        """Returns the parts of inputs and labels that this rank takes of a call."""
-        count = len(args) - len(program.labels)
-        if count < 0:
+        if not program.labels:
+            return self._inputs.by_name(args, kwargs, program.inputs)
+        if not args:
             raise DistIRError(
                 "a call in training takes the labels as its last positional argument; give "
                 "them behind the inputs"
             )
-        given = self._inputs.by_name(args[:count], kwargs, program.inputs)
-        given |= dict(zip(program.labels, args[count:], strict=True))
+        *args, labels = args
+        given = self._inputs.by_name(args, kwargs, program.inputs)
+        return given | self._labels.by_name(labels, program.labels)
+
+    def _own_part(
+        self, program: RankProgram, given: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Returns the parts of inputs and labels that this rank takes of a call."""
         return {
-            spec.name: program.of_batch(spec, given[spec.name])
+            spec.name: program.of_batch(spec, given[spec.name].detach())
             for spec in program.arguments.values()
             if spec.name in given
         }
 
+    def _held(
+        self, program: RankProgram, given: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """
+        Returns this rank's parts of the arguments of a program that are not given in a
+        call. Every rank must call this.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for spec in program.all_arguments:
+            if spec.name not in given:
+                value = self._as_in(program, spec)
+                if value is not None:
+                    found[spec.name] = value
+        return found
+
     def _as_in(self, program: RankProgram, spec: Any) -> torch.Tensor | None:
         """
-        Returns a parameter or constant as another program takes it (None: not on this
+        Returns a parameter, constant or state as a program takes it (None: not on this
         rank). It may have another layout there, or be on another stage, so every rank must
         take part.
         """
         own = self._program
-        held_here = any(spec is s for s in program.arguments.values())
-        known = next((s for s in own.all_arguments if s.name == spec.name), None)
+        known = self._known.get(spec.name)
         if known is None:
+            if not program.holds(spec):
+                return None
             value = self._found(spec.name)
-            if value is None:
-                return program.other(spec) if held_here else None
-            return program.part(spec, value) if held_here else None
-        if own.sharding_of(known) == program.sharding_of(spec):
-            return _local(self._tensor(spec.name)) if held_here else None
-        whole: torch.Tensor | None = None
-        if any(known is s for s in own.arguments.values()):
-            value = self._tensor(spec.name)
-            whole = value.full_tensor() if isinstance(value, DTensor) else value
-        whole = own.everywhere(known, whole)
-        return program.part(spec, whole) if held_here else None
+            return program.other(spec) if value is None else program.part(spec, value)
+        held = _local(self._tensor(spec.name)) if own.holds(known) else None
+        if program is own:
+            return held
+        return own.moved(known, held, program, spec)
 
     def _found(self, name: str) -> torch.Tensor | None:
         """Returns the parameter or buffer of that name, if there is one."""
@@ -305,7 +383,8 @@ def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
     own = gradient.to_local().flatten()
     if not own.numel():
         return torch.zeros((), device=own.device)
-    return torch.linalg.vector_norm(own, order, dtype=torch.float32)
+    kind = torch.promote_types(own.dtype, torch.float32)
+    return torch.linalg.vector_norm(own, order, dtype=kind)
 
 
 def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:

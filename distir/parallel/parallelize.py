@@ -12,20 +12,25 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch_trust import Trust
 from distir.hardware import load_cluster
-from distir.parallel.calling import Inputs
+from distir.parallel.calling import Inputs, Labels
 from distir.parallel.compilation import (
     Request,
     UserKernels,
     evaluation_package,
+    tensors_of,
     training_package,
 )
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
-from distir.parallel.losses import Loss
+from distir.parallel.losses import Loss, example_labels
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.step_check import StepCheck
+from distir.parallel.steps import Steps, training
+from distir.parallel.wording import in_python
 from distir.planning.distribution import DistributionOptions
 from distir.planning.saved_plan import SavedPlan
 
@@ -35,6 +40,9 @@ CLUSTER = "cpu"
 BATCH_NORMS = ("batch", "device")
 """What batch normalisation may take the statistics of; the default first."""
 
+CHECKS = ("import", "off", "step")
+"""What is compared with the module; the default first."""
+
 
 def parallelize(
     module: nn.Module,
@@ -42,6 +50,7 @@ def parallelize(
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss: Loss = None,
+    labels: Any = None,
     cluster: str = CLUSTER,
     r: int = 1,
     d: int = 1,
@@ -68,6 +77,8 @@ def parallelize(
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
+    check: str = CHECKS[0],
+    allow: Sequence[str] = (),
 ) -> ParallelModule:
     """
     Returns the module distributed over the processes that call this: all of them, under
@@ -75,8 +86,11 @@ def parallelize(
 
     - `args`, `kwargs`: example inputs of the global batch; their shapes, and everything in
       them that is no tensor, become fixed.
-    - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
-      of the module's output and the labels, or None if the module's output is the loss.
+    - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`, of which -100 does
+      not count), `mse`, a function of the module's output and the labels, or None if the
+      module's output is the loss.
+    - `labels`: an example of the global batch's labels, a tensor or several in a tuple, list
+      or dictionary, where the shapes that a function takes do not tell.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
     - `d`, `e`, `c`, `t`, `p`: degrees of data, expert, context, tensor and pipeline
       parallelism; there are r x d x e x c x t x p processes. `k`: micro-batches.
@@ -103,12 +117,26 @@ def parallelize(
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster`, the degrees and all that distributes.
     - `seed`: of the values of parameters that have none: on the meta device, or fake.
+    - `check`: `import` runs the program that is made of the module beside it, on the example
+      inputs and on others, before anything is compiled (see `import_torch`); `off` does
+      not; `step` also compares the loss and the gradients of the first step with those of
+      the module itself on one process.
+    - `allow`: the differences from the module that are accepted: `control-flow`,
+      `python-random`, `custom-backward`, `mismatch` (`torch_trust.ACCEPTED`).
 
     Raises DistIRError, on every rank.
     """
-    _join()
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
+    one_of("check", check, CHECKS, "parallelize")
+    trust = Trust.of(check != "off", allow)
+    other = {"dtype": dtype, "float8": float8, 'batch_norm="device"': own or None}
+    if check == "step" and (given := [n for n, v in other.items() if v is not None]):
+        raise DistIRError(
+            f'parallelize: check="step" compares with the module as PyTorch runs it, which '
+            f'{given[0]} changes; check a step without that, or take check="import"'
+        )
+    _join()
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     options = DistributionOptions(
@@ -136,7 +164,13 @@ def parallelize(
         grown = load_cluster(cluster, options.devices)
         request = Request(loss, str(grown), options, forward)
     files = tuple(map(UserKernels.of, kernels))
-    request = replace(request, own_statistics=own, kernels=files)
+    request = replace(
+        request,
+        own_statistics=own,
+        kernels=files,
+        labels=example_labels(loss, labels),
+        trust=trust,
+    )
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "
@@ -146,20 +180,36 @@ def parallelize(
     inputs = Inputs(module, args, kwargs)
     device = _device()
 
-    def program(kind: str, make: Any) -> RankProgram:
-        folder = shared_package(
-            lambda: content_key(kind, module, args, kwargs, request),
-            lambda: make(module, args, kwargs, request),
-        )
+    def program(kind: str, what: Any, make: Any) -> RankProgram:
+        with in_python():
+            folder = shared_package(
+                lambda: content_key(kind, module, args, kwargs, (request, what)), make
+            )
         return RankProgram(Package(folder), device)
 
+    def step(trained: frozenset[str], inputs: frozenset[str] | None) -> RankProgram:
+        own = None if inputs is None else tuple(sorted(inputs))
+        with training(module, trained):
+            return program(
+                "training",
+                needed if own is None else own,
+                lambda: training_package(module, args, kwargs, request, own),
+            )
+
+    needed = [t.requires_grad for t in tensors_of((tuple(args), kwargs))]
     return ParallelModule(
         module,
         inputs,
-        program("training", training_package),
-        lambda: program("evaluation", evaluation_package),
+        Labels(request.labels),
+        Steps(module, step, any(needed)),
+        lambda: program(
+            "evaluation",
+            None,
+            lambda: evaluation_package(module, args, kwargs, request),
+        ),
         seed,
         request.statistics.micro_batches,
+        StepCheck(module, loss) if check == "step" else None,
     )
 
 

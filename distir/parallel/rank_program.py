@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
 from distir.errors import DistIRError
+from distir.parallel.autocast import outside_autocast
 from distir.parallel.compilation import CONSTANTS, INTERFACE
 from distir.parallel.packages import Package
 from distir.parallel.placements import placements
@@ -60,6 +61,7 @@ class RankProgram:
         self.all_results: Sequence[Any] = program.RESULTS
         self.arguments = {i: program.ARGUMENTS[i] for i in own.program.arguments}
         self.results = {i: program.RESULTS[i] for i in own.program.results}
+        self._held = {spec.name for spec in self.arguments.values()}
         interface = json.loads((package.folder / INTERFACE).read_text())
         self.inputs: list[str] = interface["inputs"]
         self.labels: list[str] = interface["labels"]
@@ -130,6 +132,28 @@ class RankProgram:
             return self.distributed(spec, part)
         return part
 
+    def complex_held(
+        self, spec: Any, part: torch.Tensor, whole: torch.Tensor
+    ) -> torch.Tensor:
+        """
+        Returns what this rank holds of a complex buffer, in the memory of its part of the
+        pairs, as a DTensor if it is split. It is the `whole` buffer where pairs are split.
+        """
+        if spec.split and spec.split[-1]:
+            return whole.to(self.device).clone()
+        own = torch.view_as_complex(part)
+        if not any(spec.split):
+            return own
+        mesh = self._device_meshes[spec.mesh]
+        return DTensor.from_local(
+            own,
+            mesh,
+            self._placements(spec),
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.contiguous().stride(),
+        )
+
     def replicated(self, parameter: torch.Tensor) -> DTensor:
         """
         Returns a parameter that no op reads, of which every rank has the same values, as a
@@ -160,6 +184,22 @@ class RankProgram:
         split = spec.split if any(spec.split) else ()
         return () if mesh is None else (mesh.ranks, mesh.axes, split)
 
+    @property
+    def inputs_with_gradients(self) -> frozenset[str]:
+        """Returns the names of the inputs and labels of which it returns gradients."""
+        given = {s.name for s in self.all_arguments if s.role in self._batches.ROLES}
+        return frozenset(s.of for s in self.all_results if s.of in given)
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether its ranks hold different arguments."""
+        world = dist.get_world_size()
+        return any(len(spec.ranks) < world for spec in self.specs.values())
+
+    def holds(self, spec: Any) -> bool:
+        """Whether this rank has a part of an argument."""
+        return spec.name in self._held
+
     # The batch
 
     def batch_axes(self) -> dict[str, int]:
@@ -189,6 +229,10 @@ class RankProgram:
         DistIRError for another shape.
         """
         expected, own = self._batches.share(spec, self.batch_axes())
+        what, another = f"{spec.role} {spec.name!r}", "an example of another batch"
+        if spec.name in self.labels:
+            what = "label" if len(self.labels) == 1 else f"label {spec.name!r}"
+            another = "an example of such labels (labels=...)"
         if list(given.shape) != expected:
             whole = f"a batch of {spec.shape[0]}" if spec.shape else "the batch"
             advice = "give that"
@@ -199,14 +243,13 @@ class RankProgram:
                     "batch out (drop_last=True of a DataLoader)"
                 )
             raise DistIRError(
-                f"{spec.role} {spec.name!r} has shape {list(given.shape)}, but rank "
-                f"{self.rank} takes {expected}, its part of {whole}; {advice}, or "
-                f"parallelize with an example of another batch"
+                f"{what} has shape {list(given.shape)}, but rank {self.rank} takes "
+                f"{expected}, its part of {whole}; {advice}, or parallelize with {another}"
             )
         if given.dtype != spec.dtype:
             raise DistIRError(
-                f"{spec.role} {spec.name!r} is {given.dtype}, but the program takes "
-                f"{spec.dtype}"
+                f"{what} is {given.dtype}, but the program takes {spec.dtype}; give that, "
+                f"or parallelize with {another}"
             )
         mesh = self.specs.get(spec.mesh)
         part = self._runtime.shard(given, own, mesh, self.rank)
@@ -216,14 +259,14 @@ class RankProgram:
 
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """
-        Runs the program on this rank's parts of all arguments; returns its results by their
-        index in the table.
+        Runs the program on this rank's parts of all arguments, in its own types also inside
+        `torch.autocast`; returns its results by their index in the table.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
         # Every op costs a little more where the device of new tensors is not PyTorch's own.
         is_cpu = self.device.type == "cpu"
         place = nullcontext() if is_cpu else torch.device(self.device)
-        with torch.no_grad(), place:
+        with torch.no_grad(), outside_autocast(), place:
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
 
@@ -237,6 +280,21 @@ class RankProgram:
             dist.broadcast(value, ranks[0])
         assert value is not None
         return value
+
+    def moved(
+        self, spec: Any, value: torch.Tensor | None, target: RankProgram, wanted: Any
+    ) -> torch.Tensor | None:
+        """
+        Returns this rank's part of a value of this program as an argument of another one
+        has it; None for a rank without. Unless both have it in the same parts, every rank
+        must take part.
+        """
+        if self.sharding_of(spec) == target.sharding_of(wanted):
+            return value
+        if value is not None and any(spec.split):
+            value = self.distributed(spec, value).full_tensor()
+        whole = self.everywhere(spec, value)
+        return target.part(wanted, whole) if target.holds(wanted) else None
 
     def output(self, index: int, value: torch.Tensor | None) -> torch.Tensor:
         """

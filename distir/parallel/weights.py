@@ -36,7 +36,10 @@ def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, tensor in tensors.items():
         if name in differ:
             tensor = tensor.to(device).clone()
-            dist.broadcast(tensor, 0)
+            # Not every backend moves complex numbers.
+            dist.broadcast(
+                torch.view_as_real(tensor) if tensor.is_complex() else tensor, 0
+            )
         yield name, tensor
 
 
@@ -50,6 +53,8 @@ def _different(tensors: Mapping[str, torch.Tensor]) -> set[str]:
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
     """Returns numbers that differ, with near certainty, if two tensors do."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     flat = tensor.reshape(-1)
     if not flat.is_floating_point():
         return (float(flat.to(torch.float64).sum()),)

@@ -28,13 +28,19 @@ from distir.gradients.loss_scaling import LossScaling
 from distir.gradients.losses import add_loss, described, prediction_of
 from distir.gradients.optimizers import OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
-from distir.gradients.rule import GradientBuilder, shape
+from distir.gradients.rule import GradientBuilder, is_differentiable, shape
 from distir.gradients.training_step import TrainingStep
 from distir.other_functions import erase_unreachable
 from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
-from distir.program import LOSS, argument_roles, erase_dead, text_attribute
+from distir.program import (
+    BATCH_ROLES,
+    LOSS,
+    argument_roles,
+    erase_dead,
+    text_attribute,
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
       gradients, 0 for no limit.
     - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
       updates; else it updates them, and has its states, in their own type.
+    - `inputs`: the names of inputs and labels whose gradients are returned as well, with
+      their layouts; only with the optimizer `none`.
     - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
       `stored` by the forward, a byte for each element. The masks are the same.
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
@@ -79,6 +87,7 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     loss: str = "cross_entropy"
     output: int = 0
     ignore_index: int | None = None
+    inputs: tuple[str, ...] = ()
     dropout_masks: str = "drawn"
     gradient_dtype: str = "parameter"
     loss_scaling: str = "none"
@@ -106,14 +115,16 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
             for arg, role in zip(step.block.args, roles, strict=True)
             if role == "parameter" and FROZEN not in step.attributes[arg.index]
         ]
-        if not parameters:
+        if not parameters and not self.inputs:
             frozen = ' that is not "dist.frozen"' if "parameter" in roles else ""
             raise DistIRError(
                 "differentiate: the program has no argument with dist.role "
                 f'"parameter"{frozen}, so there is nothing to train'
             )
         reverse = ReverseMode(op, GradientTypes(wide=self.gradient_dtype == "f32"))
-        active = reverse.active(step.block, parameters)
+        # Labels of a loss that is yet to be added are not there: nothing else reads them.
+        sources = parameters + self._inputs(step)
+        active = reverse.active(step.block, sources)
         pairs = reverse.with_forward_calls(step.block, active)
         result = prediction_of(step, self.output)
         loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
@@ -123,10 +134,13 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
                 f"{described(self.output, loss)} has type {loss.type}; choose a loss, or "
                 f"another output"
             )
-        active = reverse.active(step.block, parameters)
+        sources = parameters + self._inputs(step)
+        self._check_inputs(step, sources[len(parameters) :])
+        active = reverse.active(step.block, sources)
         if loss not in active:
+            wanted = "parameter or input" if self.inputs else "parameter"
             raise DistIRError(
-                f"differentiate: the loss does not depend on any parameter: "
+                f"differentiate: the loss does not depend on any {wanted}: "
                 f"{described(self.output, result)}, of type {result.type}, is no float "
                 f"that is computed from one; choose another output"
             )
@@ -140,8 +154,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         gradients: dict[SSAValue, SSAValue] = {loss: first}
         ops = [o for o in step.block.ops if not isinstance(o, ReturnOp)]
         reverse.backward(ops, active, pairs, gradients, step.insert)
-        found = [(p, gradients[p]) for p in parameters if p in gradients]
-        check_no_doubt(step, [p for p, _ in found])
+        found = [(v, gradients[v]) for v in sources if v in gradients]
+        check_no_doubt(step, [v for v, _ in found])
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
             (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
         ]
@@ -154,6 +168,37 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)
+
+    def _inputs(self, step: TrainingStep) -> list[SSAValue]:
+        """Returns those of the wanted inputs that the program has."""
+        return [
+            arg
+            for arg, name in zip(step.block.args, step.names, strict=True)
+            if name in self.inputs
+        ]
+
+    def _check_inputs(self, step: TrainingStep, found: Sequence[SSAValue]) -> None:
+        """Refuses inputs that no gradient can be taken of. Raises DistIRError."""
+        if self.inputs and self.optimizer != "none":
+            raise DistIRError(
+                f"differentiate: gradients of inputs are for the optimizer none, and it is "
+                f"{self.optimizer}; leave out inputs, or choose that"
+            )
+        names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
+        named = {names[value]: value for value in found}
+        roles = argument_roles(step.function)
+        for name in self.inputs:
+            value = named.get(name)
+            if value is None or roles[step.names.index(name)] not in BATCH_ROLES:
+                raise DistIRError(
+                    f"differentiate: the program has no input or label {name!r}, of which "
+                    f"a gradient is wanted; leave it out of inputs"
+                )
+            if not is_differentiable(value):
+                raise DistIRError(
+                    f"differentiate: {name!r} has type {value.type}, of which there is no "
+                    f"gradient; leave it out of inputs"
+                )
 
 
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:

@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import BUCKET, SCOPE
+from distir.executed_ops import check_executed
 from distir.passes.options import DistIRPass
 from distir.program import callees_first, functions, return_op, scope_of
 from distir.transforms.repeats.naming import specialise
@@ -54,11 +55,12 @@ def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
 def inline_calls(module: ModuleOp) -> None:
     """
     Inlines all calls, callees first, and removes the private functions that were called.
-    Raises DistIRError for recursive calls.
+    Raises DistIRError for recursive calls, and for more ops than `check_executed` admits.
     """
     known = functions(module)
     roots = [function for function in known.values() if not function.is_declaration]
     inlined: dict[FuncOp, None] = {}
+    check_executed(module, roots)
     for function in callees_first(module, roots):
         ops = list(function.body.block.ops)
         free = 1 + max((bucket_number(op) for op in ops), default=-1)

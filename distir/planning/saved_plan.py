@@ -273,6 +273,12 @@ class SavedPlan:
         check_same_arguments(module, self.arguments, "the module")
         self._follow(module, self.result.plan, stored=True)
 
+    def without(self, options: Mapping[str, Any]) -> SavedPlan:
+        """Returns the plan with other values of options; layouts that it has stay."""
+        plan = self.result.plan
+        known = {name: v for name, v in options.items() if hasattr(plan, name)}
+        return replace(self, result=replace(self.result, plan=replace(plan, **known)))
+
     def distribute_forward(self, module: ModuleOp) -> None:
         """
         Distributes the forward program of the same model and batch, in place, with its

@@ -39,6 +39,7 @@ from distir.planning.stored_layouts import (
     split_further,
 )
 from distir.program import (
+    BATCH_ROLES,
     argument_attributes,
     argument_names,
     argument_roles,
@@ -146,8 +147,12 @@ class _Storage:
         for axis in axes[1:]:
             axis_mesh(module, axis)
         self.function = entry_function(module)
-        self.updates = linked_arguments(self.function)
         self.roles = argument_roles(self.function)
+        self.updates = {
+            result: argument
+            for result, argument in linked_arguments(self.function).items()
+            if self.roles[argument] not in BATCH_ROLES
+        }
         self.names = argument_names(self.function)
         self.types = self.function.function_type.inputs.data
         # An optimizer outside the program updates what it is given: for it, parameters and

@@ -57,6 +57,7 @@ from distir.dialects.schedule import (
     WholeOp,
 )
 from distir.errors import DistIRError
+from distir.program import name_hint
 from distir.scheduling.kernel import Kernel
 from distir.scheduling.knobs import (
     Knob,
@@ -533,7 +534,7 @@ class Schedule(Modules):
             attributes=attributes,
         )
         result = self._recording.add(op).results[0]
-        result.name_hint = name if name.isidentifier() else None
+        result.name_hint = name_hint(name)
         return known.setdefault(name, Knob(name, result))
 
     def require(self, predicate: Callable[..., bool]) -> None:

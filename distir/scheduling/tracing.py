@@ -20,6 +20,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.schedule import ConstantOp, FoundOp, NodeOp
 from distir.errors import DistIRError
+from distir.program import name_hint
 
 _NAMES: Mapping[str, str] = {
     "abs": "Abs",
@@ -216,9 +217,7 @@ def traced(function: Callable[..., Any]) -> Region:
     for node in nodes:
         if node.op == "placeholder":
             tracer.values[node] = value = next(arguments)
-            value.name_hint = (
-                str(node.target) if str(node.target).isidentifier() else None
-            )
+            value.name_hint = name_hint(str(node.target))
         elif node.op == "output":
             if not isinstance(node.args[0], fx.Node):
                 raise DistIRError("a pattern computes one value; return that")

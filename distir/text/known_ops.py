@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import SCOPE
+from distir.program import is_name_hint
 
 _OP = re.compile(
     r"(?:%[^=\n]*+= )?(?:onnx|train|collective|dist|func)\.(?!func\b)"
@@ -176,6 +177,6 @@ class KnownOp:
         )
         for name, result in zip(names, op.results, strict=True):
             values[name] = (result,)
-            if not name[0].isdecimal():
+            if is_name_hint(name):
                 result.name_hint = name
         return op

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from distir.tools.arguments import positive_integer
 
 if TYPE_CHECKING:
+    import torch
+
     from distir.frontends.imported_model import ImportedModel
 
 
@@ -51,6 +53,28 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
         "--meta",
         action="store_true",
         help="without values of parameters, for models of any size",
+    )
+
+
+def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options for what is checked of a module's program."""
+    from distir.frontends.torch_trust import ACCEPTED
+
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="do not run the program of a PyTorch module beside the module, on the example "
+        "inputs and on others",
+    )
+    parser.add_argument(
+        "--allow",
+        choices=ACCEPTED,
+        action="append",
+        default=[],
+        help="accept that a module's program differs from it in this way: it does what Python "
+        "did for the example inputs, has the random numbers that Python drew once, or the "
+        "derivative of a forward instead of its own backward, or computes something else; may "
+        "be repeated",
     )
 
 
@@ -97,16 +121,35 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
                 target_seq=arguments.target_seq,
                 meta=arguments.meta,
             )
+        if not arguments.training and not arguments.training_mode:
+            _tell_of_training_mode(source.module, source_of(arguments))
         return import_torch(
             source.module,
             source.args,
             source.kwargs,
-            training=arguments.training,
+            training=arguments.training or arguments.training_mode,
             trainable=arguments.trainable,
             frozen=arguments.frozen,
             capacity_factor=arguments.capacity_factor,
             equal_features=arguments.equal_features,
             copy=False,
+            check=not arguments.no_check,
+            allow=arguments.allow,
+        )
+
+
+def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
+    """Notes that parts of a module compute something else in the mode that they are in."""
+    from distir.frontends.torch_modes import parts_that_change
+    from distir.tools.reporting import note
+
+    parts = parts_that_change(module)
+    if parts:
+        more = f" and {len(parts) - 1} other parts" if len(parts) > 1 else ""
+        note(
+            f"{source} is imported in evaluation mode: {parts[0]}{more} in train() would drop "
+            f"elements or use the statistics of the batch; --training makes a training step "
+            f"that does, --training-mode a program to schedule first"
         )
 
 
@@ -136,9 +179,18 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
             "--capacity-factor is for modules; the experts of an ONNX file are what they were "
             "when it was written"
         )
+    if arguments.training_mode and not is_module:
+        raise DistIRError(
+            "--training-mode is for modules; an ONNX file is in the mode in which it was written"
+        )
     if arguments.equal_features and not is_module:
         raise DistIRError(
             "--equal-features is for modules; where features of an ONNX file go is in the file"
+        )
+    if (arguments.no_check or arguments.allow) and not is_module:
+        raise DistIRError(
+            "--no-check and --allow are for modules; an ONNX file has no module to be "
+            "compared with"
         )
     if is_module and arguments.dim:
         raise DistIRError(

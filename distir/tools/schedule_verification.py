@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.ir import SSAValue
 
     from distir.tools.files import Arrays
 
@@ -51,10 +52,16 @@ def verify_schedule(
         headings = ["kernel", "implementation", "rule", "difference", "of the gradient"]
         table(headings, rows)
     size = elements_of(before)
+    if size is None:
+        note(
+            "the whole program was not run: it has values of unknown size; run "
+            f"`distir-opt {arguments.program} -p fold-shapes` first, and schedule its output"
+        )
+        return
     if size > MOST_ELEMENTS:
         note(
-            f"the whole program was not run: its values have {size} elements ({MOST_ELEMENTS} at "
-            f"most); verify the schedule on a model with fewer layers or smaller inputs"
+            f"the whole program was not run: its values have {size:,} elements "
+            f"({MOST_ELEMENTS:,} at most); verify the schedule on a model with fewer layers or smaller inputs"
         )
         return
     _verify_program(before, after, is_cast, arguments)
@@ -70,12 +77,16 @@ def _verify_program(
     from distir.tools.program_arguments import whole_arguments
     from distir.tools.reporting import table
     from distir.tools.training_arguments import differentiate_pass
+    from distir.transforms.dropout import train_dropouts
 
     differentiate = differentiate_pass(arguments)
     programs = before.clone(), after.clone()
-    if differentiate is not None:
-        for module in programs:
+    for module in programs:
+        if differentiate is not None:
             apply_passes(module, differentiate)
+        else:
+            # Both have to drop the same elements.
+            train_dropouts(module, arguments.seed, attention=False)
     path = arguments.program
     weights = program_weights(before, path)
     values = whole_arguments(programs[0], path, weights, {}, arguments.seed)
@@ -125,32 +136,29 @@ def _large_parameters(
     return found
 
 
-def elements_of(module: ModuleOp) -> int:
+def elements_of(module: ModuleOp) -> int | None:
     """
     Returns the number of elements of all values of a program; those of functions count with
-    each call.
+    each call. None if a size is not known.
     """
     from xdsl.dialects.builtin import TensorType
     from xdsl.dialects.func import CallOp
-    from xdsl.ir import Block
 
-    from distir.program import entry_function, functions
+    from distir.program import reachable_functions
 
-    known = functions(module)
-
-    def count(block: Block) -> int:
-        total = 0
-        for op in block.ops:
-            if isinstance(op, CallOp):
-                total += count(known[op.callee.string_value()].body.block)
-            total += sum(
-                prod(value.type.get_shape())
-                for value in op.results
-                if isinstance(value.type, TensorType)
-            )
-        return total
-
-    entry = entry_function(module)
-    types = [arg.type for arg in entry.args]
-    own = sum(prod(t.get_shape()) for t in types if isinstance(t, TensorType))
-    return own + count(entry.body.block)
+    counts: dict[str, int] = {}
+    total = 0
+    *called, entry = reachable_functions(module)  # callees first
+    for function in (*called, entry):
+        ops = list(function.body.block.ops)
+        values: list[SSAValue] = [value for op in ops for value in op.results]
+        if function is entry:
+            values += function.args
+        shapes = [v.type.get_shape() for v in values if isinstance(v.type, TensorType)]
+        if any(size < 0 for shape in shapes for size in shape):
+            return None
+        total = sum(map(prod, shapes)) + sum(
+            counts[op.callee.string_value()] for op in ops if isinstance(op, CallOp)
+        )
+        counts[function.sym_name.data] = total
+    return total

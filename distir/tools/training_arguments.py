@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distir.gradients.choices import (
     DROPOUT_MASKS,
     GRADIENT_DTYPES,
+    IGNORED_LABEL,
     LOSS_SCALINGS,
     LOSSES,
     OPTIMIZERS,
@@ -91,8 +92,8 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
         "--ignore-index",
         type=int,
         metavar="CLASS",
-        help="the label of positions that do not count in a cross_entropy, for example "
-        "-100 for padding (default: every label is a class)",
+        help="the label of positions that do not count in a cross_entropy, such as padding "
+        "(default -100, as in PyTorch; of a model that is built: every label is a class)",
     )
     group.add_argument(
         "--optimizer",
@@ -183,6 +184,8 @@ def differentiate_pass(
         raise DistIRError(
             f"--training needs a loss; give --loss with one of {', '.join(LOSSES)}"
         )
+    if loss is None and given["loss"] == "cross_entropy":  # the model is the user's
+        given.setdefault("ignore_index", IGNORED_LABEL)
     from distir.passes.differentiate import DifferentiatePass
 
     return DifferentiatePass(**given)

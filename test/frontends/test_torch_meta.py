@@ -14,6 +14,9 @@ from torch import nn
 
 from distir.errors import DistIRError
 from distir.frontends.torch_importer import export_onnx, import_torch
+from distir.frontends.torch_sources import (
+    _parameters_on_meta,  # pyright: ignore[reportPrivateUsage]
+)
 
 IDS = torch.zeros(2, 16, dtype=torch.int64)
 
@@ -167,3 +170,14 @@ def test_modules_under_fake_tensors(is_inside):
     assert all(hasattr(p, "fake_mode") for p in module.parameters())
     with pytest.raises(DistIRError, match=r"needs their values; import it with"):
         import_torch(module, inputs, exporter="torchscript")
+
+
+def test_large_parameters_never_take_memory() -> None:
+    with _parameters_on_meta():
+        layer = torch.nn.Linear(4096, 4096)
+        assert torch.zeros(1 << 22).is_meta
+        assert torch.empty(2048, 2048).is_meta
+        assert torch.full((3,), 2.0).tolist() == [2.0, 2.0, 2.0]
+        assert torch.zeros(1 << 22, device="cpu").device.type == "cpu"
+    assert layer.weight.is_meta
+    assert not torch.zeros(1 << 22).is_meta

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from xdsl.context import Context
-
 import distir
 from distir.facade.model_program import ModelProgram
-from distir.passes.differentiate import DifferentiatePass
 
 GPT: dict[str, Any] = dict(layers=4, d_model=256, heads=8, vocab=512, batch=16, seq=64)
 
@@ -29,18 +26,15 @@ def _imported(family: str, training: bool = True) -> ModelProgram:
     import torch
     from zoo.families import families
 
-    from distir.frontends.torch_importer import import_torch
-
     torch.set_num_threads(1)
     model = families()[family].made()
     model.mode(training)
+    options: dict[str, Any] = {}
+    if training:
+        options = dict(training=True, loss=model.loss, loss_output=model.output)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PyTorch's exporter
-        made = import_torch(model.module, (), model.inputs, training=training)
-    if training:
-        step = DifferentiatePass(loss=model.loss, loss_output=model.output)
-        step.apply(Context(), made.module)
-    return ModelProgram(made.module)
+        return distir.import_model(model.module, kwargs=model.inputs, **options)
 
 
 MODELS: dict[str, Callable[[], ModelProgram]] = {

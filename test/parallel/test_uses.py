@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from support.parallel_options import split_and_merged
 from support.parallel_uses import (
     averaged_run,
     clipped_run,
+    complex_run,
     copied_run,
     optimizer_run,
     orders,
@@ -16,6 +18,7 @@ from support.parallel_uses import (
     seeded_run,
     settled_run,
     unlaunched_run,
+    wide_run,
 )
 from support.ranks import run_ranks
 from support.thoroughness import sampled
@@ -99,3 +102,18 @@ def test_optimizers_of_pytorch(name: str, given: dict[str, Any]) -> None:
 def test_one_process_needs_no_launcher() -> None:
     ((found, expected),) = run_ranks(1, unlaunched_run)
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [dict(d=2), dict(t=2)], ids=str)
+def test_complex_buffers_stay_complex(options: dict[str, Any]) -> None:
+    for rank in run_ranks(2, complex_run, options):
+        assert rank["found"] == pytest.approx(rank["expected"], rel=1e-5)
+        assert rank["expected"][0] != pytest.approx(rank["expected"][1], rel=1e-3)
+        assert rank["type"] == torch.complex64
+        assert rank["apart"] < 1e-6
+
+
+def test_norms_of_f64_in_a_pipeline() -> None:
+    for rank in run_ranks(2, wide_run, dict(p=2)):
+        assert rank["norm"] == pytest.approx(rank["expected"], rel=1e-12)
+        assert rank["types"] == {torch.float64}

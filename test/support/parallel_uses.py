@@ -282,3 +282,59 @@ def settled_run(options: Options) -> dict[str, float]:
         "named": parallel(*own, factor=2.0).item(),
         "changed": mean.abs().max().item(),
     }
+
+
+class Rotated(nn.Module):
+    """A layer whose results are turned by a complex buffer, as Meta's LLaMA has it."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        turns = torch.polar(torch.ones(5, 4), torch.rand(5, 4))
+        self.register_buffer("turns", turns, persistent=kept)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns numbers of the shape of `x` [samples, words, features]."""
+        pairs = self.layers(x).unflatten(-1, (-1, 2))
+        turned = torch.view_as_complex(pairs) * self.get_buffer("turns")[None]
+        return torch.view_as_real(turned).flatten(2)
+
+
+def complex_run(options: Options) -> dict[str, Any]:
+    """
+    Returns the losses of two steps of a module with a complex buffer, which is replaced before
+    the second, and plain PyTorch's, with the types of the buffers.
+    """
+    x, y = torch.randn(2, 4, 5, 8, generator=torch.Generator().manual_seed(1)).unbind()
+    plain = Rotated(kept=True)
+    parallel = parallelize(Rotated(kept=True), (x,), loss="mse", **options).train()
+    found: list[float] = []
+    expected: list[float] = []
+    for _ in range(2):
+        parts = (own_part(parallel, part) for part in (x, y))
+        found.append(parallel.step(*parts).item())
+        expected.append(F.mse_loss(plain(x), y).item())
+        state = {"turns": plain.get_buffer("turns") * 1j}
+        plain.load_state_dict(state, strict=False)
+        parallel.load_state_dict(state, strict=False)
+    kept = whole(parallel.state_dict()["turns"])
+    apart = (kept - plain.get_buffer("turns")).abs().max().item()
+    return {"found": found, "expected": expected, "apart": apart, "type": kept.dtype}
+
+
+def wide_run(options: Options) -> dict[str, Any]:
+    """Returns the norm of gradients of f64 by our function, and plain PyTorch's."""
+    x, y = (part.double() for part in rows())
+    plain = Towers().double()
+    parallel = parallelize(Towers().double(), (x,), loss="mse", **options).train()
+    parallel.step(own_part(parallel, x), own_part(parallel, y))
+    F.mse_loss(plain(x), y).backward()
+    expected = nn.utils.get_total_norm([p.grad for p in plain.parameters()]).item()
+    largest = parallel.clip_grad_norm_(1e9, inf)
+    norm = parallel.clip_grad_norm_(1e9)
+    return {
+        "norm": norm.item(),
+        "expected": expected,
+        "types": {norm.dtype, largest.dtype},
+    }

@@ -188,3 +188,14 @@ def test_broken_text_gets_the_same_message(data: st.DataObject) -> None:
         new = data.draw(st.sampled_from(["", *' ,:#%!@(){}<>="-x0\n']))
         text = text[:at] + new + text[at + data.draw(st.integers(0, 2)) :]
     _assert_same(text)
+
+
+def test_values_named_by_numbers_can_be_copied() -> None:
+    text = """func.func @main(%_1: tensor<2xf32>, %_2_3: tensor<2xf32>) -> tensor<2xf32> {
+      %_4_5 = onnx.Add(%_1, %_2_3) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+      %_6_7 = onnx.Add(%_4_5, %_2_3) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+      func.return %_6_7 : tensor<2xf32>
+    }"""
+    module = ProgramParser(new_context(), text).parse_module()
+    copy = module.clone().clone().clone()
+    assert copy.is_structurally_equivalent(module)

@@ -38,6 +38,10 @@ def with_a_norm():
     module, args = make()
     return torch.nn.Sequential(*module, torch.nn.LayerNorm(4)), args
 
+def with_dropout():
+    module, args = make()
+    return torch.nn.Sequential(module[0], torch.nn.Dropout(0.5), module[1]), args
+
 def on_meta():
     with torch.device("meta"):
         return make()
@@ -134,6 +138,17 @@ def test_a_training_step_of_a_function(code: Path, tmp_path: Path) -> None:
     options = ("--training", "--loss", "mse", "--frozen", "*.bias")
     told = succeed("import", f"{code}:make", *options, "-o", program)
     assert "trained: 1 parameters of 32 elements; not trained: 1 frozen" in told.output
+
+
+def test_labels_that_do_not_count(code: Path, tmp_path: Path) -> None:
+    """They are those of PyTorch's cross-entropy, unless others are named."""
+    program = tmp_path / "m.mlir"
+    options = ("--training", "--loss", "cross_entropy")
+    succeed("import", f"{code}:make", *options, "-o", program)
+    assert "ignore_index = -100" in program.read_text()
+    succeed("import", f"{code}:make", *options, "--ignore-index", "3", "-o", program)
+    text = program.read_text()
+    assert "ignore_index = 3" in text and "-100" not in text
 
 
 @pytest.mark.parametrize("dtype", sampled(["bf16", "f16"], 2))
@@ -327,3 +342,23 @@ def test_options_without_a_configuration(tmp_path: Path) -> None:
     told = failure("import", "m.onnx", "--seq", "8", "-o", tmp_path / "m.mlir")
     assert "--seq is of use with --transformers only" in told
     assert "give one model" in failure("import", "-o", tmp_path / "m.mlir")
+
+
+def test_dropout_is_not_dropped_without_a_word(code: Path, tmp_path: Path) -> None:
+    plain, kept = tmp_path / "plain.mlir", tmp_path / "kept.mlir"
+    model = f"{code}:with_dropout"
+    told = "is imported in evaluation mode: 1 in train() would drop"
+    assert told in succeed("import", model, "-o", plain).errors
+    assert "onnx.Dropout" not in plain.read_text()
+    done = succeed("import", model, "--training-mode", "-o", kept)
+    assert "onnx.Dropout" in kept.read_text()
+    for told in (done, succeed("import", f"{code}:make", "-o", plain)):
+        assert "evaluation mode" not in told.errors
+    script, asked = tmp_path / "s.py", tmp_path / "asked.mlir"
+    script.write_text(
+        "from distir.scheduling import Columns\n\n"
+        'def schedule(s):\n    s["0"].split(Columns("t"))\n'
+    )
+    for options in ((), ("--training", "--loss", "mse")):
+        done = succeed("schedule", kept, script, "--verify", *options, "-o", asked)
+        assert "0.0e+00" in done.output

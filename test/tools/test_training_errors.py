@@ -138,7 +138,7 @@ WRONG_LABELS: list[tuple[npt.NDArray[Any], tuple[str, ...]]] = [
     (np.zeros((8, 1), np.int64), ("int64[8, 1]", "int64[8]")),
     (np.zeros(8, np.float32), ("float32[8]", "int64[8]")),
     (np.full(8, 4), ("holds 4", "4 classes", "0 to 3")),
-    (np.arange(8) - 1, ("holds -1", "ignore_index")),
+    (np.arange(8) - 1, ("holds -1", "-100, which is ignored")),
 ]
 
 
@@ -176,7 +176,7 @@ def test_labels_of_a_check(classifier: Path, distributed: Path, tmp_path: Path):
 def test_ignored_labels(tmp_path: Path):
     """They are no classes, and a run may hold them."""
     model, program = save(tmp_path / "m.onnx", None, Y), tmp_path / "m.mlir"
-    options = ("--training", "--loss", "cross_entropy", "--ignore-index", "-100")
+    options = ("--training", "--loss", "cross_entropy")
     succeed("import", model, *options, "-o", program)
     inputs = tmp_path / "in.npz"
     np.savez(inputs, labels=np.array([0, 1, 2, 3, -100, -100, -100, -100]))

@@ -18,6 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
+from distir.executed_ops import check_executed
 from distir.planning.annotate import annotate, is_settled, settled
 from distir.planning.annotations import add_notes, fixed_axes, requested_layout
 from distir.planning.axes.alternatives import Source
@@ -68,6 +69,7 @@ class ShardingPlan:
         self.module = module
         self.mesh = mesh
         self.entry = entry_function(module)
+        check_executed(module, [self.entry])
         self.requests = [
             requested_layout(attributes)
             for attributes in argument_attributes(self.entry)

@@ -225,20 +225,20 @@ class CompiledBody:
         """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
-        """See `Body`."""
+        """See `EmittedBody`."""
         self.types = [*types]
         self.steps = CompiledFunctionBuilder(self._name, len(types))
         return range(len(types))
 
     def type_of(self, value: int) -> Attribute:
-        """See `Body`."""
+        """See `EmittedBody`."""
         return self.types[value]
 
     def name(self, value: int, hint: str | None) -> None:
-        """See `Body`: the names are not used."""
+        """See `EmittedBody`: the names are not used."""
 
     def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
-        """See `Body`."""
+        """See `EmittedBody`."""
         key = (like, *[id(self.types[slot]) for slot in operands])
         if len(set(operands)) < len(operands):
             key = (*key, tuple([operands.index(slot) for slot in operands]))

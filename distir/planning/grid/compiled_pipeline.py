@@ -106,7 +106,7 @@ class CompiledEntry(CompiledBody):
         return slot
 
     def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
-        """See `Body`. No op of the entry function is left out, used or not."""
+        """See `EmittedBody`. No op of the entry function is left out, used or not."""
         return self.real(super().op(like, make, operands))
 
     def take(self, part: Part, slots: Mapping[int, int], by: int) -> None:

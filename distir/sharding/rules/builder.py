@@ -15,6 +15,8 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.constants import constant_of
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import rank_of, shape_of
+from distir.errors import DistIRError
+from distir.program import describe
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, sharding_rule
 
 Dims = tuple[Dim, ...]
@@ -83,6 +85,23 @@ def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """Returns the value of the input at that schema position if it is known, else None."""
     value = op.input(index)
     return None if value is None else constant_of(value)
+
+
+def constant_axes(op: OnnxOp, index: int, rank: int) -> list[int] | None:
+    """
+    Returns the axes that the input at that schema position lists, from 0 on; None if they
+    are not known. Raises DistIRError for an axis that a tensor of that rank does not have:
+    inference of types sees only constants that are direct operands.
+    """
+    axes = constant_operand(op, index)
+    if axes is None:
+        return None
+    for axis in axes.reshape(-1).tolist():
+        if not -rank <= axis < rank:
+            raise DistIRError(
+                f"{describe(op)} names axis {axis}, but its operand has {rank} dimensions"
+            )
+    return [normalized_axis(axis, rank) for axis in axes.reshape(-1).tolist()]
 
 
 class RuleBuilder:

@@ -7,8 +7,7 @@ from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (
     RuleBuilder,
-    constant_operand,
-    normalized_axis,
+    constant_axes,
     onnx_rule,
 )
 
@@ -19,16 +18,13 @@ def transform(op: OnnxOp) -> Rule:
     The rule of DFT: the dimension that is transformed, and the last one, of real and imaginary
     parts, are whole; others are parallel. It is linear.
     """
-    axis = -2
-    if op.input(2) is not None:
-        known = constant_operand(op, 2)
-        if known is None:
-            return Rule.replicated(op)
-        axis = int(known)
     builder = RuleBuilder(op)
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     rank = len(source)
-    whole = {normalized_axis(axis, rank), rank - 1}
+    axes = [rank - 2] if op.input(2) is None else constant_axes(op, 2, rank)
+    if axes is None:
+        return Rule.replicated(op)
+    whole = {*axes, rank - 1}
     before = builder.whole_along(source, whole)
     after = tuple(
         builder.factor(size, "replicate") if dim in whole else before[dim]

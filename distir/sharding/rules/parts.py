@@ -24,8 +24,8 @@ from distir.sharding.rules.builder import (
     Dims,
     RuleBuilder,
     attribute_axis,
+    constant_axes,
     constant_operand,
-    normalized_axis,
     onnx_rule,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
@@ -88,14 +88,14 @@ def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
     if starts is None or ends is None:
         return None
     source = shape_of(op.operands[0])
-    axes = np.arange(len(starts)) if op.input(3) is None else constant_operand(op, 3)
+    axes = (
+        range(len(starts)) if op.input(3) is None else constant_axes(op, 3, len(source))
+    )
     steps = np.ones_like(starts) if op.input(4) is None else constant_operand(op, 4)
     if axes is None or steps is None:
         return None
     return {
-        normalized_axis(int(axis), len(source)): slice(
-            int(start), int(end), int(step)
-        ).indices(source[normalized_axis(int(axis), len(source))])
+        axis: slice(int(start), int(end), int(step)).indices(source[axis])
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
     }
 
@@ -156,13 +156,13 @@ def pad(op: OnnxOp) -> Rule:
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     rank = len(source)
     pads = constant_operand(op, 1)
-    axes = np.arange(rank) if op.input(3) is None else constant_operand(op, 3)
+    axes = range(rank) if op.input(3) is None else constant_axes(op, 3, rank)
     if pads is None or axes is None:
         return Rule.replicated(op)
     padded: set[int] = set()
     for i, axis in enumerate(axes):
         if pads[i] or pads[i + len(axes)]:
-            padded.add(normalized_axis(int(axis), rank))
+            padded.add(axis)
     before = builder.whole_along(source, padded)
     after = tuple(
         builder.factor(target[axis], "replicate") if axis in padded else dim

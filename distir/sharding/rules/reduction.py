@@ -17,8 +17,7 @@ from distir.sharding.rule import Kind, Rule
 from distir.sharding.rules.builder import (
     RuleBuilder,
     attribute_axis,
-    constant_operand,
-    normalized_axis,
+    constant_axes,
     onnx_rule,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
@@ -27,18 +26,16 @@ from distir.sharding.rules.local_builder import LocalBuilder
 def _reduced_axes(op: OnnxOp) -> frozenset[int] | None:
     """Returns the axes that are reduced; None if they are not known."""
     rank = len(shape_of(op.operands[0]))
-    axes = constant_operand(op, 1)
+    axes = [] if op.input(1) is None else constant_axes(op, 1, rank)
     if axes is None:
-        if op.input(1) is not None:
-            return None
-        axes = np.array([], dtype=np.int64)
-    if axes.size == 0:
+        return None
+    if not axes:
         return (
             frozenset()
             if op.attribute("noop_with_empty_axes")
             else frozenset(range(rank))
         )
-    return frozenset(normalized_axis(int(a), rank) for a in axes.reshape(-1))
+    return frozenset(axes)
 
 
 def _reduction(
@@ -148,11 +145,10 @@ def positions_of_extremes(op: OnnxOp) -> Rule:
 def cumulate(op: OnnxOp) -> Rule:
     """The rule of cumulative ops: the cumulated dimension is whole. Sums are linear."""
     builder = RuleBuilder(op)
-    axis = constant_operand(op, 1)
-    if axis is None:
-        return Rule.replicated(op)
     sizes = shape_of(op.operands[0])
-    whole_axis = normalized_axis(int(axis.reshape(-1)[0]), len(sizes))
-    dims = builder.whole_along(sizes, {whole_axis})
+    axes = constant_axes(op, 1, len(sizes))
+    if axes is None:
+        return Rule.replicated(op)
+    dims = builder.whole_along(sizes, set(axes))
     linear = [(0,)] if op.name == "onnx.CumSum" else []
     return builder.rule([dims], [dims], linear=linear)

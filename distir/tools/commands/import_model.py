@@ -17,6 +17,7 @@ from distir.tools.arguments import (
 )
 from distir.tools.model_arguments import (
     add_transformers_arguments,
+    add_trust_arguments,
     imported_model,
     source_of,
 )
@@ -76,12 +77,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tokens would give it, and no more (default: all that choose it)",
     )
     parser.add_argument(
+        "--training-mode",
+        action="store_true",
+        help="each part of a module in its own mode, without a training step: parts in train() "
+        "keep their dropout and use the statistics of the batch (default: evaluation mode); "
+        "`distir schedule --training` makes a training step of it",
+    )
+    parser.add_argument(
         "--equal-features",
         action="store_true",
         help="each sample has as many places for features of images or sounds as the module "
         "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
         "results of other samples are NaN",
     )
+    add_trust_arguments(parser)
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
@@ -137,6 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
         imported.save(arguments.output)
     if arguments.training:
         report_training(imported)
+    for remark in imported.notes:
+        note(remark)
     if imported.valueless:
         note(
             f"{len(imported.valueless)} parameters and constants have no values, such as "

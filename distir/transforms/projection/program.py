@@ -7,6 +7,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.errors import DistIRError
+from distir.program import callees_first, functions
 from distir.transforms.projection.devices import devices_of
 from distir.transforms.projection.function import FunctionProjection
 from distir.transforms.projection.rank_program import Projection
@@ -15,7 +16,8 @@ from distir.transforms.projection.rank_program import Projection
 def project(module: ModuleOp, rank: int) -> ModuleOp:
     """
     Returns the per-rank form of a distributed program for the device with id `rank`, as a
-    new module. Functions of which nothing runs there are left out, except the entry.
+    new module. Functions of which nothing runs there are left out, except the entry. Raises
+    DistIRError for a device that the program does not use, and for recursive calls.
     """
     devices = devices_of(module)
     if rank not in devices:
@@ -23,6 +25,10 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
             f"the program does not run on device {rank}; its devices are "
             f"{', '.join(map(str, devices))}"
         )
+    # Projecting a call projects its function first, which a circle has no order for.
+    callees_first(
+        module, [f for f in functions(module).values() if not f.is_declaration]
+    )
     program = Projection(
         module, rank, lambda own, function: FunctionProjection(own, function).result()
     )

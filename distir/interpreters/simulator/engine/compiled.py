@@ -102,7 +102,7 @@ class OpStep(CompiledStep):
     reusable: tuple[int, ...] = ()
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
-        """See `Step`."""
+        """See `CompiledStep`."""
         found = super().moved(slots, by)
         if self.reusable:
             found.reusable = tuple([slots.get(s, s + by) for s in self.reusable])
@@ -130,7 +130,7 @@ class ComputationStep(OpStep):
     is_constant: bool = False
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
-        """See `Step`."""
+        """See `CompiledStep`."""
         found = super().moved(slots, by)
         if self.view_of is not None:
             found.view_of = slots.get(self.view_of, self.view_of + by)

@@ -1,0 +1,129 @@
+"""
+The programs of a training step: one for each set of tensors that need gradients, made when a
+step needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distir.parallel.rank_program import RankProgram
+from distir.parallel.weights import names_of
+
+
+@dataclass(frozen=True)
+class Needed:
+    """
+    What a step computes gradients of: `parameters` by their first names in the source
+    module, `inputs` (and labels) by their names in the program.
+    """
+
+    parameters: frozenset[str] = frozenset()
+    inputs: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.parameters or self.inputs)
+
+    def __or__(self, other: Needed) -> Needed:
+        return Needed(self.parameters | other.parameters, self.inputs | other.inputs)
+
+
+class Steps:
+    """
+    Chooses the program of each step. The first program, `base`, is that of the parameters
+    which require gradients when the module is parallelized, and of the example inputs that
+    do; parameters are stored as it takes them. `make` makes a program, on all ranks: of
+    such a set, or of a set of parameters and the example inputs that require gradients
+    (`with_inputs`: there are some). Where nothing requires gradients yet, `base` is the
+    program of all parameters.
+    """
+
+    def __init__(
+        self,
+        source: nn.Module,
+        make: Callable[[frozenset[str], frozenset[str] | None], RankProgram],
+        with_inputs: bool,
+    ):
+        self._first = {
+            n: first for first, names in names_of(source).items() for n in names
+        }
+        self._make = make
+        parameters = dict(source.named_parameters())
+        trained = frozenset(_requiring(parameters))
+        if not trained and not with_inputs:
+            trained = frozenset(
+                n for n, p in parameters.items() if p.is_floating_point()
+            )
+        self.base = make(trained, None)
+        self._programs = {Needed(trained, self.base.inputs_with_gradients): self.base}
+        self._own: Needed | None = None
+        self._needed = Needed()
+
+    def needed(self, module: nn.Module, given: Mapping[str, torch.Tensor]) -> Needed:
+        """
+        Returns what the step of a call on all ranks needs gradients of: parameters of
+        `module` and of `given`, the inputs and labels by name. Every rank must call this.
+        """
+        if not torch.is_grad_enabled():
+            return Needed()
+        own = Needed(
+            frozenset(
+                self._first[n] for n in _requiring(dict(module.named_parameters()))
+            ),
+            frozenset(_requiring(given)),
+        )
+        if self._is_new(own):
+            self._own, self._needed = own, own
+            if self.base.is_pipeline:  # each rank knows of its own parameters alone
+                found: list[Needed] = [own] * dist.get_world_size()
+                dist.all_gather_object(found, own)
+                for other in found:
+                    self._needed |= other
+        return self._needed
+
+    def _is_new(self, own: Needed) -> bool:
+        """Whether what a rank needs is not what it needed in the last step."""
+        is_new = own != self._own
+        if self.base.is_pipeline:
+            flag = torch.tensor(int(is_new), device=self.base.device)
+            dist.all_reduce(flag, dist.ReduceOp.MAX)
+            is_new = bool(flag)
+        return is_new
+
+    def program(self, needed: Needed) -> RankProgram:
+        """
+        Returns the program that computes these gradients; for none, any. Every rank must
+        call this. Raises DistIRError.
+        """
+        if not needed:
+            return self.base
+        if needed not in self._programs:
+            self._programs[needed] = self._make(needed.parameters, needed.inputs)
+        return self._programs[needed]
+
+
+def _requiring(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    return [name for name, tensor in tensors.items() if tensor.requires_grad]
+
+
+@contextlib.contextmanager
+def training(module: nn.Module, names: frozenset[str]) -> Generator[None]:
+    """
+    A context manager inside which those parameters of a module require gradients that
+    `names` holds.
+    """
+    parameters = dict(module.named_parameters())
+    before = {name: p.requires_grad for name, p in parameters.items()}
+    try:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in names)
+        yield
+    finally:
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(before[name])

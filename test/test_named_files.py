@@ -1,0 +1,114 @@
+"""Files and classes that documentation and docstrings name are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+ELSEWHERE = {
+    "passes/my_pass.py": "a user's, in an example",
+    "_runtime_utils.py": "PyTorch's",
+    "main.py": "in generated packages",
+    "program.py": "in generated packages",
+    "tables.py": "in generated packages",
+    "PreTrainedModel": "a class of transformers",
+    "LinearLR": "a class of PyTorch",
+    "CosineAnnealingLR": "a class of PyTorch",
+}
+"""Names of what is not in this repository, and whose they are."""
+
+_FILE = re.compile(r"`([\w./-]+\.py)`")
+_CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z]\w*)?)`")
+
+
+def missing_files(text: str, files: set[str]) -> set[str]:
+    """The files in a text that are no ends of these paths."""
+    named = set(_FILE.findall(text)) - ELSEWHERE.keys()
+    return {n for n in named if not any(f"/{path}".endswith(f"/{n}") for path in files)}
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """The names that code uses, in texts too, except for docstrings."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case ast.alias(name=name):
+                yield from (node.asname or name).split(".")
+            case ast.Constant(value=str(text)) if "`" not in text:
+                yield from re.findall(r"\w+", text)
+            case _:
+                pass
+
+
+def docstrings(tree: ast.AST) -> Iterator[str]:
+    """The texts that stand alone in code: docstrings, also those of attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+            case _:
+                pass
+
+
+def missing_classes(texts: list[str], known: set[str]) -> set[str]:
+    """The classes in texts that code does not know."""
+    named = {name for text in texts for name in _CLASS.findall(text)}
+    return named - known - ELSEWHERE.keys()
+
+
+@pytest.fixture(scope="module")
+def files() -> set[str]:
+    folders = ("distir", "test", "bench", "examples", "docs", "website")
+    found = (p for folder in folders for p in (ROOT / folder).rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix() for path in found}
+
+
+@pytest.fixture(scope="module")
+def trees() -> list[ast.Module]:
+    return [ast.parse(p.read_text()) for p in sorted((ROOT / "distir").rglob("*.py"))]
+
+
+def test_named_files_are_there(files: set[str], trees: list[ast.Module]) -> None:
+    texts = [text for tree in trees for text in docstrings(tree)]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for text in (*texts, *(page.read_text() for page in pages)):
+        assert missing_files(text, files) == set()
+
+
+def test_named_classes_are_there(trees: list[ast.Module]) -> None:
+    known = {name for tree in trees for name in names(tree)}
+    known |= {schema.name for schema in onnx.defs.get_all_schemas()}
+    texts = [text for tree in trees for text in docstrings(tree)]
+    assert missing_classes(texts, known) == set()
+
+
+def test_overridden_methods_name_a_class_that_has_them(trees: list[ast.Module]) -> None:
+    """`See` with a class means a method of that name there."""
+    methods: dict[str, set[str]] = {}
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+                methods.setdefault(node.name, set()).update(own)
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                said = re.match(r"See `(\w+)`", ast.get_docstring(node) or "")
+                if said is not None and said[1] in methods:
+                    assert node.name in methods[said[1]], (said[1], node.name)
+
+
+def test_what_is_not_there_is_seen(files: set[str]) -> None:
+    assert missing_files("`planning/layouts/over_time.py`", files)
+    assert not missing_files(
+        "`pipelines/over_time.py` and `test_named_files.py`", files
+    )
+    assert missing_classes(["See `Body`, `NoSuch`"], {"Body"}) == {"NoSuch"}
