@@ -29,7 +29,9 @@ def import_model(
     Imports an ONNX file, or a PyTorch module for example inputs of the global batch, as a
     sequential program. `options` are those of `distir import`: `training`, `loss`,
     `optimizer`, `frozen`, ... A module is imported in evaluation mode, and with `training`
-    in the mode that its parts are in. Raises DistIRError.
+    in the mode that its parts are in; its program is then run beside it, unless
+    `check=False`, and `allow` has the names of the differences that are accepted. Raises
+    DistIRError.
     """
     from distir.tools.commands.import_model import prepare, prepared_model
 
@@ -45,6 +47,7 @@ def import_model(
     from torch import nn
 
     from distir.frontends.torch_importer import import_torch
+    from distir.planning.annotations import add_notes
 
     if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DistIRError(
@@ -70,7 +73,10 @@ def import_model(
         frozen=given.frozen,
         capacity_factor=given.capacity_factor,
         equal_features=given.equal_features,
+        check=not given.no_check,
+        allow=given.allow,
     )
+    add_notes(made.module, made.notes)
     prepare(made, given)
     return ModelProgram(made.module, arrays=made.weights)
 

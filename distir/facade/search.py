@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
+from distir.frontends.torch_trust import Trust
 from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.auto import auto_search
@@ -65,6 +66,8 @@ def search(
     jobs: int = 0,
     measure: int = 0,
     backend: str = "gloo",
+    check: bool = True,
+    allow: Sequence[str] = (),
 ) -> SavedPlan:
     """
     Finds the fastest way to distribute a model that fits into the memory of a cluster,
@@ -89,6 +92,8 @@ def search(
     - `profile`: what the devices reach in practice; by default the profiles that the cluster
       names, and `none` for data sheets.
     - `offload_states`: `off` also with `auto`, as the optimizer of `parallelize` is yours.
+    - `check`, `allow`: whether the program of a module is run beside it, and the differences
+      that are accepted (see `import_torch`).
     - The other options are those of `distir search`.
 
     Raises DistIRError, also if nothing fits.
@@ -119,7 +124,8 @@ def search(
             "search: time_limit, shard and whole are of the search with auto=True; add that"
         )
     clock = Clock(time_limit)
-    modules = _modules(model, args, kwargs, loss, labels, optimizer)
+    trust = Trust.of(check, allow)
+    modules = _modules(model, args, kwargs, loss, labels, optimizer, trust)
     if auto:
         found = auto_search(
             modules,
@@ -163,6 +169,7 @@ def _modules(
     loss: Loss,
     labels: Any,
     optimizer: str | None,
+    trust: Trust,
 ) -> list[ModuleOp]:
     """Returns the sequential programs to search plans for. Raises DistIRError."""
     several = model if isinstance(model, list | tuple) else [model]
@@ -171,6 +178,8 @@ def _modules(
         wrong = [name for name, value in given.items() if value is not None]
         if optimizer != _OPTIMIZER:
             wrong.append("optimizer")
+        if trust.allow:
+            wrong.append("allow")
         if wrong:
             raise DistIRError(
                 f"search: {' and '.join(wrong)} are for a module; a program has its inputs, "
@@ -196,8 +205,10 @@ def _modules(
                 "search: a loss is of use in training only, and labels with it; leave them "
                 "out, or name an optimizer"
             )
-        return [forward_program(model, own, named).module]
+        return [forward_program(model, own, named, trust=trust).module]
     step = training_program(
-        *(model, own, named, loss, optimizer), example=example_labels(loss, labels)
+        *(model, own, named, loss, optimizer),
+        example=example_labels(loss, labels),
+        trust=trust,
     )
     return [step[0].module]

@@ -32,11 +32,13 @@ class ExportedModule:
     - `values`: the large tensors by name, in the memory of the module that was exported;
       None for one that has no value, because the module is on the meta device or fake.
     - `is_traced`: PyTorch's older exporter wrote it, as what the module did for the inputs.
+    - `accepted`: what is lost in the program that the user accepts (`torch_trust.ACCEPTED`).
     """
 
     model: ModelProto
     values: Mapping[str, Value | None] = field(default_factory=dict[str, Value | None])
     is_traced: bool = False
+    accepted: set[str] = field(default_factory=set[str])
 
     def save(self, path: str | Path) -> None:
         """

@@ -14,8 +14,9 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
-from distir.output_files import write_text
+from distir.output_files import replaced_file
 from distir.program import argument_names, argument_roles, entry_function
+from distir.text import ProgramPrinter
 from distir.weights import attributes_kept, new_weights_beside
 
 
@@ -73,11 +74,13 @@ class ImportedModel:
       `dist.name`, except for those that had no value in the module (`valueless`).
       Weights in external-data files are mapped, not read.
     - `guessed`: the names of parameters that are known as such only by their use.
+    - `notes`: remarks for the user.
     """
 
     module: ModuleOp
     weights: Mapping[str, npt.NDArray[Any]]
     guessed: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     @property
     def valueless(self) -> list[str]:
@@ -100,8 +103,11 @@ class ImportedModel:
         path = Path(path)
         with attributes_kept(self.module):
             try:
-                with new_weights_beside(self.module, path, self.weights):
-                    write_text(path, str(self.module) + "\n")
+                with (
+                    new_weights_beside(self.module, path, self.weights),
+                    replaced_file(path) as stream,
+                ):
+                    ProgramPrinter(stream).print_program(self.module)
             except OSError as error:
                 raise DistIRError(
                     f"cannot write {error.filename or path}: {error.strerror}"

@@ -1,24 +1,37 @@
 """
-Compares programs with the modules that PyTorch's older exporter wrote them from. It records
-calls one by one and writes some of them as others: what is written in place through views of
-a tensor is lost, for instance (Longformer's scores).
+Compares programs with the modules that they were imported from: on the example inputs, and
+on others. Both of PyTorch's exporters can be wrong without a word: the older one loses what
+is written in place through views of a tensor (Longformer's scores), modules do something
+else while they are exported (masks of attention), and what Python does once is what the
+program does always.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.frontends.torch_modes import as_it_is
+from distir.frontends.torch_differences import difference, distance
 from distir.frontends.torch_names import leaf_names
+from distir.frontends.torch_other_inputs import other_calls
+from distir.frontends.torch_repeated_calls import call_twice
+from distir.frontends.torch_runs import Array, ModuleCall, as_array, run_module
+from distir.frontends.torch_trust import (
+    CONTROL_FLOW,
+    MISMATCH,
+    PYTHON_RANDOM,
+    Trust,
+    way_out,
+)
 from distir.program import argument_names, entry_function, reachable_functions
 from distir.unknown_sizes import is_unknown
 
@@ -26,57 +39,273 @@ if TYPE_CHECKING:
     import torch
     from xdsl.dialects.builtin import ModuleOp
 
+    from distir.frontends.exported_module import ExportedModule
     from distir.frontends.imported_model import ImportedModel
 
-MOST_WORK = 2e9
-"""Programs of more FLOPs, or so many elements of results, are not compared: seconds."""
-
-_TOLERANCES = {8: 1e-4, 4: 1e-4, 2: 3e-2}
+MOST_WORK = 4e10
 """
-How far results of that many bytes may be apart, relative to the largest number or 1: what
-rounding in another order makes, with room for networks that amplify it.
+Programs of more FLOPs are not compared; those of more than half of it are run once only.
+The interpreter does about 10^10 in a second.
 """
 
-Array = npt.NDArray[Any]
+_ELEMENT = 10
+"""The FLOPs that take as long as an element of an op's result."""
+
+_AMPLIFIED = 4
+"""
+How many times as far as the module is from itself in wider floats the program may be from it:
+networks that amplify rounding differ by more than the tolerance.
+"""
+
+_RANDOM = frozenset(
+    f"onnx.{name}"
+    for name in (
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    )
+)
 
 
-def tell_of_differences(
+class _NotRun(Exception):
+    """The interpreter cannot run the program."""
+
+
+def compare(
     module: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    example: ModuleCall,
     imported: ImportedModel,
+    exported: ExportedModule,
+    trust: Trust,
     *,
-    refuse: bool,
-) -> None:
+    training: bool,
+    same_rows: bool,
+) -> str | None:
     """
-    Runs a module in evaluation mode and the program that was imported from it on the example
-    inputs. If the results differ by more than rounding does, raises DistIRError or, unless
-    it is to `refuse`, warns. Programs that take long or lack weights are not compared.
+    Runs the program that was imported from a module beside it (see `import_torch`): on the
+    example inputs, and on others (`same_rows` as in `other_calls`). Returns why that was not
+    done, or None. Raises DistIRError for a difference, or warns if the user accepts it.
     """
-    if imported.valueless or _work(imported.module) > MOST_WORK:
-        return
-    wanted = _outputs(module, args, kwargs)
-    found = _results(imported, _named(module, args, kwargs))
-    if found is None or len(found) != len(wanted):
-        return
-    for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
-        problem = _difference(one, np.asarray(other))
-        if problem is None:
-            continue
-        message = (
-            f"PyTorch's older exporter writes {type(module).__name__} as a program that "
-            f"computes something else on the example inputs: result {index} {problem}"
-        )
-        if refuse:
-            raise DistIRError(
-                f"{message}; change the part that the newer exporter cannot write, or "
-                f'take the program as it is with exporter="torchscript"'
+    if imported.valueless or PYTHON_RANDOM in exported.accepted:
+        return None
+    exporter = "older" if exported.is_traced else "newer"
+    own = ModuleComparison(module, example, imported, training, exporter)
+    try:
+        if (why := own.why_not) is not None:
+            return why
+        if training:
+            wanted = call_twice(module, example, trust)
+        else:
+            wanted = run_module(module, example, training=False)
+        if wanted is None:
+            return "the module cannot run on its example inputs"
+        if own.is_quick or CONTROL_FLOW in exported.accepted:
+            own.check(example, wanted)
+        if CONTROL_FLOW not in exported.accepted:
+            own.check_others(wanted, other_calls(example, same_rows=same_rows))
+    except _NotRun as error:
+        return f"the interpreter cannot run it ({error})"
+    except ProgramDiffers as error:
+        if MISMATCH not in trust.allow:
+            raise
+        warnings.warn(f"{error.problem}, which is accepted", stacklevel=3)
+    return None
+
+
+class ProgramDiffers(DistIRError):
+    """A program that computes something else than its module: the `problem` and advice."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+
+
+@dataclass
+class ModuleComparison:
+    """
+    A module with the example inputs that its program was imported for.
+
+    - `imported`: the program;
+    - `training`: whether it is that of the module in its modes, else in evaluation mode;
+    - `exporter`: which of PyTorch's exporters wrote it, for messages.
+    """
+
+    module: torch.nn.Module
+    example: ModuleCall
+    imported: ImportedModel
+    training: bool
+    exporter: str
+
+    @property
+    def why_not(self) -> str | None:
+        """Why the program cannot be run beside the module; None if it can."""
+        if self._work > MOST_WORK:
+            return f"a run of the program takes {self._work:.1e} operations"
+        if any(op.name in _RANDOM for op in self.imported.module.walk()):
+            return "the program draws random numbers"
+        if self.program is None:
+            return "the masks of its dropout are results"
+        if self._arguments(self.example) is None:
+            return "its arguments are no inputs of the module"
+        return None
+
+    @cached_property
+    def _work(self) -> float:
+        return _work(self.imported.module)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the program may run twice."""
+        return 2 * self._work <= MOST_WORK
+
+    @cached_property
+    def program(self) -> ModuleOp | None:
+        """The program without dropout; None if it needs the masks."""
+        from xdsl.rewriter import Rewriter
+
+        module = self.imported.module
+        if all(op.name != "onnx.Dropout" for op in module.walk()):
+            return module
+        module = module.clone()
+        for op in [op for op in module.walk() if op.name == "onnx.Dropout"]:
+            if any(result.uses for result in op.results[1:]):
+                return None
+            Rewriter.replace_op(op, [], [op.operands[0], *[None] * len(op.results[1:])])
+        return module
+
+    @cached_property
+    def _run(self) -> Any:
+        from distir.interpreters.reference import program_runner
+
+        assert self.program is not None
+        return program_runner(self.program)
+
+    def _arguments(self, call: ModuleCall) -> list[Array] | None:
+        """
+        Returns the arguments of the program for a call of the module; None if an argument is
+        no input.
+        """
+        inputs = self._inputs(call)
+        function = entry_function(self.imported.module)
+        names = argument_names(function)
+        weights = self.imported.weights
+        own = [name for name in names if name not in weights]
+        if not set(own) <= set(inputs):
+            if len(own) != len(inputs):
+                return None
+            inputs = dict(zip(own, inputs.values(), strict=True))
+        values: list[Array] = []
+        for name, argument in zip(names, function.args, strict=True):
+            if name in weights:
+                values.append(weights[name])
+                continue
+            assert isinstance(argument.type, TensorType)
+            dtype = numpy_dtype(argument.type.element_type)
+            values.append(as_array(inputs[name]).astype(dtype))
+        return values
+
+    def _inputs(self, call: ModuleCall) -> dict[str, torch.Tensor]:
+        """Returns the tensors among the inputs, by the names that their arguments have."""
+        import torch
+
+        bound = inspect.signature(self.module.forward).bind(*call.args, **call.kwargs)
+        names = leaf_names(dict(bound.arguments), "input")
+        pairs = zip(names, call.leaves, strict=True)
+        return {name: leaf for name, leaf in pairs if isinstance(leaf, torch.Tensor)}
+
+    def check(self, call: ModuleCall, wanted: Sequence[Array]) -> None:
+        """
+        Raises DistIRError if the program computes something else for a call than the module,
+        which is `wanted`, by more than rounding.
+        """
+        arguments = self._arguments(call)
+        assert arguments is not None
+        try:
+            found: list[Array] = [np.asarray(x) for x in self._run(arguments)]
+        except DistIRError as error:
+            raise _NotRun(str(error)) from error
+        if len(found) != len(wanted):
+            return  # the exporter leaves out what is given twice
+        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
+            problem = difference(one, other)
+            if problem is None or self._is_rounding(call, index, wanted, other):
+                continue
+            inputs = "the example inputs"
+            if call is not self.example:
+                inputs = "other inputs of the same shapes"
+            name, begins, part = self._beginning(call, arguments), "", ""
+            if name is not None:
+                part = type(self.module.get_submodule(name)).__name__
+                begins = (
+                    f". It begins in {f'{name!r} ({part})' if name else 'its forward'}"
+                )
+            raise ProgramDiffers(
+                f"PyTorch's {self.exporter} exporter writes {type(self.module).__name__} as "
+                f"a program that computes something else on {inputs}: result {index} "
+                f"{problem}{begins}",
+                f"{self._advice(part)}, {way_out(MISMATCH)}",
             )
-        warnings.warn(message, stacklevel=4)
+
+    def check_others(
+        self, wanted: Sequence[Array], calls: Iterable[ModuleCall]
+    ) -> None:
+        """
+        Checks the program on the first of these calls that the module can run, with results
+        that are finite if those of the example inputs, `wanted`, are. Raises DistIRError.
+        """
+        is_finite = all(map(_is_finite, wanted))
+        for call in calls:
+            results = run_module(self.module, call, training=self.training)
+            if results is not None and (not is_finite or all(map(_is_finite, results))):
+                self.check(call, results)
+                return
+
+    def _is_rounding(
+        self, call: ModuleCall, index: int, wanted: Sequence[Array], found: Array
+    ) -> bool:
+        """
+        Whether a result of the program is about as near to the module's as that is to itself
+        in wider floats.
+        """
+        wide = run_module(self.module, call, training=self.training, wide=True)
+        if wide is None or len(wide) != len(wanted):
+            return False
+        return distance(wanted[index], found) <= _AMPLIFIED * distance(
+            wide[index], wanted[index]
+        )
+
+    def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
+        """Returns the part of the module in which the difference begins, if it is found."""
+        from distir.frontends.torch_bisection import first_difference
+
+        assert self.program is not None
+        return first_difference(
+            self.module, call, self.program, arguments, training=self.training
+        )
+
+    def _advice(self, kind: str) -> str:
+        """Says what to do about a difference that begins in a part of that class."""
+        config: Any = getattr(self.module, "config", None)
+        attention = getattr(config, "_attn_implementation", None)
+        if attention not in (None, "eager") and "attention" in kind.lower():
+            return (
+                f"models of transformers choose their masks of attention in another way "
+                f"while they are exported ({attention!r}): import the module after "
+                f'set_attn_implementation("eager")'
+            )
+        if self.exporter == "older":
+            return "change the part that the newer exporter cannot write"
+        return (
+            "write that part without what it does only while it runs (values that Python "
+            "reads or counts, writing in place)"
+        )
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
 
 
 def _work(module: ModuleOp) -> float:
-    """Returns the FLOPs of a program and the elements of all results."""
+    """Returns the FLOPs of a program, with those that elements of results stand for."""
     from distir.sharding.rule import rule_for
 
     total = 0.0
@@ -87,89 +316,6 @@ def _work(module: ModuleOp) -> float:
                 continue
             total += rule_for(op).flops
             for result in op.results:
-                if isinstance(result.type, TensorType):
-                    total += float(np.prod(result.type.get_shape()))
+                if isinstance(result.type, TensorType) and op.name != "onnx.Constant":
+                    total += _ELEMENT * float(np.prod(result.type.get_shape()))
     return total
-
-
-def _named(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
-    """Returns the tensors among the inputs, by the names that their arguments have."""
-    import torch
-    from torch.utils import _pytree
-
-    bound = inspect.signature(module.forward).bind(*args, **kwargs)
-    names = leaf_names(dict(bound.arguments), "input")
-    leaves = _pytree.tree_leaves((tuple(args), dict(kwargs)))
-    pairs = zip(names, leaves, strict=True)
-    return {name: leaf for name, leaf in pairs if isinstance(leaf, torch.Tensor)}
-
-
-def _outputs(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[Array]:
-    """Returns what the module computes in evaluation mode; the module stays as it was."""
-    import torch
-    from torch.utils import _pytree
-
-    own = _pytree.tree_map_only(
-        torch.Tensor, lambda x: x.detach().clone(), (tuple(args), dict(kwargs))
-    )
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        with torch.no_grad(), as_it_is(module), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            output = module(*own[0], **own[1])
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-    return [_array(x) for x in _pytree.tree_leaves(output)]
-
-
-def _array(value: Any) -> Array:
-    """Returns a tensor as NumPy has it; floats of 16 bits in 32."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
-    is_half = value.is_floating_point() and value.element_size() == 2
-    return (value.float() if is_half else value).detach().cpu().numpy()
-
-
-def _results(
-    imported: ImportedModel, inputs: Mapping[str, torch.Tensor]
-) -> list[Any] | None:
-    """Returns the results of a program; None if an argument is no input of the module."""
-    from distir.interpreters.reference import run_program
-
-    function = entry_function(imported.module)
-    values: list[Array] = []
-    for name, argument in zip(argument_names(function), function.args, strict=True):
-        if name in imported.weights:
-            values.append(imported.weights[name])
-        elif name in inputs and isinstance(argument.type, TensorType):
-            dtype = numpy_dtype(argument.type.element_type)
-            values.append(_array(inputs[name]).astype(dtype))
-        else:
-            return None
-    return run_program(imported.module, values)
-
-
-def _difference(wanted: Array, found: Array) -> str | None:
-    """Says how far apart two results are, if that is more than rounding."""
-    if wanted.shape != found.shape:
-        return f"has the shape {list(found.shape)} instead of {list(wanted.shape)}"
-    if not np.issubdtype(wanted.dtype, np.floating):
-        return None  # rounding may choose another index
-    size = min(wanted.dtype.itemsize, found.dtype.itemsize)
-    one, other = wanted.astype(np.float64), found.astype(np.float64)
-    is_finite = np.isfinite(one)
-    if not np.array_equal(is_finite, np.isfinite(other)):
-        return "is infinite, or no number, elsewhere"
-    largest = float(np.abs(one[is_finite]).max(initial=0.0))
-    apart = float(np.abs(one - other)[is_finite].max(initial=0.0))
-    if apart <= _TOLERANCES[size] * max(1.0, largest):
-        return None
-    return f"differs by {apart:.2g} (its largest number is {largest:.3g})"

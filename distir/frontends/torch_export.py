@@ -16,10 +16,11 @@ from distir.frontends.torch_failures import (
     module_that_failed,
     quiet,
     reason,
-    warn_of_backwards,
 )
 from distir.frontends.torch_meta import lacks_values, without_values
 from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
+from distir.frontends.torch_state import unchanged
+from distir.frontends.torch_trust import Trust
 
 if TYPE_CHECKING:
     import torch
@@ -40,13 +41,15 @@ def export_module(
     training: bool = False,
     capacity_factor: float | None = None,
     equal_features: bool = False,
+    trust: Trust = Trust(),
 ) -> ExportedModule:
     """
     Exports a module (see `import_torch`) as an ONNX model, with its large tensors apart.
     The module is left as it was. Each tensor of the inputs is an input of its own, also one
     that is given twice. Experts are ops of DistIR in what the newer exporter writes. Without
-    an `exporter`, the older one is tried, with a
-    warning, if the newer one fails. Raises DistIRError.
+    an `exporter`, the older one is tried, with a warning, if the newer one fails. What Python
+    does once, for the example inputs, is an error unless `trust` allows it. Raises
+    DistIRError.
     """
     if exporter is not None:
         one_of("exporter", exporter, EXPORTERS)
@@ -79,6 +82,7 @@ def export_module(
             capacity_factor,
             equal_features,
             failed.get("dynamo"),
+            trust,
         )
         if not isinstance(outcome, Exception):
             if failed:
@@ -113,51 +117,54 @@ def _attempt(
     capacity_factor: float | None,
     equal_features: bool,
     why_not_newer: str | None,
+    trust: Trust,
 ) -> ExportedModule | Exception:
     """
     Returns what one exporter makes of a module, or the exception that it raised;
     `why_not_newer` says why the newer one failed before. Raises DistIRError.
     """
     from distir.frontends.torch_dynamo import export_dynamo
-    from distir.frontends.torch_gradients import own_backwards
+    from distir.frontends.torch_lost_python import LostPython
     from distir.frontends.torch_repetitions import warn_of_repetitions
     from distir.frontends.torch_script import export_torchscript, tell_of_stops
 
-    modes = {m: m.training for m in module.modules()}
-    if not training:
-        module.eval()
-    norms = training_norms(module)
+    lost = LostPython(module, args, kwargs, training, trust)
     stops: set[str] = set()
     try:
         with (
+            unchanged(module),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             # PyTorch prints the graph that it cannot trace on.
             contextlib.redirect_stderr(io.StringIO()),
-            without_values(module, (args, kwargs)) as (own_args, own_kwargs),
-            as_it_is(module),
-            quiet("torch.onnx"),
-            quiet("torch.fx.experimental.symbolic_shapes"),
-            own_backwards() as backwards,
         ):
+            if not training:
+                module.eval()
+            norms = training_norms(module)
             warnings.simplefilter("ignore")
-            if exporter == "dynamo":
-                exported = export_dynamo(
-                    module, own_args, own_kwargs, capacity_factor, equal_features
-                )
-            else:
-                exported, stops = export_torchscript(module, own_args, own_kwargs)
-        if any(part.training for part in module.modules()):
-            write_training_mode(exported.model, norms)
+            with (
+                without_values(module, (tuple(args), kwargs)) as (own_args, own_kwargs),
+                as_it_is(module),
+                quiet("torch.onnx"),
+                quiet("torch.fx.experimental.symbolic_shapes"),
+                lost.recorded(),
+            ):
+                if exporter == "dynamo":
+                    exported = export_dynamo(
+                        module, own_args, own_kwargs, capacity_factor, equal_features
+                    )
+                else:
+                    exported, stops, lost.reads = export_torchscript(
+                        module, own_args, own_kwargs
+                    )
+            if any(part.training for part in module.modules()):
+                write_training_mode(exported.model, norms)
     except Exception as error:
         refusal = _refusal(error)
         if refusal is not None:
             raise refusal from error
         return error
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-    warn_of_backwards(module, backwards)
+    exported.accepted = lost.accepted()
     if exporter == "dynamo":
         warn_of_repetitions()
     tell_of_stops(module, stops, training, why_not_newer)

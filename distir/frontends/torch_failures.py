@@ -13,10 +13,13 @@ import warnings
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from distir.errors import listed
+from distir.errors import DistIRError, listed
+from distir.frontends.torch_trust import CUSTOM_BACKWARD, way_out
 
 if TYPE_CHECKING:
     import torch
+
+    from distir.frontends.torch_gradients import OwnBackward
 
 _KNOWN_REASONS = {
     "Grouped matmul": (
@@ -107,16 +110,26 @@ def reason(error: BaseException, advice: str) -> str:
     return f"{message}; {advice}"
 
 
-def warn_of_backwards(module: torch.nn.Module, backwards: set[str]) -> None:
-    """Warns of functions with a backward of their own, which the exporters lost."""
-    if backwards:
-        warnings.warn(
-            f"{type(module).__name__} runs {listed(sorted(backwards))}, with a backward of "
-            f"its own, which PyTorch's exporters do not write: the gradient will be the "
-            f"derivative of the forward. Where that is something else (a straight-through "
-            f"estimator), write it with detach() instead",
-            stacklevel=5,
-        )
+def tell_of_backwards(
+    module: torch.nn.Module, backwards: Sequence[OwnBackward], *, refuse: bool
+) -> None:
+    """
+    Refuses functions with a backward of their own, which the exporters lost, with a
+    DistIRError, or warns of them.
+    """
+    if not backwards:
+        return
+    where = [f"at {own.line}" for own in backwards if own.line]
+    message = (
+        f"{type(module).__name__} runs {listed([own.name for own in backwards])}, with a "
+        f"backward of its own{f' ({listed(where)})' if where else ''} that is not known to be "
+        f"the derivative of its forward, and PyTorch's exporters do not write it: the "
+        f"gradient would be the derivative of the forward. Where that is something else (a "
+        f"straight-through estimator), write it with detach() instead"
+    )
+    if refuse:
+        raise DistIRError(f"{message}, {way_out(CUSTOM_BACKWARD)}")
+    warnings.warn(message, stacklevel=6)
 
 
 def module_that_failed(module: torch.nn.Module, error: BaseException) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
@@ -83,22 +85,65 @@ def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
         user.replace_input_with(lookup, rows)
 
 
-@contextlib.contextmanager
-def own_backwards() -> Generator[set[str]]:
+@dataclass
+class OwnBackward:
     """
-    A context manager that yields a set, which at the end contains the names of the
-    functions with a backward of their own that ran inside.
+    A `torch.autograd.Function` that ran: its class, the line that calls it, and the
+    arguments of its first calls, copied, where these are kept.
+    """
+
+    function: Any
+    line: str
+    calls: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def is_derivative(self) -> bool:
+        """Whether its backward is the derivative of its forward, for the kept arguments."""
+        import torch
+
+        if not self.calls:
+            return False
+        try:
+            with torch.enable_grad():
+                return all(
+                    _equal(
+                        _gradients(self.function.apply, arguments),
+                        _gradients(_forward_of(self.function), arguments),
+                    )
+                    for arguments in self.calls
+                )
+        except Exception:  # whatever code of users raises: it is not known then
+            return False
+
+
+_CALLS = 3
+"""The calls of a function of which the arguments are kept."""
+
+
+@contextlib.contextmanager
+def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
+    """
+    A context manager that yields a dictionary, which at the end contains the functions with
+    a backward of their own that ran inside; with the arguments of some calls if it is to
+    `keep` them.
     """
     import torch
 
-    found: set[str] = set()
+    from distir.frontends.torch_lines import calling_line
+
+    found: dict[type, OwnBackward] = {}
     function: Any = torch.autograd.Function
     quiet: Any = torch._C.DisableTorchFunction  # pyright: ignore[reportPrivateUsage]
     original = function.__dict__["apply"]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not cls.__module__.startswith("torch."):
-            found.add(cls.__name__)
+            own = found.setdefault(cls, OwnBackward(cls, calling_line()))
+            if keep and not kwargs and len(own.calls) < _CALLS:
+                own.calls.append(tuple(map(_copied, args)))
         # Inside, PyTorch has switched gradients off, which does not count as a stop.
         with quiet():
             return original.__get__(None, cls)(*args, **kwargs)
@@ -108,6 +153,76 @@ def own_backwards() -> Generator[set[str]]:
         yield found
     finally:
         function.apply = original
+
+
+def _copied(value: Any) -> Any:
+    """Returns a copy of a tensor that requires gradients where it does."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _forward_of(function: Any) -> Any:
+    """Returns the forward of a function as PyTorch differentiates it by itself."""
+    import torch
+
+    base: Any = torch.autograd.Function
+    if function.setup_context is not base.setup_context:
+        return function.forward
+    return partial(function.forward, _Context())
+
+
+class _Context:
+    """What a forward is given to keep things for its backward; nothing asks for them."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None  # pyright: ignore[reportUnknownLambdaType]
+
+
+def _gradients(run: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """
+    Returns the gradients of a function's arguments that require any, for some gradients of
+    its results; zeros for those that get none.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    def is_trained(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.requires_grad
+
+    leaves = [value for value in arguments if is_trained(value)]
+    # A forward may write into its arguments, which leaves must not be.
+    results = run(*(v.clone() if is_trained(v) else v for v in arguments))
+    trained = [result for result in _pytree.tree_leaves(results) if is_trained(result)]
+    seeds = [
+        torch.arange(1, r.numel() + 1, dtype=torch.float64, device=r.device)
+        .cos()
+        .to(r.dtype)
+        .reshape(r.shape)
+        for r in trained
+    ]
+    if not trained or not leaves:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    found = torch.autograd.grad(trained, leaves, seeds, allow_unused=True)
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient  # pyright: ignore[reportUnnecessaryComparison]
+        for leaf, gradient in zip(leaves, found, strict=True)
+    ]
+
+
+def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Whether gradients are equal up to rounding."""
+    for one, other in zip(some, others, strict=True):
+        allowed = 1e-2 if one.element_size() == 2 else 1e-4
+        largest = float(other.abs().max()) if other.numel() else 0.0
+        apart = float((one - other).abs().max()) if other.numel() else 0.0
+        if not apart <= allowed * max(largest, 1e-6):
+            return False
+    return True
 
 
 class LostStops(TorchFunctionMode):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,8 @@ from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, UnitAttr
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.doubts import UNKNOWN
 from distir.frontends.torch_export import Exporter, export_module
+from distir.frontends.torch_meta import lacks_values
+from distir.frontends.torch_trust import Trust
 from distir.frontends.weight_roles import matching
 from distir.garbage import no_garbage_collection
 from distir.program import (
@@ -41,6 +42,8 @@ def import_torch(
     capacity_factor: float | None = None,
     equal_features: bool = False,
     copy: bool = True,
+    check: bool = True,
+    allow: Sequence[str] = (),
 ) -> ImportedModel:
     """
     Imports the inference program of a module for inputs of the shapes of `args` and
@@ -65,13 +68,23 @@ def import_torch(
     over devices and into micro-batches. No shape tells whether that is so: the results of a
     sample that has another number of places are NaN.
 
-    `exporter` is one of PyTorch's; None tries the newer, then the older one. What the older
-    one writes is compared with the module on the example inputs, if that takes seconds: a
-    difference is an error, or a warning if this exporter was asked for. Without `copy`
-    the weights share the memory of the module. Raises DistIRError.
+    `exporter` is one of PyTorch's; None tries the newer, then the older one. Without `copy`
+    the weights share the memory of the module.
+
+    Python of the module runs once, when it is exported. Where that shows (Python reads values
+    of tensors or draws random numbers, a function has a backward of its own), it is an error
+    that names the line. With `check` the program is also run beside the module, if that takes
+    seconds: on the example inputs, and on others of the same shapes; in training mode the
+    module runs twice. A difference is an error that says in which part it begins. The module,
+    with its buffers and modes, and random numbers are left as they were. `allow` has the
+    names of differences that are accepted (`torch_trust.ACCEPTED`). Why a program was not
+    compared is among the `notes` of the result. Raises DistIRError.
     """
     from distir.frontends.onnx_importer import import_onnx
+    from distir.frontends.torch_comparison import compare
+    from distir.frontends.torch_runs import ModuleCall
 
+    trust = Trust.of(check, allow)
     with no_garbage_collection():
         exported = export_module(
             module,
@@ -81,36 +94,27 @@ def import_torch(
             training=training,
             capacity_factor=capacity_factor,
             equal_features=equal_features,
+            trust=trust,
         )
         imported = import_onnx(exported.model, values=exported.values)
-        if exported.is_traced:
-            _compare(module, args, kwargs or {}, imported, exporter)
+        if check and not lacks_values(module):
+            why_not = compare(
+                module,
+                ModuleCall(args, kwargs or {}),
+                imported,
+                exported,
+                trust,
+                training=training,
+                same_rows=equal_features,
+            )
+            if why_not is not None:
+                imported.notes = [
+                    f"the program was not compared with {type(module).__name__}: {why_not}"
+                ]
     if copy:
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)
     return imported
-
-
-def _compare(
-    module: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    imported: ImportedModel,
-    exporter: Exporter | None,
-) -> None:
-    """
-    Compares what the older exporter wrote with the module in evaluation mode: a program in
-    which parts are in training mode is exported once more for that.
-    """
-    from distir.frontends.onnx_importer import import_onnx
-    from distir.frontends.torch_comparison import tell_of_differences
-
-    if any(part.training for part in module.modules()):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is wrong has been said
-            again = export_module(module, args, kwargs, exporter="torchscript")
-        imported = import_onnx(again.model, values=again.values)
-    tell_of_differences(module, args, kwargs, imported, refuse=exporter is None)
 
 
 def import_exported(module: torch.nn.Module, path: str | Path) -> ImportedModel:
@@ -177,12 +181,21 @@ def export_onnx(
     *,
     exporter: Exporter = "dynamo",
     training: bool = False,
+    allow: Sequence[str] = (),
 ) -> None:
     """
     Writes the program of a module (see `import_torch`) to an ONNX file in the form that
     `import_onnx` reads best: with static shapes, and with the names of modules, parameters,
     inputs and outputs. Large weights may go to a file beside it. The module is left as it
-    was. Raises DistIRError.
+    was. It is not compared with the file; `allow` is as in `import_torch`. Raises
+    DistIRError.
     """
-    exported = export_module(module, args, kwargs, exporter=exporter, training=training)
+    exported = export_module(
+        module,
+        args,
+        kwargs,
+        exporter=exporter,
+        training=training,
+        trust=Trust.of(True, allow),
+    )
     exported.save(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import tempfile
 import warnings
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 def export_torchscript(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[ExportedModule, set[str]]:
+) -> tuple[ExportedModule, set[str], list[str]]:
     """
-    Exports a module with the older exporter. Returns the program, and the functions that
-    stop gradients in the module, which the program lacks. Raises whatever the exporter and
-    the module raise.
+    Exports a module with the older exporter. Returns the program, and what it lacks: the
+    functions that stop gradients in the module, and the lines in which Python reads values
+    of tensors. Raises whatever the exporter and the module raise.
 
     That exporter treats every argument as given and every tensor as positional, so it
     traces a forward of just the tensors that were given.
@@ -34,6 +35,7 @@ def export_torchscript(
     from torch.utils import _pytree
 
     from distir.frontends.torch_gradients import LostStops
+    from distir.frontends.torch_python import ValueReads
 
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -41,13 +43,18 @@ def export_torchscript(
     names = leaf_names(dict(bound.arguments), "input")
     forward, patched = module.forward, module.__dict__.get("forward")
     output_names: list[str] = []
+    reads: dict[str, None] = {}
 
     def traced_forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             values[place] = tensor
         inner_args, inner_kwargs = _pytree.tree_unflatten(values, spec)
-        output = forward(*inner_args, **inner_kwargs)
+        # Modules may take other ways while they are traced.
+        watch = ValueReads([*tensors, *module.parameters()], reads)
+        is_traced = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        with watch if is_traced else contextlib.nullcontext():
+            output = forward(*inner_args, **inner_kwargs)
         output_names[:] = leaf_names(output, "output")
         return tuple(_pytree.tree_leaves(output))
 
@@ -78,7 +85,7 @@ def export_torchscript(
             del module.forward
         else:
             module.forward = patched
-    return ExportedModule(model, is_traced=True), stops.found
+    return ExportedModule(model, is_traced=True), stops.found, list(reads)
 
 
 def tell_of_stops(

@@ -25,7 +25,7 @@ from distir.dialects.dist import COUNTER, NAME, OF, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch_aliases import distinct
-from distir.frontends.torch_failures import reason, warn_of_backwards
+from distir.frontends.torch_failures import reason, tell_of_backwards
 from distir.frontends.torch_names import leaf_names
 from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
@@ -121,7 +121,7 @@ def import_training_step(
     finally:
         for part, mode in modes.items():
             part.training = mode
-    warn_of_backwards(module, backwards)
+    tell_of_backwards(module, list(backwards.values()), refuse=True)
     return imported
 
 

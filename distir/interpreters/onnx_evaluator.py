@@ -24,6 +24,7 @@ from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
 from distir.interpreters.elementwise_kernels import makes_integers
 from distir.interpreters.kernels import kernel
+from distir.interpreters.sequence_lengths import by_length, has_lengths
 from distir.program import describe
 
 _evaluators: dict[Any, ReferenceEvaluator] = {}
@@ -105,6 +106,12 @@ def _conformed(value: Any, type_: Attribute) -> Any:
 
 
 def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
+    if has_lengths(op, inputs):
+        return by_length(op, inputs, lambda some: _run_whole(op, some))
+    return _run_whole(op, inputs)
+
+
+def _run_whole(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
     # Which body a function op has depends on the types and presence of its inputs.
     kinds = tuple(
         (v.dtype, v.ndim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
+from distir.frontends.torch_trust import Trust
 from distir.gradients.batch_statistics import BatchParts
 from distir.gradients.choices import IGNORED_LABEL
 from distir.output_files import write_text
@@ -77,6 +79,7 @@ class Request:
     - `own_statistics`: whether batch normalisation takes the statistics of a device's
       samples in a micro-batch, instead of those of the whole batch;
     - `kernels`: the files of kernels that a schedule may name;
+    - `trust`: whether the module's program is run beside it, and what may differ.
     - `labels`: an example of the labels of a loss that is a function; None if the loss tells.
     """
 
@@ -86,6 +89,7 @@ class Request:
     forward: ForwardOptions = field(default_factory=ForwardOptions)
     own_statistics: bool = False
     kernels: tuple[UserKernels, ...] = ()
+    trust: Trust = field(default_factory=Trust)
     labels: Any = None
 
     @property
@@ -161,12 +165,10 @@ def training_package(
     imported, labels = _program(
         "training program",
         (
-            module,
-            args,
-            kwargs,
+            *(module, args, kwargs),
             (
                 *(request.loss, request.forward, request.statistics),
-                *(request.labels, inputs, needed),
+                *(request.labels, inputs, needed, request.trust),
             ),
         ),
         lambda: training_program(
@@ -176,6 +178,7 @@ def training_package(
             request.loss,
             forward=request.forward,
             statistics=request.statistics,
+            trust=request.trust,
             example=request.labels,
             inputs=inputs,
         ),
@@ -192,6 +195,7 @@ def training_program(
     optimizer: str = "none",
     forward: ForwardOptions | None = None,
     statistics: BatchParts = BatchParts(),
+    trust: Trust = Trust(),
     example: Any = None,
     inputs: Sequence[str] | None = (),
 ) -> tuple[ImportedModel, list[str]]:
@@ -202,13 +206,19 @@ def training_program(
     so. `statistics` says which parts of a batch are normalised by themselves. `example` is
     one of the labels, for a loss that is a function. `inputs` are as in `training_package`,
     for the optimizer `none`. A cross-entropy leaves out labels -100, as PyTorch's does.
-    Raises DistIRError.
+    `trust` is that of a `Request`. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
 
     forward = forward or ForwardOptions()
-    equal = forward.equal_features
+    options: dict[str, Any] = {
+        "training": True,
+        "equal_features": forward.equal_features,
+        "copy": False,
+        "check": trust.check,
+        "allow": tuple(trust.allow),
+    }
     name = loss if isinstance(loss, str) else None
     own = loss if callable(loss) else None
     count = 0
@@ -223,22 +233,13 @@ def training_program(
                     labels = labels_of(module, args, kwargs, own)
                 count = len(tensors_of(labels))
                 with with_loss(module, own):
-                    imported = import_torch(
-                        *(module, (*args, labels), kwargs),
-                        training=True,
-                        equal_features=equal,
-                        copy=False,
-                    )
+                    imported = import_torch(module, (*args, labels), kwargs, **options)
             else:
-                imported = import_torch(
-                    *(module, args, kwargs),
-                    training=True,
-                    equal_features=equal,
-                    copy=False,
-                )
+                imported = import_torch(module, args, kwargs, **options)
     finally:
         for part, mode in modes.items():
             part.training = mode
+    _warn(imported)
     from distir.tools.files import apply_passes
 
     last: list[str] = []
@@ -272,6 +273,7 @@ def forward_program(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     forward: ForwardOptions | None = None,
+    trust: Trust = Trust(),
 ) -> ImportedModel:
     """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
@@ -279,11 +281,24 @@ def forward_program(
     forward = forward or ForwardOptions()
     with outside_autocast():
         imported = import_torch(
-            module, args, kwargs, equal_features=forward.equal_features, copy=False
+            module,
+            args,
+            kwargs,
+            equal_features=forward.equal_features,
+            copy=False,
+            check=trust.check,
+            allow=tuple(trust.allow),
         )
+    _warn(imported)
     forward.apply(imported.module)
     forward.complete(imported.module)
     return imported
+
+
+def _warn(imported: ImportedModel) -> None:
+    """Warns of what the frontend notes: nothing else would show it in a training script."""
+    for note in imported.notes:
+        warnings.warn(note, stacklevel=2)
 
 
 def evaluation_package(
@@ -298,8 +313,11 @@ def evaluation_package(
     """
     imported, labels = _program(
         "forward program",
-        (module, args, kwargs, request.forward),
-        lambda: (forward_program(module, args, kwargs, request.forward), []),
+        (module, args, kwargs, (request.forward, request.trust)),
+        lambda: (
+            forward_program(module, args, kwargs, request.forward, request.trust),
+            [],
+        ),
     )
     return _package(imported, labels, request.distribute_forward, request.kernels)
 

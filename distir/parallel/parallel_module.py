@@ -23,6 +23,7 @@ from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
 from distir.parallel.merged import merged_parts
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Steps
 from distir.parallel.weights import batch_counters
 
@@ -54,7 +55,7 @@ class _Loss(torch.autograd.Function):
         return None, None, *gradients
 
 
-class _Output(torch.autograd.Function):
+class _ModuleOutput(torch.autograd.Function):
     """An output of evaluation, which has no gradients."""
 
     @staticmethod
@@ -78,7 +79,8 @@ class ParallelModule(nn.Module):
     call returns the loss of the global batch, and `backward` on that fills the gradients;
     in evaluation mode it returns this rank's part of the output. `data_rank` of
     `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
-    `normalisations` says how often a step moves the statistics of batch normalisation.
+    `normalisations` says how often a step moves the statistics of batch normalisation;
+    `check` compares the first step with one of the source module.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class ParallelModule(nn.Module):
         evaluation: Callable[[], RankProgram],
         seed: int,
         normalisations: int = 1,
+        check: StepCheck | None = None,
     ):
         super().__init__()
+        self._check = check
         store_runs_apart()
         self._normalisations = normalisations
         self._inputs = inputs
@@ -198,6 +202,10 @@ class ParallelModule(nn.Module):
         loss = program.everywhere(program.all_results[0], results.get(0))
         if not needed:
             return loss
+        if self._check is not None:
+            check, self._check = self._check, None
+            place = self.data_rank, self.data_ranks
+            check(self, place, args, kwargs, loss, sources, gradients)
         if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, _Loss.apply(loss, gradients, *sources))
@@ -268,7 +276,7 @@ class ParallelModule(nn.Module):
         sources = [value for value in given.values() if value.requires_grad]
         if sources and torch.is_grad_enabled():
             outputs = [
-                _Output.apply(x, *sources) if x.is_floating_point() else x
+                _ModuleOutput.apply(x, *sources) if x.is_floating_point() else x
                 for x in outputs
             ]
         return self._inputs.output(outputs)

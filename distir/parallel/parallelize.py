@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
+from distir.frontends.torch_trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.compilation import (
@@ -27,6 +28,7 @@ from distir.parallel.losses import Loss, example_labels
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Steps, training
 from distir.parallel.wording import in_python
 from distir.planning.distribution import DistributionOptions
@@ -37,6 +39,9 @@ CLUSTER = "cpu"
 
 BATCH_NORMS = ("batch", "device")
 """What batch normalisation may take the statistics of; the default first."""
+
+CHECKS = ("import", "off", "step")
+"""What is compared with the module; the default first."""
 
 
 def parallelize(
@@ -72,6 +77,8 @@ def parallelize(
     batch_norm: str = BATCH_NORMS[0],
     plan: SavedPlan | str | Path | None = None,
     seed: int = 0,
+    check: str = CHECKS[0],
+    allow: Sequence[str] = (),
 ) -> ParallelModule:
     """
     Returns the module distributed over the processes that call this: all of them, under
@@ -110,12 +117,26 @@ def parallelize(
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster`, the degrees and all that distributes.
     - `seed`: of the values of parameters that have none: on the meta device, or fake.
+    - `check`: `import` runs the program that is made of the module beside it, on the example
+      inputs and on others, before anything is compiled (see `import_torch`); `off` does
+      not; `step` also compares the loss and the gradients of the first step with those of
+      the module itself on one process.
+    - `allow`: the differences from the module that are accepted: `control-flow`,
+      `python-random`, `custom-backward`, `mismatch` (`torch_trust.ACCEPTED`).
 
     Raises DistIRError, on every rank.
     """
-    _join()
     kwargs = dict(kwargs or {})
     own = one_of("batch_norm", batch_norm, BATCH_NORMS, "parallelize") == "device"
+    one_of("check", check, CHECKS, "parallelize")
+    trust = Trust.of(check != "off", allow)
+    other = {"dtype": dtype, "float8": float8, 'batch_norm="device"': own or None}
+    if check == "step" and (given := [n for n, v in other.items() if v is not None]):
+        raise DistIRError(
+            f'parallelize: check="step" compares with the module as PyTorch runs it, which '
+            f'{given[0]} changes; check a step without that, or take check="import"'
+        )
+    _join()
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     options = DistributionOptions(
@@ -144,7 +165,11 @@ def parallelize(
         request = Request(loss, str(grown), options, forward)
     files = tuple(map(UserKernels.of, kernels))
     request = replace(
-        request, own_statistics=own, kernels=files, labels=example_labels(loss, labels)
+        request,
+        own_statistics=own,
+        kernels=files,
+        labels=example_labels(loss, labels),
+        trust=trust,
     )
     if request.devices != dist.get_world_size():
         raise DistIRError(
@@ -184,6 +209,7 @@ def parallelize(
         ),
         seed,
         request.statistics.micro_batches,
+        StepCheck(module, loss) if check == "step" else None,
     )
 
 

@@ -107,7 +107,8 @@ class Strategy(NamedTuple, Generic[Sharding]):
         Returns how each factor of the op's rule is split, by the first of the mesh's axes.
         """
         found: dict[int, tuple[Shard, ...]] = {}
-        for (axis, _), option in zip(mesh.axes, self.options, strict=False):
+        axes = mesh.axes[: len(self.options)]
+        for (axis, _), option in zip(axes, self.options, strict=True):
             if isinstance(option, SplitFactor):
                 before = found.get(option.factor, ())
                 found[option.factor] = (*before, Shard(axis, option.run))
@@ -158,10 +159,10 @@ def strategies(
     Returns the legal combinations of one option for each of the mesh's first axes, without
     those that have the layouts of another; the one that splits nothing comes first.
     """
-    axes = [axis for axis, _ in mesh.axes]
+    axes = [axis for axis, _ in mesh.axes[: len(per_axis)]]
     found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], LayoutStrategy] = {}
     for combination in product(*per_axis):
-        chosen = dict(zip(axes, combination, strict=False))
+        chosen = dict(zip(axes, combination, strict=True))
         for strategy in _combined(op, rule, mesh, chosen):
             found.setdefault((strategy.operands, strategy.results), strategy)
     return list(found.values())

@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import (
     IntegerType,
     ModuleOp,
 )
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
 from xdsl.printer import Printer
 from xdsl.syntax_printer import SyntaxPrinter
 from xdsl.targets.mlir import MLIRTarget
@@ -36,7 +36,24 @@ class NumberPrinter(Printer):
     `xdsl-opt` reads hexadecimal digits in `dense` as an integer; infinities and NaNs are
     their bits. Constants are one value only where all elements have the same bits, which 0
     and -0 have not.
+
+    No two values of a function get one name, as xDSL's numbers may give them: `a_1` is the
+    second value with the hint `a`, and the first one with the hint `a_1`.
     """
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        """Prints the name of a value, and returns it."""
+        hint = value.name_hint
+        if hint and value not in self._ssa_values:
+            names, name = self.ssa_names, hint
+            number = names.get(hint, 0)
+            if number:
+                while (name := f"{hint}_{number}") in names:
+                    number += 1
+                names[name] = 1
+            names[hint] = number + 1
+            self._ssa_values[value] = name
+        return super().print_ssa_value(value)
 
     def print_float(self, value: float, type: AnyFloat) -> None:
         """Prints a float, without its type."""

@@ -56,6 +56,28 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options for what is checked of a module's program."""
+    from distir.frontends.torch_trust import ACCEPTED
+
+    parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="do not run the program of a PyTorch module beside the module, on the example "
+        "inputs and on others",
+    )
+    parser.add_argument(
+        "--allow",
+        choices=ACCEPTED,
+        action="append",
+        default=[],
+        help="accept that a module's program differs from it in this way: it does what Python "
+        "did for the example inputs, has the random numbers that Python drew once, or the "
+        "derivative of a forward instead of its own backward, or computes something else; may "
+        "be repeated",
+    )
+
+
 def source_of(arguments: argparse.Namespace) -> Path:
     """Returns the file or function that the model comes from."""
     return arguments.model or arguments.transformers
@@ -111,6 +133,8 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
             capacity_factor=arguments.capacity_factor,
             equal_features=arguments.equal_features,
             copy=False,
+            check=not arguments.no_check,
+            allow=arguments.allow,
         )
 
 
@@ -162,6 +186,11 @@ def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
     if arguments.equal_features and not is_module:
         raise DistIRError(
             "--equal-features is for modules; where features of an ONNX file go is in the file"
+        )
+    if (arguments.no_check or arguments.allow) and not is_module:
+        raise DistIRError(
+            "--no-check and --allow are for modules; an ONNX file has no module to be "
+            "compared with"
         )
     if is_module and arguments.dim:
         raise DistIRError(

@@ -235,7 +235,7 @@ class Recomputing:
         # Forward values that the new backward has, by forward value.
         known: dict[SSAValue, SSAValue] = {}
         gone: dict[SSAValue, SSAValue] = {}
-        for (kind, i), arg in zip(saved, list(body.args), strict=False):
+        for (kind, i), arg in zip(saved, body.args[: len(saved)], strict=True):
             value = forward.body.block.args[i] if kind == "argument" else values[i]
             if kind == "result" and i in drop:
                 gone[value] = arg

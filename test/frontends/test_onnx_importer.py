@@ -1,5 +1,6 @@
 """Import of ONNX models: structure, constants, older opsets, scopes, and bad models."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from support.programs import names_by_role, ops_of, parse, round_trip
 from distir.errors import DistIRError
 from distir.frontends.onnx_importer import import_onnx
 from distir.program import entry_function, result_names, scope_of
+from distir.tools.files import read_program
 from distir.weights import load_weights, weights_file
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -696,3 +698,20 @@ class TestSaving:
     def test_into_a_missing_folder(self, tmp_path: Path):
         with pytest.raises(DistIRError, match="cannot write"):
             import_onnx(linear_model(WEIGHT)).save(tmp_path / "none/model.mlir")
+
+
+def test_names_that_printers_number_are_read_back(tmp_path: Path) -> None:
+    """Scopes and numbers are cut off names, which leaves `mul`, `mul` and `mul_1`."""
+    outputs = ["x", "a/mul", "b/mul", "mul_1_2"]
+    nodes = [
+        helper.make_node("Neg", [before], [after])
+        for before, after in pairwise(outputs)
+    ]
+    inputs, results = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])]
+        for name in ("x", "mul_1_2")
+    )
+    graph = helper.make_graph(nodes, "graph", inputs, results)
+    imported = import_onnx(helper.make_model(graph))
+    imported.save(tmp_path / "model.mlir")
+    assert len(ops_of(read_program(tmp_path / "model.mlir"), "Neg")) == 3

@@ -342,6 +342,6 @@ class Signs(Stopped):
         return Sign.apply(self.layer(x))
 
 
-def test_a_backward_that_is_lost_is_warned_about():
-    with pytest.warns(UserWarning, match="Sign, with a backward of its own"):
+def test_a_backward_that_is_lost_is_refused():
+    with pytest.raises(DistIRError, match="Sign, with a backward of its own"):
         import_training_step(Signs(), (torch.ones(2, 4),), loss="mse")

@@ -29,7 +29,8 @@ def both(
         block.insert_arg(TensorType(element_type_of_dtype(a.dtype), a.shape), i)
         for i, a in enumerate(inputs)
     ]
-    elements = [operands[0].type.element_type, element_type_of_dtype(np.int64)]
+    own, is_layer = operands[0].type.element_type, "hidden_size" in attributes
+    elements = [own] * 3 if is_layer else [own, element_type_of_dtype(np.int64)]
     op = operator(name).build_op(
         operands, [UnrankedTensorType(elements[i]) for i in range(results)], attributes
     )
@@ -43,6 +44,7 @@ def both(
         for n, a in zip(names, inputs, strict=True)
     ]
     kinds = [infos[0].type.tensor_type.elem_type, 7]
+    kinds = kinds[:1] * 3 if is_layer else kinds
     graph = helper.make_graph(
         [node],
         "g",
@@ -208,3 +210,18 @@ def test_sums_along_an_axis(options: dict[str, int]) -> None:
     inputs = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([-1])]
     (found,), (expected,) = both("CumSum", inputs, **options)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_sequences_end_at_their_lengths(kind: str, direction: str) -> None:
+    """Beyond its end a sequence has outputs of 0, and it is read backwards from there."""
+    gates, d = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind], 1 + (direction[0] == "b")
+    given = [
+        *(numbers(5, 4, 3), numbers(d, gates * 2, 3), numbers(d, gates * 2, 2)),
+        *(numbers(d, gates * 4), np.array([5, 2, 1, 2], np.int32), numbers(d, 4, 2)),
+    ]
+    if kind == "LSTM":
+        given.append(numbers(d, 4, 2) + 1)
+    count = 3 if kind == "LSTM" else 2
+    agree(*both(kind, given, count, hidden_size=2, direction=direction))

@@ -6,7 +6,7 @@ import io
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.text import ProgramParser, ProgramPrinter
+from distir.text import ProgramParser, ProgramPrinter, ProgramTarget
 from distir.tools.files import new_context
 
 PROGRAM = """
@@ -74,3 +74,27 @@ def test_types_of_several_meshes_and_like_names_are_told_apart() -> None:
         "!f32_8_sum_dt_b",
     ]
     assert module.is_structurally_equivalent(_read(text))
+
+
+def test_numbers_of_names_make_no_name_of_another_value() -> None:
+    """Two values with the hint `a` are `a` and `a_1`, which another one has as its hint."""
+    names = ("a", "a", "a_1", "b_1", "b", "b", "b_1")
+    module = _read(
+        "func.func @main(%x: tensor<8xf32>) {\n"
+        + "".join(
+            f"%v{i} = onnx.Relu(%x) : (tensor<8xf32>) -> tensor<8xf32>\n"
+            for i, _ in enumerate(names)
+        )
+        + "func.return\n}"
+    )
+    ops = [op for op in module.walk() if op.name == "onnx.Relu"]
+    for op, name in zip(ops, names, strict=True):
+        # xDSL cuts a number off the end of what is set.
+        op.results[0].name_hint = f"{name}_7"
+        assert op.results[0].name_hint == name
+    target = io.StringIO()
+    ProgramTarget().emit(new_context(), module, target)
+    for text in (_printed(module), target.getvalue()):
+        assert len(_read(text).body.block.ops) == 1
+        shown = [line.split()[0] for line in text.splitlines() if "Relu" in line]
+        assert shown == ["%a", "%a_1", "%a_1_1", "%b_1", "%b", "%b_2", "%b_1_1"]

@@ -364,7 +364,7 @@ class AutoSpace:
         names = AXES
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
-        return tuple(zip(names, sizes, strict=False))
+        return tuple(zip(names[: len(sizes)], sizes, strict=True))
 
 
 def with_micro_batches(plan: Plan, k: int) -> Plan:

@@ -182,16 +182,16 @@ class AxisOp:
                 return None
             # The last part's results are the op's own, which their users reduce, unless the
             # op as a whole is a reduction.
-            within = parts if is_reduction else parts[:-1]
+            pairs = list(zip(parts, found, strict=True))
+            within = pairs if is_reduction else pairs[:-1]
             partial = [
                 (value.type, local_bytes(value, layout, self.mesh))
-                for part, own in zip(within, found, strict=False)
+                for part, own in within
                 for value, layout in zip(part.results, own.results, strict=True)
                 if self.axis in layout.partial_axes
             ]
             exchanged = sum(
-                self.costs.exchange(part, own.operands)
-                for part, own in zip(parts, found, strict=True)
+                self.costs.exchange(part, own.operands) for part, own in pairs
             )
             axes = [axis for axis, _ in self.mesh.axes[: len(self.base.options) + 1]]
             sums = PartialPlacement("sum")

@@ -83,12 +83,14 @@ class AxisPolicy:
     ) -> list[set[SplitPlacement]]:
         """
         Adds to `requested` the splits that are requested of the values of a function, given
-        those of its results; returns those of its arguments.
+        those of its results (the entry function has none); returns those of its arguments.
         """
         block = self.program.functions[name].body.block
         for op in reversed(list(block.ops)):
             if isinstance(op, ReturnOp):
-                for value, requests in zip(op.operands, results, strict=False):
+                for value, requests in zip(
+                    op.operands[: len(results)], results, strict=True
+                ):
                     requested.setdefault(value, set()).update(requests)
             elif isinstance(op, CallOp):
                 inner = self._collect(

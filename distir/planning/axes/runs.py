@@ -67,9 +67,11 @@ class RunLengths:
         strategy = info.strategy(split)
         if strategy is None:
             return
-        values = op.operands if self.backwards else (*op.operands, *op.results)
-        places = (*strategy.operands, *strategy.results)
-        for value, placement in zip(values, places, strict=False):
+        values, places = list(op.operands), list(strategy.operands)
+        if not self.backwards:
+            values += op.results
+            places += strategy.results
+        for value, placement in zip(values, places, strict=True):
             if isinstance(placement, SplitPlacement) and placement.run is not None:
                 self._add(value, placement)
 

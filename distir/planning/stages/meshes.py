@@ -226,7 +226,7 @@ class _Search:
         arriving = np.array(
             [
                 _arriving(before, after)
-                for before, after in zip([own[0], *own], own, strict=False)
+                for before, after in zip([own[0], *own[:-1]], own, strict=True)
             ]
         )
         if stages is None:

@@ -17,6 +17,7 @@ from distir.tools.arguments import (
 )
 from distir.tools.model_arguments import (
     add_transformers_arguments,
+    add_trust_arguments,
     imported_model,
     source_of,
 )
@@ -89,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
         "results of other samples are NaN",
     )
+    add_trust_arguments(parser)
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
@@ -144,6 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
         imported.save(arguments.output)
     if arguments.training:
         report_training(imported)
+    for remark in imported.notes:
+        note(remark)
     if imported.valueless:
         note(
             f"{len(imported.valueless)} parameters and constants have no values, such as "

@@ -67,8 +67,8 @@ class KnownArrays:
             is_known = not lacks and not draws_random_numbers(op)
             found = _results(op, inputs, shapes) if is_known else []
             self._found.update(dict.fromkeys(op.results))
-            for result, array in zip(op.results, found, strict=False):
-                self._found[result] = array
+            if found:
+                self._found.update(zip(op.results, found, strict=True))
         found = self._found.get(value)
         if found is not None and once(found).size > _MOST_KEPT:
             del self._found[value]  # the mask of one layer of many
@@ -252,11 +252,11 @@ def _results(
     if largest > _MOST_ELEMENTS:
         return []
     found = computed(op, given)
-    if isinstance(found, Exception):
+    if isinstance(found, Exception) or len(found) < len(shapes):
         return []
     results = [
         np.broadcast_to(np.asarray(array), () if shape is None else shape)
-        for array, shape in zip(found, shapes, strict=False)
+        for array, shape in zip(found[: len(shapes)], shapes, strict=True)
     ]
     return results if name in _ELEMENTWISE else [_repeating(r) for r in results]
 

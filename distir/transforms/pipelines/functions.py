@@ -169,10 +169,10 @@ class StageFunctionBuilder(Generic[V]):
         args = body.arguments(types)
         for arg, hint in zip(args, hints, strict=True):
             body.name(arg, hint)
-        count = len(self.inputs)
+        count, end = len(self.inputs), len(given)
         self.values = dict(zip(self.inputs, args[:count], strict=True))
-        sums = dict(zip(self.added, args[count:], strict=False))
-        self.number = args[-1:] if self.numbered else ()
+        sums = dict(zip(self.added, args[count:end], strict=True))
+        self.number = args[end:]
         for op in self.group.ops:
             self._op(op)
             for result in op.results:

@@ -1,0 +1,55 @@
+"""What is checked when a module is imported, and what users accept nevertheless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distir.errors import DistIRError
+
+CONTROL_FLOW = "control-flow"
+PYTHON_RANDOM = "python-random"
+CUSTOM_BACKWARD = "custom-backward"
+MISMATCH = "mismatch"
+ACCEPTED = (CONTROL_FLOW, PYTHON_RANDOM, CUSTOM_BACKWARD, MISMATCH)
+"""
+The differences between a module and its program that users can accept:
+
+- `control-flow`: Python decides by the values of tensors, or counts its calls, and the
+  program does what it did for the example inputs;
+- `python-random`: Python draws random numbers, and the program has those of one call;
+- `custom-backward`: a `torch.autograd.Function` has another backward than the derivative of
+  its forward, which the program has;
+- `mismatch`: the program computes something else, or leaves buffers as they are that the
+  module updates.
+"""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """
+    How far a program of a module is trusted.
+
+    - `check`: whether the program is run beside the module;
+    - `allow`: the accepted differences.
+    """
+
+    check: bool = True
+    allow: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(check: bool, allow: Sequence[str]) -> Trust:
+        """Returns the options, by names that a user gave. Raises DistIRError."""
+        names = (allow,) if isinstance(allow, str) else tuple(allow)
+        for name in names:
+            if name not in ACCEPTED:
+                raise DistIRError(
+                    f"allow: there is nothing called {name!r} that can be accepted; give "
+                    f"names among {', '.join(ACCEPTED)}"
+                )
+        return Trust(check, frozenset(names))
+
+
+def way_out(name: str) -> str:
+    """Returns the end of an error: how to accept a difference."""
+    return f'or accept it with allow=("{name}",), --allow {name} of distir import'

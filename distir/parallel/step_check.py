@@ -1,0 +1,205 @@
+"""Compares the first step of a parallel module with one of its source on one process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.utils import _pytree
+
+from distir.errors import DistIRError
+from distir.frontends.torch_differences import distance, tolerance
+from distir.frontends.torch_modes import as_it_is
+from distir.frontends.torch_runs import as_array, wider
+from distir.frontends.torch_state import unchanged
+from distir.parallel.losses import Loss
+
+_OF_LARGEST = 5e-6
+"""The part of the largest gradient of all by which any gradient may differ."""
+
+_AMPLIFIED = 4
+"""How many times as far as the source is from itself in wider floats a step may be from it."""
+
+_Step = dict[str, torch.Tensor]
+"""The loss, as "", and the gradients by the names of parameters."""
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """
+    Compares the loss and the gradients of a step with those of the source module, which rank
+    0 runs on the whole batch.
+    """
+
+    source: nn.Module
+    loss: Loss
+
+    def __call__(
+        self,
+        parallel: nn.Module,
+        place: tuple[int, int],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: torch.Tensor,
+        trained: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+    ) -> None:
+        """
+        Checks a step of a parallel module, in which this rank has the first of `place` of so
+        many parts of the batch; every rank must call this. Raises DistIRError, on every rank.
+        """
+        names = {id(p): name for name, p in parallel.named_parameters()}
+        found: _Step = {"": loss.detach().cpu()}
+        for tensor, gradient in zip(trained, gradients, strict=True):
+            if id(tensor) in names:
+                found[names[id(tensor)]] = _whole(gradient)
+        state = {
+            name: _whole(tensor)
+            for name, tensor in parallel.state_dict().items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        call = _pytree.tree_map_only(torch.Tensor, _whole, (tuple(args), dict(kwargs)))
+        own = (place[0], call, state, found)
+        every: list[Any] = [None] * dist.get_world_size()
+        dist.gather_object(own, every if dist.get_rank() == 0 else None)
+        said: list[Any] = [None]
+        if dist.get_rank() == 0:
+            try:
+                said[0] = self._problem(place[1], every)
+            except (
+                Exception
+            ) as error:  # of the user's code; the others wait for this rank
+                said[0] = f"the module itself fails: {type(error).__name__}: {error}"
+        dist.broadcast_object_list(said)
+        if said[0] is not None:
+            raise DistIRError(f'parallelize(check="step"): {said[0]}')
+
+    def _problem(self, parts: int, every: Sequence[Any]) -> str | None:
+        """Says how a step differs from the source's, given what all ranks have of it."""
+        state: _Step = {}
+        found: _Step = {}
+        calls: dict[int, Any] = {}
+        for place, call, own, gradients in every:
+            calls.setdefault(place, call)
+            state |= own
+            found |= gradients
+        args, kwargs = _joined([calls[place] for place in range(parts)])
+        first, second = (
+            self._step(state, args, kwargs, seed=seed, wide=False) for seed in (0, 1)
+        )
+        kind = type(self.source).__name__
+        if not torch.equal(first[""], second[""]):
+            warnings.warn(
+                f'check="step": {kind} draws random numbers (dropout), so that its first '
+                f"step cannot be compared; put it into evaluation mode to check a step",
+                stacklevel=2,
+            )
+            return None
+        wide: _Step | None = None
+        largest = max(float(v.abs().max()) for v in first.values() if v.numel())
+        for name, wanted in first.items():
+            value = found.get(name)
+            if value is None:
+                if not wanted.any():
+                    continue
+                return f"the step of {kind} has no gradient of {name!r}"
+            one, other = as_array(wanted), as_array(value)
+            size = float(np.abs(one).max(initial=0.0))
+            allowed = max(tolerance(one, other) * size, _OF_LARGEST * largest)
+            apart = distance(one, other)
+            if apart <= allowed:
+                continue
+            if wide is None:
+                wide = self._step(state, args, kwargs, seed=0, wide=True)
+            if apart <= _AMPLIFIED * distance(as_array(wide[name]), one):
+                continue
+            what = f"the gradient of {name!r}" if name else "the loss"
+            return (
+                f"{what} of the first step of {kind} differs from the module's on one "
+                f"process by {apart:.2g} (its largest number is {size:.3g}). Report that, "
+                f'with the module and the options; check="import" trains nevertheless'
+            )
+        return None
+
+    def _step(
+        self,
+        state: _Step,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        seed: int,
+        wide: bool,
+    ) -> _Step:
+        """Returns the loss and the gradients of the source for a batch."""
+        module = self.source
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        values = {name: state[name] for name in own if name in state}
+        given, named = args, kwargs
+        if wide:
+            values = {name: wider(value) for name, value in values.items()}
+            given, named = _pytree.tree_map_only(torch.Tensor, wider, (given, named))
+        trained = {
+            name: values[name].detach().requires_grad_()
+            for name, p in module.named_parameters()
+            if p.requires_grad and name in values
+        }
+        count = len(given) - (self.loss is not None)
+        with unchanged(module), torch.enable_grad():
+            if not module.training:
+                module.train()
+            with as_it_is(module):
+                torch.manual_seed(seed)
+                output = torch.func.functional_call(
+                    module, {**values, **trained}, tuple(given[:count]), dict(named)
+                )
+                loss = _loss(self.loss, output, *given[count:])
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        gradients = {
+            name: torch.zeros_like(value) if gradient is None else gradient  # pyright: ignore[reportUnnecessaryComparison]
+            for (name, value), gradient in zip(trained.items(), found, strict=True)
+        }
+        return {"": loss.detach(), **gradients}
+
+
+def _loss(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:
+    """Returns the loss of a module's output, as the program computes it."""
+    if callable(loss):
+        return loss(output, labels)
+    leaves = [x for x in _pytree.tree_leaves(output) if isinstance(x, torch.Tensor)]
+    if loss is None:
+        return next(x for x in leaves if x.is_floating_point() and not x.dim())
+    if loss == "mse":
+        return functional.mse_loss(leaves[0], labels)
+    classes = leaves[0].shape[-1]
+    return functional.cross_entropy(leaves[0].reshape(-1, classes), labels.reshape(-1))
+
+
+def _joined(calls: Sequence[Any]) -> Any:
+    """
+    Returns the call of the whole batch, of those for its parts: tensors that are equal in all
+    parts are no part of it.
+    """
+    if len(calls) == 1:
+        return calls[0]
+    columns = zip(*map(_pytree.tree_leaves, calls), strict=True)
+    leaves = [
+        torch.cat(column)
+        if isinstance(column[0], torch.Tensor) and column[0].dim()
+        else column[0]
+        for column in columns
+    ]
+    return _pytree.tree_unflatten(leaves, _pytree.tree_structure(calls[0]))
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor, of which ranks may have parts, on the CPU."""
+    tensor = tensor.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
