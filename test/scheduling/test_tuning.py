@@ -327,7 +327,9 @@ def test_the_command_writes_the_best(files: tuple[Path, Path], tmp_path: Path) -
     assert "-d 2 -t 1 -p 1 -k 1` make it" in found.errors
     (ratio,) = re.findall(r"`distir schedule --set (ratio=0\.\d)`", found.errors)
     succeed("schedule", model, path, "--set", ratio, *TRAINING, "-o", by_hand)
-    succeed("distribute", best, "--cluster", "cpu", "-d", "2", "-o", tmp_path / "d.mlir")
+    succeed(
+        "distribute", best, "--cluster", "cpu", "-d", "2", "-o", tmp_path / "d.mlir"
+    )
     assert best.read_text() == by_hand.read_text()
     assert len(journal.read_text().splitlines()) == 3
 
