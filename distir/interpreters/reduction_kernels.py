@@ -167,7 +167,7 @@ def _windowed(op: OnnxOp, x: Array, fill: Any) -> tuple[Windows, Array]:
         ceil=bool(op.attribute("ceil_mode")),
     )
     view = windows.view(x, fill)
-    return windows, view.reshape(*view.shape[: x.ndim], -1)
+    return windows, view.reshape(*view.shape[: x.ndim], math.prod(windows.kernel))
 
 
 @kernel("onnx.AveragePool")
@@ -178,21 +178,17 @@ def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if op.attribute("count_include_pad"):
         # What ceil mode adds beyond the padding is not counted.
-        own = Windows.of(op, x.shape[2:], windows.kernel, ceil=False).pads
         margins = [
-            (begin, min(end, given))
-            for (begin, end), (_, given) in zip(windows.pads, own, strict=True)
+            (begin, end - beyond)
+            for (begin, end), beyond in zip(windows.pads, windows.beyond, strict=True)
         ]
         counted = np.pad(counted, ((0, 0), (0, 0), *margins), constant_values=1)
-        rest = tuple(
-            (0, end - margin)
-            for (_, end), (_, margin) in zip(windows.pads, margins, strict=True)
-        )
-        beyond = Windows(windows.kernel, windows.strides, windows.dilations, rest)
-        counts = beyond.view(counted, 0)
+        rest = tuple((0, beyond) for beyond in windows.beyond)
+        padded = Windows(windows.kernel, windows.strides, windows.dilations, rest)
+        counts = padded.view(counted, 0)
     else:
         counts = windows.view(counted, 0)
-    number = counts.reshape(*counts.shape[: x.ndim], -1).sum(-1)
+    number = counts.reshape(*counts.shape[: x.ndim], math.prod(windows.kernel)).sum(-1)
     return [(elements.sum(-1) / number).astype(inputs[0].dtype)]
 
 
