@@ -5,8 +5,8 @@ contains one of the words (default: all). Each is imported, run alone and under 
 the reference interpreter and as a package on gloo, and every result is compared.
 
 Each file is visited in a process of its own. A table by file is written to
-`build/onnx_files.md` from what `build/onnx_files.jsonl` holds; the exit code says whether
-every outcome is as the data say (`refused` there names the few errors that are right).
+`build/onnx_files.md` from what `build/onnx_files.jsonl` holds, with the commit that a row is
+of; the exit code says whether every outcome is as the data say (`MARKS`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,22 @@ SECONDS = 900
 
 COLUMNS = ("import", "alone", "package", "t2", "t2 package")
 
+MARKS = {
+    "refused": "end with an error that is right",
+    "limit": "meet a limit of DistIR",
+    "differs": "differ from onnxruntime",
+}
+"""
+Outcomes besides `equal` that the data know, by their texts. smart-turn is quantised to 8
+bits, and differs by 0.0026: where a value is between two steps, the last bit of a sum decides
+on a whole step. Its first such op differs in one of 614,400 elements. onnxruntime with and
+without its optimizer differ by 0.0017 there, and by 3e-5 at most for any other file.
+"""
+
 TOLERANCE = 1e-4
 """
 The largest difference from onnxruntime of a float, relative to the largest number of its
-result or 1; integers and booleans are equal. Twice the difference between onnxruntime with
-and without its optimizer is allowed besides: where values are rounded to 8 bits, the last
-bit of a sum may decide on a whole step.
+result or 1; integers and booleans are equal.
 """
 
 BATCHES = (2, 1)
@@ -134,24 +144,8 @@ class Visit:
                 refused = str(error)
                 continue
             self.expected = [np.asarray(result) for result in results]
-            self.spread = self.own_difference(path)
             return
         raise DiffersError(f"onnxruntime refuses: {refused}")
-
-    def own_difference(self, path: Path) -> list[float]:
-        """Returns how much each float result changes without onnxruntime's optimizer."""
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.graph_optimization_level = level
-        plain = onnxruntime.InferenceSession(path, options).run(None, self.inputs)
-        return [
-            float(np.abs(a - b)[np.isfinite(a) & np.isfinite(b)].max(initial=0))
-            if a.dtype.kind == "f"
-            else 0.0
-            for a, b in zip(self.expected, map(np.asarray, plain), strict=True)
-        ]
 
     def command(self, *words: str) -> None:
         """Runs a command of `distir` in this process. Raises DiffersError if it fails."""
@@ -220,9 +214,7 @@ class Visit:
         """Raises DiffersError unless all results are onnxruntime's."""
         if list(found) != self.names:
             raise DiffersError(f"results {list(found)}, onnxruntime has {self.names}")
-        for name, its, spread in zip(
-            self.names, self.expected, self.spread, strict=True
-        ):
+        for name, its in zip(self.names, self.expected, strict=True):
             own = found[name]
             if own.shape != its.shape or own.dtype != its.dtype:
                 raise DiffersError(
@@ -240,7 +232,7 @@ class Visit:
             both = np.isfinite(its)
             error = np.abs(own - its)[both].max(initial=0)
             largest = max(1.0, np.abs(its)[both].max(initial=0))
-            if not error <= TOLERANCE * largest + 2 * spread:
+            if not error <= TOLERANCE * largest:
                 raise DiffersError(f"{name} differs by {error:.2g} of {largest:.2g}")
 
 
@@ -291,16 +283,17 @@ def outcome_text(outcomes: dict[str, Any]) -> str:
     return "equal"
 
 
-def table(data: dict[str, Any], results: dict[str, Any]) -> str:
+def table(results: dict[str, Any]) -> str:
     """Returns a table in Markdown with a row for each file that was visited."""
-    marks = "|".join(" --- " for _ in (1, 1, *COLUMNS, 1))
-    rows = [f"| file | sizes | {' | '.join(COLUMNS)} | remark |", f"|{marks}|"]
+    marks = "|".join(" --- " for _ in (1, 1, *COLUMNS, 1, 1))
+    rows = [f"| file | sizes | {' | '.join(COLUMNS)} | commit | remark |", f"|{marks}|"]
     for key, outcomes in results.items():
         cells = ["=" if outcomes.get(c) == "equal" else "" for c in COLUMNS]
         sizes = ", ".join(f"{n}={v}" for n, v in outcomes.get("sizes", {}).items())
         text = outcome_text(outcomes)
         remark = "" if text == "equal" else text.replace("|", "\\|")
-        rows.append(f"| {key} | {sizes} | {' | '.join(cells)} | {remark} |")
+        cells += [outcomes.get("commit", ""), remark]
+        rows.append(f"| {key} | {sizes} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -323,22 +316,29 @@ def main() -> int:
     kept = {entry["file"]: entry for entry in map(json.loads, lines)}
     words = arguments.words or [""]
     asked = [key for key in files if any(word in key for word in words)]
-    wrong: list[str] = []
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict.fromkeys(["are equal", *MARKS.values(), "are not as expected"], 0)
     for key in asked:
         package = key.partition("/")[0]
         fetch(package, data[package]["version"], data[package]["files"])
         kept[key] = outcomes = visit_apart(key)
+        outcomes["commit"] = commit.strip()
         text = outcome_text(outcomes)
         print(f"{key}: {text} ({outcomes['cpu_seconds']} s)", flush=True)
-        expected = files[key][1].get("refused", "equal")
-        if expected not in text:
-            wrong.append(key)
+        hints = files[key][1]
+        mark = next((mark for mark in MARKS if mark in hints), None)
+        kind = MARKS[mark] if mark else "are equal"
+        expected = hints[mark] if mark else "equal"
+        found[kind if expected in text else "are not as expected"] += 1
         results = {key: kept[key] for key in files if key in kept}
         lines = [json.dumps(entry) for entry in results.values()]
         RESULTS.write_text("\n".join(lines) + "\n")
-        TABLE.write_text(table(data, results))
-    print(f"{len(asked) - len(wrong)} of {len(asked)} files are as expected")
-    return 1 if wrong else 0
+        TABLE.write_text(table(results))
+    print(
+        f"of {len(asked)} files", ", ".join(f"{n} {kind}" for kind, n in found.items())
+    )
+    return 1 if found["are not as expected"] else 0
 
 
 if __name__ == "__main__":

@@ -64,8 +64,9 @@ def origin_of_unknown(value: SSAValue) -> str:
     return (
         f"its sizes depend on what {describe(first)} is given when the program runs; run "
         f"fold-shapes if they follow from shapes and constants, otherwise change the model "
-        f"so that they are the same for all data (masks instead of selections, experts "
-        f"with a fixed number of places)"
+        f"so that they are the same for all data: masks instead of selections; of experts, "
+        f"compute all for each token and weigh them by a one-hot of the router's choice, or "
+        f"use those of transformers, which are imported whole"
     )
 
 

@@ -137,6 +137,23 @@ def _convolution(shapes: Shapes) -> None:
     if weight is not None and data is not None:
         shapes.divides(groups, weight[0], "output channels cannot be divided by group")
         shapes.equal(data[1], weight[1] * groups, "channels and weights differ")
+        _fits(shapes, data[2:], weight[2:])
+
+
+def _fits(shapes: Shapes, space: Shape, kernel: Shape) -> None:
+    """Checks that the padded input of a convolution is as large as the kernel."""
+    op, rank = shapes.op, len(space)
+    if op.attribute("auto_pad", "NOTSET").startswith("SAME"):
+        return
+    pads = op.attribute("pads", [0] * (2 * rank))
+    dilations = op.attribute("dilations", [1] * rank)
+    for i, (size, taps) in enumerate(zip(space, kernel, strict=True)):
+        reach, padded = (taps - 1) * dilations[i] + 1, size + pads[i] + pads[i + rank]
+        shapes.require(
+            min(size, taps) < 0 or reach <= padded,
+            f"a kernel that reaches over {reach} elements is larger than the {padded} of the "
+            f"padded input in dimension {i + 2}",
+        )
 
 
 @shape_check("ConvTranspose")

@@ -99,12 +99,14 @@ def reason(error: BaseException, advice: str) -> str:
     raise errors of every kind, their own and the model's; the first of a chain says what is
     wrong. `advice` is for unknown errors.
     """
-    while error.__cause__ is not None and not isinstance(error, UnwrittenOperation):
+    named = error if isinstance(error, UnwrittenOperation) else None
+    while error.__cause__ is not None:
         error = error.__cause__
-    message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
     for word, (what, known_advice) in _KNOWN_REASONS.items():
-        if word in message:
+        if word in first:
             return f"{what}; {known_advice}"
+    message = first if named is None else str(named)
     return f"{message}; {advice}"
 
 

@@ -68,7 +68,9 @@ class LostPython:
             raise DistIRError(
                 f"{kind} reads values of tensors in Python, at {listed(self.reads, 2)}. The "
                 f"program has what follows from the values of the example inputs, for all "
-                f"others too. Write it with torch.where or torch.cond, {way_out(CONTROL_FLOW)}"
+                f"others too. Write it with torch.where or torch.cond, a loop over the experts "
+                f"that are chosen as one over all, weighed by a one-hot of the router's choice, "
+                f"{way_out(CONTROL_FLOW)}"
             )
         if self._draws:
             found.add(PYTHON_RANDOM)

@@ -65,7 +65,7 @@ def export_torchscript(
         with (
             tempfile.TemporaryDirectory() as folder,
             # It would print the whole graph of a module that it cannot write.
-            patch.object(torch._C, "_jit_onnx_log", lambda *_: None),
+            patch("torch._C._jit_onnx_log"),
         ):
             path = Path(folder, "model.onnx")
             torch.onnx.export(

@@ -120,13 +120,16 @@ def _spacing(
 class Windows:
     """
     The positions of the windows of a convolution or pooling in the dimensions of space:
-    `pads` (begin, end) per dimension, where the end includes what ceil mode adds.
+    `pads` (begin, end) per dimension. `beyond` says how much of each end is no padding that
+    was asked for: what ceil mode adds, and what the only window of a pooling lacks. ONNX
+    rounds sizes toward 0, so that a window that lacks less than a stride exists.
     """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
+    beyond: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -144,6 +147,7 @@ class Windows:
         strides, dilations, flat = _spacing(op, rank)
         automatic = op.attribute("auto_pad") or "NOTSET"
         pads: list[tuple[int, int]] = []
+        beyond = [0] * rank
         for i, size in enumerate(space):
             extent = (kernel_shape[i] - 1) * dilations[i] + 1
             if automatic.startswith("SAME"):
@@ -160,20 +164,29 @@ class Windows:
                 count = -(-free // strides[i]) + 1
                 if (count - 1) * strides[i] >= size + begin:
                     count -= 1
-                end = max(end, (count - 1) * strides[i] + extent - size - begin)
-            pads.append((begin, end))
-        return Windows(tuple(kernel_shape), strides, dilations, tuple(pads))
+                beyond[i] = max((count - 1) * strides[i] - free, 0)
+            elif -strides[i] < free < 0:
+                beyond[i] = -free
+            pads.append((begin, end + beyond[i]))
+        given = (tuple(kernel_shape), strides, dilations, tuple(pads))
+        return Windows(*given, tuple(beyond))
 
     def view(self, x: Array, fill: Any) -> Array:
         """
         Returns `x` of shape (N, C, *space) as (N, C, *windows, *kernel): a view of the
-        padded array.
+        padded array. There are no windows along a dimension in which none fits.
         """
         rank = len(self.kernel)
         x = np.pad(x, ((0, 0), (0, 0), *self.pads), constant_values=fill)
         extents = [
             (k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)
         ]
+        if any(n < e for n, e in zip(x.shape[2:], extents, strict=True)):
+            counts = [
+                max((n - e) // s + 1, 0)
+                for n, e, s in zip(x.shape[2:], extents, self.strides, strict=True)
+            ]
+            return np.empty((*x.shape[:2], *counts, *self.kernel), x.dtype)
         view = np.lib.stride_tricks.sliding_window_view(
             x, extents, axis=tuple(range(2, 2 + rank))
         )
@@ -213,7 +226,7 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     wide = x.astype(np.promote_types(x.dtype, np.float32)) if x.dtype.kind == "V" else x
     view = windows.view(wide, lowest)
     rank = len(space)
-    flat = view.reshape(*view.shape[: 2 + rank], -1)
+    flat = view.reshape(*view.shape[: 2 + rank], math.prod(windows.kernel))
     largest = flat.max(axis=-1)
     if len(op.results) == 1:
         return [largest.astype(x.dtype)]

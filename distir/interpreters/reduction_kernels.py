@@ -6,7 +6,7 @@ bits, floats of 16 bits in 32, and NaN is larger than any number, as in PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def _windowed(op: OnnxOp, x: Array, fill: Any) -> tuple[Windows, Array]:
         ceil=bool(op.attribute("ceil_mode")),
     )
     view = windows.view(x, fill)
-    return windows, view.reshape(*view.shape[: x.ndim], -1)
+    return windows, view.reshape(*view.shape[: x.ndim], math.prod(windows.kernel))
 
 
 @kernel("onnx.AveragePool")
@@ -178,21 +178,17 @@ def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if op.attribute("count_include_pad"):
         # What ceil mode adds beyond the padding is not counted.
-        own = Windows.of(op, x.shape[2:], windows.kernel, ceil=False).pads
         margins = [
-            (begin, min(end, given))
-            for (begin, end), (_, given) in zip(windows.pads, own, strict=True)
+            (begin, end - beyond)
+            for (begin, end), beyond in zip(windows.pads, windows.beyond, strict=True)
         ]
         counted = np.pad(counted, ((0, 0), (0, 0), *margins), constant_values=1)
-        rest = tuple(
-            (0, end - margin)
-            for (_, end), (_, margin) in zip(windows.pads, margins, strict=True)
-        )
-        beyond = Windows(windows.kernel, windows.strides, windows.dilations, rest)
-        counts = beyond.view(counted, 0)
+        rest = tuple((0, beyond) for beyond in windows.beyond)
+        padded = Windows(windows.kernel, windows.strides, windows.dilations, rest)
+        counts = padded.view(counted, 0)
     else:
         counts = windows.view(counted, 0)
-    number = counts.reshape(*counts.shape[: x.ndim], -1).sum(-1)
+    number = counts.reshape(*counts.shape[: x.ndim], math.prod(windows.kernel)).sum(-1)
     return [(elements.sum(-1) / number).astype(inputs[0].dtype)]
 
 
@@ -215,3 +211,27 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     # Of zeros, the result is zeros.
     safe = np.where(norm == 0, np.ones((), norm.dtype), norm)
     return [np.asarray(x / safe).astype(inputs[0].dtype)]
+
+
+_SCATTERED: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+@kernel("onnx.ScatterElements")
+def scatter_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` loses NaN in minima and maxima."""
+    data, indices, updates = inputs
+    places: list[Any] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    places[op.attribute("axis") % data.ndim] = indices
+    reduction = op.attribute("reduction")
+    if reduction == "none":
+        found = data.copy()
+        found[tuple(places)] = updates
+        return [found]
+    found = comparable(data).copy() if reduction in ("min", "max") else data.copy()
+    _SCATTERED[reduction].at(found, tuple(places), updates.astype(found.dtype))
+    return [found.astype(data.dtype)]

@@ -84,10 +84,11 @@ def check_tuning_arguments(arguments: argparse.Namespace) -> None:
         known, step = argparse.ArgumentParser(), argparse.ArgumentParser()
         add_tuning_arguments(known)
         add_training_arguments(step)
-        # --verify compares training steps too.
+        # --verify compares training steps too, and -o writes one.
         used = {"help"}
-        if arguments.verify:
+        if arguments.verify or arguments.output is not None:
             used |= {action.dest for action in step._actions}  # pyright: ignore[reportPrivateUsage]
+        if arguments.verify:
             used.add("seed")
         for action in known._actions:  # pyright: ignore[reportPrivateUsage]
             given = getattr(arguments, action.dest, action.default)
@@ -294,4 +295,6 @@ def _how(best: Point, programs: TunedPrograms, arguments: argparse.Namespace) ->
     if not plan.buckets:
         given += " --no-buckets"
     schedule = f"`distir schedule {sets}`" if sets else "`distir schedule`"
+    if arguments.training:
+        schedule += " with these options of the step"
     return f"{schedule} and `distir distribute {given}` make it"

@@ -45,6 +45,20 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "place of u64": ("ArgMax", [LARGE], {}),
     "NaN in a mean pool": ("AveragePool", [image(NAN)], {"kernel_shape": [2, 2]}),
     "NaN in a norm pool": ("LpPool", [image(NAN)], {"kernel_shape": [2, 2], "p": 2}),
+    **{
+        f"{name} {options} of less than a window": (
+            name,
+            [np.arange(-5, 3, dtype=np.float32).reshape(1, 2, 1, 4)],
+            {"kernel_shape": [2, 2], "strides": [2, 2], **options},
+        )
+        for name, options in (
+            ("MaxPool", {}),
+            ("LpPool", {}),
+            ("AveragePool", {}),
+            ("AveragePool", {"count_include_pad": 1}),
+            ("AveragePool", {"count_include_pad": 1, "ceil_mode": 1}),
+        )
+    },
     "sign of NaN": ("Sign", [f32(NAN, -2, 0)], {}),
     "gelu of large numbers": ("Gelu", [f32(3e38, -3e38)], {"approximate": "tanh"}),
     "attention that sees no key": ("Attention", [*QKV, HIDDEN], {}),
@@ -73,6 +87,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         "GatherElements",
         [np.array([1, 2**32 - 1], np.uint32), np.array([1, 0])],
         {},
+    ),
+    "scattered NaN": (
+        "ScatterElements",
+        [f32(1, NAN, 3), np.array([0, 1]), f32(NAN, 1)],
+        {"axis": 0, "reduction": "min"},
     ),
     "u16 in einsum": (
         "Einsum",

@@ -13,6 +13,7 @@ from onnx import helper
 from support.thoroughness import tries
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType, f32
 from xdsl.ir import Block
+from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import element_type_of_dtype
@@ -130,6 +131,21 @@ def test_max_pool(
     if results == 2 and len(space) == 2:
         attributes["storage_order"] = int(columns)
     agree(*both("MaxPool", [x], results, **attributes))
+
+
+@pytest.mark.parametrize("kernel", [2, 3, 4])
+def test_a_window_that_lacks_less_than_a_stride_exists(kernel: int) -> None:
+    x, options = numbers(1, 2, 1, 4), {"kernel_shape": [kernel, 2], "strides": [2, 2]}
+    agree(*both("MaxPool", [x], **options))
+    agree(*both("AveragePool", [x], **options))
+
+
+def test_a_kernel_larger_than_its_input_is_refused() -> None:
+    block = Block(arg_types=[TensorType(f32, s) for s in ([1, 1, 1, 4], [3, 1, 2, 2])])
+    with pytest.raises(VerifyException, match="larger than the 1 of the padded input"):
+        operator("Conv").build_op(
+            list(block.args), [TensorType(f32, [1, 3, 1, 2])], {"strides": [2, 2]}
+        ).verify()
 
 
 @settings(max_examples=tries(40), deadline=None)

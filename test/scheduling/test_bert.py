@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from support.command_line import distir, failure, succeed
 from support.imported_programs import imported
@@ -96,3 +98,62 @@ def test_what_brings_in_a_third_all_reduce_is_named(
         "and 1 all_gather over 't', expected 2 all_reduce: after onnx.Transpose"
     ) in message
     assert "(in encoder.layer.0.output.dense)" in message
+
+
+MODEL = """
+import torch
+from transformers import BertConfig, BertLMHeadModel
+
+
+def make():
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        vocab_size=64,
+        max_position_embeddings=16,
+        is_decoder=True,
+        use_cache=False,
+    )
+    return BertLMHeadModel(config).train(), (torch.randint(0, 64, (4, 16)),)
+"""
+
+
+MEGATRON = """
+from distir.scheduling import Columns, Rows, Schedule
+
+
+def schedule(s: Schedule) -> None:
+    layer = s["bert.encoder.layer.*"]
+    layer.plan({"intermediate.dense": Columns("t"), "output.dense": Rows("t")})
+    layer["attention.self"].plan({n: Columns("t") for n in ("query", "key", "value")})
+"""
+
+
+@pytest.mark.slow
+def test_a_model_with_dropout_is_scheduled_and_trained_by_commands(
+    tmp_path: Path,
+) -> None:
+    """Two devices that a schedule divides lose what one without a schedule does."""
+    code, script = tmp_path / "bert.py", tmp_path / "s.py"
+    code.write_text(MODEL)
+    script.write_text(MEGATRON)
+    step = ("--training", "--loss", "cross_entropy", "--optimizer", "sgd")
+    step = (*step, "--learning-rate", "0.5")
+    model, asked, plain = (tmp_path / n for n in ("m.mlir", "asked.mlir", "p.mlir"))
+    succeed("import", f"{code}:make", "--training-mode", "-o", model)
+    done = succeed("schedule", model, script, "--verify", *step, "-o", asked)
+    assert "a training step" in done.output
+    succeed("import", f"{code}:make", *step, "-o", plain)
+    assert "train.dropout" in asked.read_text()
+    losses: list[npt.NDArray[Any]] = []
+    for program, degree in ((plain, "1"), (asked, "2")):
+        dist, outputs = tmp_path / "d.mlir", tmp_path / "out.npz"
+        succeed("distribute", program, "--cluster", "cpu", "-t", degree, "-o", dist)
+        command = ("run", dist, "--backend", "gloo", "--steps", "3")
+        succeed(*command, "--outputs", outputs)
+        losses.append(np.load(outputs)["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert losses[0][2] < losses[0][0] - 0.01

@@ -147,7 +147,7 @@ def schedule(s: Schedule) -> None:
         "schedule", model, script, "--verify"
     )
     assert "--training is of use with --tune only" in failure(
-        "schedule", model, script, "-o", asked, "--training"
+        "schedule", model, script, "--print", "--training"
     )
 
 

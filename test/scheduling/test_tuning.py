@@ -326,7 +326,10 @@ def test_the_command_writes_the_best(files: tuple[Path, Path], tmp_path: Path) -
     assert "2 of up to 2 points simulated: 2 fit" in found.output
     assert "-d 2 -t 1 -p 1 -k 1` make it" in found.errors
     (ratio,) = re.findall(r"`distir schedule --set (ratio=0\.\d)`", found.errors)
-    succeed("schedule", model, path, "--set", ratio, "-o", by_hand)
+    succeed("schedule", model, path, "--set", ratio, *TRAINING, "-o", by_hand)
+    succeed(
+        "distribute", best, "--cluster", "cpu", "-d", "2", "-o", tmp_path / "d.mlir"
+    )
     assert best.read_text() == by_hand.read_text()
     assert len(journal.read_text().splitlines()) == 3
 
@@ -335,7 +338,7 @@ def test_the_command_writes_the_best(files: tuple[Path, Path], tmp_path: Path) -
     ("arguments", "message"),
     [
         (("--cluster", "cpu"), "--cluster is of use with --tune only; add it"),
-        (("--training",), "--training is of use with --tune only"),
+        (("--loss", "mse"), "--loss is of use with --training only"),
         (("--tune", "exhaustive"), "--tune needs --cluster"),
         (("--tune", "measure"), "say how many points may be run: --tune measure N"),
         (("--tune", "descent", "0"), "cannot read --tune descent 0"),

@@ -362,3 +362,7 @@ def test_dropout_is_not_dropped_without_a_word(code: Path, tmp_path: Path) -> No
     for options in ((), ("--training", "--loss", "mse")):
         done = succeed("schedule", kept, script, "--verify", *options, "-o", asked)
         assert "0.0e+00" in done.output
+    # With --training the output is the step, which distributes as it is.
+    dist = tmp_path / "dist.mlir"
+    succeed("distribute", asked, "--cluster", "cpu", "-t", "2", "-o", dist)
+    assert "train.dropout" in dist.read_text()

@@ -27,9 +27,10 @@ from distir.program import describe
 
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
-    """Returns strides, dilations and pads in full, without what ceil mode adds."""
+    """Returns strides, dilations and pads in full, without what windows reach beyond them."""
     windows = Windows.of(op, space, kernel)
     begins, ends = zip(*windows.pads, strict=True)
+    ends = [end - more for end, more in zip(ends, windows.beyond, strict=True)]
     return {
         "strides": list(windows.strides),
         "dilations": list(windows.dilations),

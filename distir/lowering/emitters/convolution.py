@@ -196,10 +196,18 @@ def _pool(call: Call, kind: str) -> str:
     dilations = _list(call, "dilations", [1] * n)
     before, after = _pads(call, kernel, strides, dilations)
     ceil = bool(call.attribute("ceil_mode")) and call.attribute("auto_pad") == "NOTSET"
+    sizes = call.shape()[2:] if call.is_ranked(0) else [-1] * n
+    free = [  # beside the first window
+        0 if size < 0 else size + b + a - (k - 1) * d - 1
+        for size, b, a, k, d in zip(
+            sizes, before, after, kernel, dilations, strict=True
+        )
+    ]
     x = call.operand(0)
     plain = (
         not ceil
         and before == after
+        and min(free) >= 0
         and 1 <= n <= 3
         and len(call.op.results) == 1
         and all(2 * p <= k for p, k in zip(before, kernel, strict=True))

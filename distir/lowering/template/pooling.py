@@ -6,10 +6,11 @@ import torch
 def _out_size(size, kernel, stride, dilation, before, after, ceil):
     reach = dilation * (kernel - 1) + 1
     free = size + before + after - reach
-    count = (-(-free // stride) if ceil else free // stride) + 1
+    # ONNX rounds toward 0: a window that lacks less than a stride exists.
+    count = (-(-free // stride) if ceil or free < 0 else free // stride) + 1
     if ceil and (count - 1) * stride >= size + before:
         count -= 1  # a window must not begin behind the data
-    return count
+    return max(count, 0)
 
 
 def _windows(x, kernel, strides, dilations, before, counts, fill):

@@ -18,7 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file with `def schedule(s)`, or an .mlir file with a "
         "transform.named_sequence @schedule",
     )
-    parser.add_argument("-o", dest="output", type=output_program, metavar="out.mlir")
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=output_program,
+        metavar="out.mlir",
+        help="the scheduled program; with --training the training step of it",
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -65,9 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from distir.tools.reporting import INTERRUPTED, note, progress
     from distir.tools.schedule_verification import verify_schedule
+    from distir.tools.training_arguments import differentiate_pass
     from distir.tools.tuning import check_tuning_arguments, tune
 
     check_tuning_arguments(arguments)
+    differentiate = differentiate_pass(arguments)
     asked = (arguments.output, arguments.print, arguments.verify, arguments.tune)
     if not any(asked):
         raise DistIRError(
@@ -105,6 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         is_cast = any(op.name == AutocastOp.name for s in schedules for op in s.walk())
         verify_schedule(before, module, is_cast, arguments)
+    if arguments.output is not None and differentiate is not None:
+        with progress("differentiating"):
+            apply_passes(module, differentiate)
     if arguments.output is not None:
         beside = write_program(module, arguments.output, source)
         if beside is not None:
