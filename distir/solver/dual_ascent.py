@@ -93,12 +93,15 @@ class DualAscent:
             for i, around in near.items()
         }
 
-    def run(self, clock: Clock, gap: float = 0.0) -> SolverResult:
+    def run(
+        self, clock: Clock, gap: float = 0.0, step: float | None = None
+    ) -> SolverResult:
         """
-        Returns a choice of all nodes and a bound. They are improved until the bound hardly
-        rises, or the gap or the time is reached. The bound is infinite if no choice is
-        possible.
+        Returns a choice of all nodes and a bound. They are improved until the gap or the
+        time is reached, or the bound hardly rises in comparison to `step`, a fraction of
+        it: by default the gap. The bound is infinite if no choice is possible.
         """
+        step = max(gap, LEAST_GAP) if step is None else step
         self._fold()
         forwards = self._senders(self.order, self.after)
         backwards = self._senders(self.order[::-1], self.before)
@@ -113,7 +116,7 @@ class DualAscent:
             bound = self.best.bound
             if clock.stopped or self.best.proven(gap) or self.best.infeasible:
                 break
-            if bound - before < STALLED * max(gap, LEAST_GAP) * abs(bound):
+            if bound - before < STALLED * step * abs(bound):
                 break
         return self.best
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from distir.solver.clock import Clock
-from distir.solver.dual_ascent import DualAscent
+from distir.solver.dual_ascent import LEAST_GAP, DualAscent
 from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import solve_integer_program
@@ -44,7 +44,9 @@ def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
     found = _eliminated(graph, clock)
     if found is None:
         ascent = DualAscent(graph)
-        found = ascent.run(clock, gap)
+        # A bound that stalls early leaves so much to the methods below that these take
+        # longer than a proof without any gap.
+        found = ascent.run(clock, gap, LEAST_GAP)
         if not (found.proven(gap) or found.infeasible or clock.stopped):
             core = ascent.remaining()
             if reduce(core):

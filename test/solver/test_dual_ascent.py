@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from support.layered_problems import layered_problem
 
 from distir.solver.clock import Clock
 from distir.solver.dual_ascent import DualAscent
@@ -100,6 +101,22 @@ def test_what_elimination_is_too_slow_for_is_solved_exactly(
         assert found.objective == pytest.approx(objective) and found.gap == 0
         again = optimum(CostGraph.of(grid(seed)), Clock())
         assert again.objective == pytest.approx(objective)
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-2])
+def test_a_gap_does_not_cost_more_than_a_proof(
+    monkeypatch: pytest.MonkeyPatch, gap: float
+) -> None:
+    """Where no integer program is needed for the optimum, none is needed for a gap."""
+    monkeypatch.setattr("distir.solver.relaxed.WORK", 1e4)
+    monkeypatch.setattr("distir.solver.relaxed.solve_integer_program", not_needed)
+    problem = layered_problem(3, ops=30, alternatives=8)
+    found = solve(problem, gap=gap)
+    assert found.method == "dual ascent" and found.gap <= gap
+
+
+def not_needed(*_: object, **__: object) -> SolverResult:
+    raise AssertionError("an integer program is solved")
 
 
 def test_no_choice_is_possible() -> None:
