@@ -8,7 +8,8 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
 
-from distir.program import functions, reachable_functions, unique_name
+from distir.dialects.dist import layout_of
+from distir.program import entry_function, functions, reachable_functions, unique_name
 
 
 def other_functions(module: ModuleOp) -> list[FuncOp]:
@@ -17,12 +18,16 @@ def other_functions(module: ModuleOp) -> list[FuncOp]:
     beside `@main`, and all that they call: functions of others, which DistIR leaves alone.
     """
     known = functions(module)
-    own = set(reachable_functions(module))
-    pending = [
+    entry = entry_function(module)
+    public = [
         function
         for function in known.values()
-        if function.sym_visibility != StringAttr("private") and function not in own
+        if function.sym_visibility != StringAttr("private") and function is not entry
     ]
+    if not public:
+        return []
+    own = set(reachable_functions(module))
+    pending = [function for function in public if function not in own]
     found: dict[FuncOp, None] = {}
     while pending:
         function = pending.pop()
@@ -33,6 +38,24 @@ def other_functions(module: ModuleOp) -> list[FuncOp]:
             if isinstance(op, CallOp) and op.callee.string_value() in known:
                 pending.append(known[op.callee.string_value()])
     return list(found)
+
+
+def holds_layouts(function: FuncOp) -> bool:
+    """Whether a value of a function has a layout."""
+    types = [*function.function_type.inputs.data, *function.function_type.outputs.data]
+    types += [result.type for op in function.walk() for result in op.results]
+    return any(layout_of(type_) is not None for type_ in types)
+
+
+def left_alone(module: ModuleOp) -> set[FuncOp]:
+    """
+    Returns the functions of others that are not distributed, and are no part of the program.
+    """
+    others = other_functions(module)
+    if not others:
+        return set()
+    own = set(reachable_functions(module))
+    return {f for f in others if f not in own and not holds_layouts(f)}
 
 
 def separate_others(module: ModuleOp) -> list[FuncOp]:

@@ -1,8 +1,8 @@
 """
 Writes operations of which PyTorch's newer exporter drops an argument, or passes one on with
 another meaning, in terms of those that it writes: losses with smoothed labels or weights of
-classes, averages with a divisor of their own, attention that repeats heads, and images that are
-resized by a factor.
+classes, averages with a divisor of their own, attention that repeats heads or has a mask of
+booleans, and images that are resized by a factor.
 """
 
 from __future__ import annotations
@@ -246,11 +246,31 @@ def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
 
 
 def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The exporter writes the repetition of heads (`enable_gqa`) with invalid axes."""
+    """
+    The exporter writes the repetition of heads (`enable_gqa`) with invalid axes, and gives
+    the mean of the values to a query that a mask of booleans lets see no key.
+    """
     given = _arguments(node)
+    mask: torch.fx.Node | None = given["attn_mask"]
+    is_grouped = given["enable_gqa"] and given["query"].meta["val"].dim() == 4
+    if is_grouped:
+        _repeat_heads(graph, node, given)
+    if mask is None or mask.meta["val"].dtype != torch.bool:
+        return node if is_grouped else None
+    with graph.inserting_before(node):
+        plain = graph.node_copy(node)
+
+    def zeroed(y: Tensor, seen: Tensor) -> Tensor:
+        return torch.where(seen.any(-1, keepdim=True), y, 0.0)
+
+    return insert_traced(graph, node, zeroed, [plain, mask])
+
+
+def _repeat_heads(
+    graph: torch.fx.Graph, node: torch.fx.Node, given: dict[str, Any]
+) -> None:
+    """Repeats the keys and values of attention with these arguments before it."""
     query, heads = given["query"], [given["key"], given["value"]]
-    if not given["enable_gqa"] or query.meta["val"].dim() != 4:
-        return None
 
     def repeated(x: Tensor) -> Tensor:
         batch, count, length, size = x.shape
@@ -262,7 +282,6 @@ def _attention(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | No
     key, value = (insert_traced(graph, node, repeated, [x]) for x in heads)
     node.args = (query, key, value, *(given[name] for name in options))
     node.kwargs = {"scale": given["scale"]}
-    return node
 
 
 def _scattered(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:

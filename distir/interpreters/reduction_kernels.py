@@ -6,7 +6,7 @@ bits, floats of 16 bits in 32, and NaN is larger than any number, as in PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,3 +211,27 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     # Of zeros, the result is zeros.
     safe = np.where(norm == 0, np.ones((), norm.dtype), norm)
     return [np.asarray(x / safe).astype(inputs[0].dtype)]
+
+
+_SCATTERED: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+@kernel("onnx.ScatterElements")
+def scatter_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` loses NaN in minima and maxima."""
+    data, indices, updates = inputs
+    places: list[Any] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
+    places[op.attribute("axis") % data.ndim] = indices
+    reduction = op.attribute("reduction")
+    if reduction == "none":
+        found = data.copy()
+        found[tuple(places)] = updates
+        return [found]
+    found = comparable(data).copy() if reduction in ("min", "max") else data.copy()
+    _SCATTERED[reduction].at(found, tuple(places), updates.astype(found.dtype))
+    return [found.astype(data.dtype)]

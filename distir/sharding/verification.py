@@ -16,7 +16,7 @@ from distir.dialects.kernel import kernels
 from distir.dialects.tensors import shape_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
-from distir.other_functions import other_functions
+from distir.other_functions import holds_layouts, left_alone
 from distir.program import (
     argument_names,
     check_links,
@@ -33,13 +33,6 @@ from distir.sharding.rule import inference_of
 from distir.sharding.sends import check_send
 from distir.sharding.signatures import Signatures
 from distir.source_forms import check_source_forms
-
-
-def _is_distributed(function: FuncOp) -> bool:
-    """Whether a value of a function has a layout."""
-    types = [*function.function_type.inputs.data, *function.function_type.outputs.data]
-    types += [result.type for op in function.walk() for result in op.results]
-    return any(layout_of(type_) is not None for type_ in types)
 
 
 def _shown(type_: Attribute) -> str:
@@ -77,14 +70,12 @@ class DistributionVerifier:
         for kernel in kernels(self.module).values():
             check_rule(kernel)
         reachable_functions(self.module)
-        others = set(other_functions(self.module))
-        is_distributed = any(map(_is_distributed, self.functions.values()))
+        alone = left_alone(self.module)
+        is_distributed = any(map(holds_layouts, self.functions.values()))
         for function in self.functions.values():
-            if function in others and not _is_distributed(function):
-                continue
             if is_distributed:
                 _check_for_all_ranks(function)
-            if not function.is_declaration:
+            if function not in alone and not function.is_declaration:
                 self.function(function)
 
     def is_right_on(self, known: Mapping[str, Mesh]) -> bool:

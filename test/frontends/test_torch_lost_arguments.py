@@ -171,6 +171,65 @@ def test_heads_that_several_queries_share(heads: int) -> None:
     np.testing.assert_allclose(found, module(x).detach(), rtol=1e-4, atol=1e-5)
 
 
+class _Seeing(nn.Module):
+    """Attention to a few heads with a mask of booleans."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.factor = nn.Parameter(torch.tensor([1.5]))
+
+    def forward(self, x: Tensor, seen: Tensor) -> Tensor:
+        x = x * self.factor
+        few = x[:, : self.heads]
+        is_shared = self.heads < x.shape[1]
+        return F.scaled_dot_product_attention(
+            x, few, few * 2, seen, enable_gqa=is_shared
+        )
+
+
+@pytest.mark.parametrize("raised", [True, False], ids=["one op", "written out"])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_queries_that_see_no_key(heads: int, raised: bool) -> None:
+    """Their results and gradients are 0, in PyTorch too."""
+    seen = torch.ones(2, 1, 3, 3, dtype=torch.bool).tril()
+    seen[0, :, :, 0] = False  # a token of padding before a sequence
+    module, inputs = _Seeing(heads), (_random(2, 4, 3, 8), seen)
+    step = distir.import_model(
+        module,
+        inputs,
+        training=True,
+        loss="mse",
+        optimizer="none",
+        no_fused_attention=not raised,
+    )
+    names = [op.name for op in step.module.walk()]
+    # One op does it all, without a choice of zeros behind it.
+    assert ("train.attention" in names, names.count("onnx.Where") == 1) == (
+        raised,
+        raised,
+    )
+    output = module(*inputs)
+    assert not output[0, :, 0].any()
+    wanted = torch.arange(output.numel()).reshape(output.shape) % 7 - 3.0
+    loss = F.mse_loss(output, wanted)
+    loss.backward()
+    assert module.factor.grad is not None
+    found = _run(step, (*inputs, wanted))
+    assert np.isclose(found[0], loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(found[1], module.factor.grad, rtol=1e-4)
+
+
+def test_masks_that_show_each_query_a_key_cost_nothing() -> None:
+    def attention(x: Tensor) -> Tensor:
+        seen = torch.ones(3, 3, dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(x, x, x, seen)
+
+    program = distir.import_model(_Applied(attention), (_random(2, 4, 3, 8),))
+    names = [op.name for op in program.module.walk()]
+    assert "onnx.Attention" in names and "onnx.Where" not in names
+
+
 def test_what_cannot_be_written_is_refused() -> None:
     means = _Applied(
         lambda x, places: torch.zeros(2, 3).scatter_reduce(0, places, x, "mean")

@@ -298,7 +298,7 @@ def reduction(draw: Draw) -> Sample:
     values = extreme if is_extremum or not is_float(dtype) else summable
     if not is_extremum and name != "ReduceSum" and dtype.itemsize == 8:
         share = share if is_float(dtype) else 0.0  # sums beyond 64 bits mean nothing
-    if name in ("ReduceL1", "ReduceSumSquare") and not is_float(dtype):
+    if name in ("ReduceL1", "ReduceL2", "ReduceSumSquare") and not is_float(dtype):
         share = 0.0  # What does not fit wraps around here, and is cut in onnxruntime.
 
     def inputs(r: np.random.Generator) -> Inputs:

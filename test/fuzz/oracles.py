@@ -246,6 +246,15 @@ def _layer_norm(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     return F.layer_norm(x, w.shape, w, b, a("epsilon"))
 
 
+def _scattered(a: Attributes, x: Any, places: Any, updates: Any) -> Any:
+    """Minima and maxima: onnxruntime loses a NaN that is there before."""
+    name = {"min": "amin", "max": "amax"}.get(a("reduction"))
+    if name is None:
+        return None
+    places = places % x.shape[a("axis")]
+    return x.scatter_reduce(a("axis"), places, updates, name)
+
+
 def _attention(a: Attributes, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     if a("softcap") or q.dim() != 4 or a("q_num_heads"):
         return None
@@ -369,6 +378,7 @@ FUNCTIONS: Mapping[str, Function] = {
         x.index_select(a("axis"), i % x.shape[a("axis")]) if i.dim() == 1 else None
     ),
     "GatherElements": lambda a, x, i: x.gather(a("axis"), i % x.shape[a("axis")]),
+    "ScatterElements": _scattered,
     "Pad": _pad,
     "NonZero": lambda a, x: x.nonzero().T,
     "Concat": lambda a, *x: torch.cat(x, a("axis")),

@@ -88,6 +88,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [np.array([1, 2**32 - 1], np.uint32), np.array([1, 0])],
         {},
     ),
+    "scattered NaN": (
+        "ScatterElements",
+        [f32(1, NAN, 3), np.array([0, 1]), f32(NAN, 1)],
+        {"axis": 0, "reduction": "min"},
+    ),
     "u16 in einsum": (
         "Einsum",
         [np.full((2, 2), 60000, np.uint16)] * 2,

@@ -126,7 +126,10 @@ def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
 
 
 def test_what_is_too_large_for_a_device_begins_with_what_needs_little_memory() -> None:
-    """The first round has plans that fit, of which the search would hear late otherwise."""
+    """
+    The first round has plans that fit, of which the search would hear late otherwise; the
+    very first one divides the parameters among as many devices as possible.
+    """
     module = training_gpt()
     kept = Bounds.of(placed(module.clone(), machine(4)), machine(4), 4)
     on = machine(4, memory=int(0.9 * (kept.parameters + kept.states)))
@@ -139,9 +142,11 @@ def test_what_is_too_large_for_a_device_begins_with_what_needs_little_memory() -
     found = auto_search([module], on, SearchOptions(jobs=1), on_progress=on_progress)
     found.run()
     assert found.interrupted and found.best is not None and found.best.fits
+    surest = GridPlan(4, t=4, k=4, checkpoint="full")
+    assert next(iter(found.results)) == surest
     assert {
         (p.t * p.p, p.zero if p.d > 1 else 1, p.checkpoint, p.batch // p.d // p.k)
-        for p in rounds[0]
+        for p in rounds[0] - {surest}
         if isinstance(p, GridPlan)
     } == {(split, 1, "full", 1) for split in (1, 2)}
     assert not any(isinstance(plan, LayoutPlan) for plan in rounds[0])

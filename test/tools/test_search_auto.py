@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,3 +96,64 @@ def test_a_pipe_gets_one_program(tmp_path: Path) -> None:
         read = pool.submit(pipe.read_text)
         succeed("search", model, "--auto", *TWO, "-o", pipe)
         assert read.result().count("func.func @main") == 1
+
+
+SLOW_SEARCH = """
+import sys, time
+from pathlib import Path
+from distir.planning.grid.evaluate import Evaluator
+from distir.tools.cli import main
+
+evaluate = Evaluator.evaluate
+
+def slowly(self, *arguments):
+    if Path(sys.argv[-1]).exists():
+        time.sleep(600)
+    return evaluate(self, *arguments)
+
+Evaluator.evaluate = slowly
+main()
+"""
+"""Runs `distir`; once the last argument is a file, plans take ten minutes each."""
+
+
+def test_a_killed_search_leaves_a_whole_program_and_no_process(tmp_path: Path) -> None:
+    """The best plan so far is in the file; the processes that judge plans end at once."""
+    model, best = write_program(tmp_path / "m.mlir"), tmp_path / "b.mlir"
+    options = ("--auto", "--cluster", "dgx2", "--time-limit", "600", "--jobs", "2")
+    search = subprocess.Popen(
+        [sys.executable, "-c", SLOW_SEARCH, "search", model, *options, "-o", best],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: best.exists() and len(running(search.pid)) == 3)
+        assert search.poll() is None
+        search.kill()
+        search.wait()
+        succeed("simulate", best)
+        wait_until(lambda: not running(search.pid))
+    finally:
+        if running(search.pid):
+            os.killpg(search.pid, signal.SIGKILL)
+        search.wait()
+
+
+def running(group: int) -> list[str]:
+    """Returns the processes of a group that have not ended, as `ps` shows them."""
+    command = ("ps", "-A", "-o", "pgid=,stat=,pid=")
+    rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = [row.split() for row in rows.splitlines()]
+    return [
+        pid
+        for of, state, pid in found
+        if int(of) == group and not state.startswith("Z")
+    ]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for a condition, and fails after a minute without it."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

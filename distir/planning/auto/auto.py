@@ -216,6 +216,8 @@ class AutoSearch(PlanSearch):
         self._on_best = on_best or _nobody
         self._began = 0.0
         self._first: list[Plan] = []
+        # Plans that are judged only until something fits.
+        self._surest: set[GridPlan] = set()
 
     @property
     def pruned(self) -> int:
@@ -280,8 +282,9 @@ class AutoSearch(PlanSearch):
     def _frugal(self) -> list[Plan]:
         """
         Returns the plans that are tried first for a training step that is too large for one
-        device: a few that need little memory. Most of the first round would not fit either,
-        so the neighbours of plans that fit are a better start.
+        device. First those that most surely fit, until one does, so that there is a plan
+        however short the time; then a few that need little memory and are faster. Most of the
+        first round would not fit either, so the neighbours of these are a better start.
         """
         large = [
             batch
@@ -289,7 +292,10 @@ class AutoSearch(PlanSearch):
             if self.bounds[batch].parameters + self.bounds[batch].states
             > self.bounds[batch].memory
         ]
-        return list(self.space.frugal(large, self._may_fit))
+        surest = self.space.surest(large, self._may_fit)
+        frugal = list(self.space.frugal(large, self._may_fit))
+        self._surest = set(surest) - set(frugal)
+        return list(dict.fromkeys([*surest, *frugal]))
 
     def _judge(self, plans: Sequence[Plan]) -> bool:
         """
@@ -336,7 +342,7 @@ class AutoSearch(PlanSearch):
         origin = self._origins.get(result.plan)
         if origin is not None:
             self._effects.learn(origin, result)
-            known = sorted_results(self.results.values(), refined=True)
+            known = sorted_results(self._followed.values(), refined=True)
             self._improved |= result in [found[0] for found in known if found]
 
     def _tell_forecast(self) -> None:
@@ -355,22 +361,32 @@ class AutoSearch(PlanSearch):
         self._improved = False
         self._origins = {}
         policies = self.space.checkpoint
-        if mixed := partly_recomputed(self.results, policies, self.bounds):
+        followed = self._followed
+        if mixed := partly_recomputed(followed, policies, self.bounds):
             return mixed
         for width in range(1, _WIDTH + 1):
             self._origins = {}
             for refined in (False, True):
-                known = self.results.values()
-                for result in leaders(known, width, refined=refined):
+                for result in leaders(followed.values(), width, refined=refined):
                     for plan in self.space.neighbours(result.plan):
                         if self._comes_now(result, plan, refined):
                             self._origins.setdefault(plan, result)
             promising = [plan for plan in self._origins if self._is_promising(plan)]
             if promising:
-                early = [] if self.best else self._smaller()[:_WIDTH]
+                early = [] if ranked(followed.values()) else self._smaller()[:_WIDTH]
                 return [*early, *sorted(promising, key=self._order)]
         self._origins = {}
         return self._smaller()
+
+    @property
+    def _followed(self) -> dict[Plan, Result]:
+        """
+        The results whose neighbours may be judged: all, but those of the surest plans only
+        once another one fits. They are slow, and what is a little too large for memory is a
+        better start.
+        """
+        others = {p: r for p, r in self.results.items() if p not in self._surest}
+        return self.results if ranked(others.values()) else others
 
     def _comes_now(self, result: Simulated, plan: Plan, refined: bool) -> bool:
         """
@@ -452,6 +468,8 @@ class AutoSearch(PlanSearch):
         Whether a plan is still to be judged when its turn comes. When a neighbour turned out
         to be better than the plans before, its own neighbours come first.
         """
+        if plan in self._surest and self.best is not None:
+            return False
         return not self._improved and self._is_promising(plan)
 
     def _is_promising(self, plan: Plan) -> bool:

@@ -118,8 +118,9 @@ def runner_up(search: PlanSearch) -> Simulated | None:
 
 def nothing_found(search: AutoSearch) -> str:
     """
-    Explains why no plan fits: the smallest memory that any plan needs, and what takes the
-    most of it.
+    Explains why no plan fits: the smallest memory that any plan needs, and, if the search
+    ended by itself, what takes the most of it: a plan is not distributed again for that
+    after the time is over or the user interrupted.
     """
     results = sorted(search.results.values(), key=lambda r: r.plan)
     if not results:
@@ -130,7 +131,7 @@ def nothing_found(search: AutoSearch) -> str:
     elif not search.finished:
         text = f"the time was over before all plans were judged; so far {text}"
     possible = simulated(results)
-    if possible:
+    if possible and search.finished:
         least = min(possible, key=lambda r: (r.needed_bytes, r.plan))
         text += f". Most is taken by {_largest(search.programs, least)}"
     searched = [

@@ -133,8 +133,36 @@ class AutoSpace:
         pipeline parallelism divide the parameters, in all ways, over as few devices as
         `may_fit` allows, or twice as many.
         """
+        plans = self._with_little_memory(
+            batches, 1 if 1 in self.zero else self.zero[-1], may_fit
+        )
+        fewest = min((plan.t * plan.p for plan in plans), default=0)
+        yield from (p for p in plans if p.t * p.p in (fewest, 2 * fewest))
+
+    def surest(
+        self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
+    ) -> list[GridPlan]:
+        """
+        Returns the plans of the grid that most surely fit, the surest first: as `frugal`
+        ones, but parameters and gradients are divided among as many devices as possible,
+        better by tensor than by pipeline parallelism, as activations are then divided too,
+        and by ZeRO 3.
+        """
+        plans = self._with_little_memory(batches, max(self.zero), may_fit)
+        most = max((plan.t * plan.p for plan in plans), default=0)
+        return sorted(
+            (p for p in plans if p.t * p.p == most), key=lambda p: (p.batch, p.p, p)
+        )
+
+    def _with_little_memory(
+        self, batches: Sequence[int], zero: int, may_fit: Callable[[Plan], bool]
+    ) -> list[GridPlan]:
+        """
+        Returns a plan for each division by the grid that may fit: it recomputes as much as
+        it may, has a ZeRO stage, and works on one sample at a time.
+        """
         if not self.trains or self.own_axes:
-            return
+            return []
         grid = Space(
             batches=batches,
             trains=True,
@@ -142,7 +170,7 @@ class AutoSpace:
             degrees=self.degrees,
             micro_batches=self.micro_batches
             or [2**i for i in range(max(batches, default=1).bit_length())],
-            zero=(1 if 1 in self.zero else self.zero[-1],),
+            zero=(zero,),
             checkpoint=self.checkpoint[-1:],
             schedules=self.schedules[:1],
             offload_states=self.offload_states,
@@ -156,9 +184,7 @@ class AutoSpace:
                 most[key] = plan
         # The host's memory is slow: it is for what does not fit otherwise.
         plans = [plan for plan in most.values() if not plan.offload_states]
-        plans = plans or list(most.values())
-        fewest = min((plan.t * plan.p for plan in plans), default=0)
-        yield from (p for p in plans if p.t * p.p in (fewest, 2 * fewest))
+        return plans or list(most.values())
 
     def _meshes(self) -> Iterator[Axes]:
         """

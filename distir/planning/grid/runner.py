@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil, inf
@@ -148,6 +149,21 @@ def _next_results(
     return []
 
 
+def end_with_parent() -> None:
+    """
+    Makes this process end as soon as the one that started it is gone, however that ended: a
+    process that is killed ends no others. Work that only it waits for is of no use then.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def available_cores() -> int:
     """Returns how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -221,6 +237,7 @@ def _work(
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     gc.freeze()
     gc.disable()
     try:

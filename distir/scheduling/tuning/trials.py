@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from distir.errors import DistIRError
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.grid.runner import available_cores, ends_first
+from distir.planning.grid.runner import (
+    available_cores,
+    end_with_parent,
+    ends_first,
+)
 from distir.planning.plan import GridPlan
 from distir.planning.result import Result, Simulated, simulated
 from distir.scheduling.tuning.programs import TunedPrograms
@@ -162,6 +166,7 @@ def _begin(trials: Trials) -> None:
     """
     global _trials
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     _trials = trials
     # Programs are large structures, and dead soon.
     gc.freeze()

@@ -58,9 +58,9 @@ class AttentionRaiser:
     `onnx.Attention`.
     """
 
-    def __init__(self, *, dropped: bool = False) -> None:
+    def __init__(self, known: KnownMasks, *, dropped: bool = False) -> None:
         self._dropped = dropped
-        self._known = KnownMasks()
+        self._known = known
 
     def replace(self, op: OnnxOp) -> bool:
         """

@@ -27,6 +27,7 @@ class KnownMasks:
         self._arrays = KnownArrays()
         self._causal: dict[Hashable, bool] = {}
         self._showing: dict[Hashable, bool] = {}
+        self._seeing: dict[Hashable, bool] = {}
 
     def is_causal(self, mask: Mask, size: int) -> bool:
         """
@@ -51,6 +52,18 @@ class KnownMasks:
                 mask, lambda _, rows: bool((once(rows) > HIDDEN).any(-1).all())
             )
         return self._showing[key]
+
+    def lets_all_see(self, seen: SSAValue) -> bool:
+        """
+        Whether a mask of booleans, true where a query sees a key, is known to let each
+        query see at least one.
+        """
+        source = only_source(seen)
+        if source not in self._seeing:
+            self._seeing[source] = self._every_block(
+                seen, lambda _, rows: bool(once(rows).any(-1).all())
+            )
+        return self._seeing[source]
 
     def _every_block(
         self, mask: Mask, holds: Callable[[int, npt.NDArray[Any]], bool]

@@ -22,7 +22,9 @@ from distir.program import (
 )
 from distir.transforms.patterns.activation import raise_gelu, raise_silu
 from distir.transforms.patterns.attention import AttentionRaiser
+from distir.transforms.patterns.blind_queries import BlindQueryRaiser
 from distir.transforms.patterns.identity import drop_identity
+from distir.transforms.patterns.known_masks import KnownMasks
 from distir.transforms.patterns.merged_heads import split_heads
 from distir.transforms.patterns.normalization import raise_rms_norm
 from distir.transforms.patterns.slices import raise_split
@@ -54,7 +56,9 @@ def raise_dropped_attention(module: ModuleOp) -> None:
     known = reachable_functions(module)
     with erasing_unused(known):
         separate_heads(known)
-        replace_in(known, AttentionRaiser(dropped=True).replace)
+        masks = KnownMasks()
+        replace_in(known, AttentionRaiser(masks, dropped=True).replace)
+        replace_in(known, BlindQueryRaiser(masks).replace)
 
 
 def separate_heads(known: Sequence[FuncOp]) -> None:
@@ -103,7 +107,9 @@ def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     """
     # In this order: what a later one looks for may be part of what an earlier one takes.
     if attention:
-        replace_in(known, AttentionRaiser().replace)
+        masks = KnownMasks()
+        replace_in(known, AttentionRaiser(masks).replace)
+        replace_in(known, BlindQueryRaiser(masks).replace)
     for pattern in (raise_rms_norm, raise_gelu, raise_silu):
         replace_in(known, pattern)
 

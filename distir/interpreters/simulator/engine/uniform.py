@@ -28,7 +28,7 @@ class UniformMachine(SummarisingMachine):
         self._free: dict[tuple[int, ...], float] = {}
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
-        """See `Machine`."""
+        """See `SummarisingMachine`."""
         streams, clock = self.streams, self.clock
         if not timeline.started and not streams.in_use:
             clock[mesh] += timeline.seconds
