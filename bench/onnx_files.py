@@ -111,7 +111,7 @@ def tries(
                     shape.append(size)
                     continue
                 is_named = isinstance(size, str) and size != "?"
-                name = size if is_named else f"{info.name}.{axis}"
+                name = str(size) if is_named else f"{info.name}.{axis}"
                 is_batch = axis == 0 or "batch" in name
                 shape.append(sizes.setdefault(name, batch if is_batch else length))
             if info.name in hints.get("inputs", {}):
@@ -137,7 +137,7 @@ class Visit:
         session = onnxruntime.InferenceSession(path)
         self.names = [output.name for output in session.get_outputs()]
         refused = "nothing was tried"
-        for self.sizes, self.inputs in tries(session.get_inputs(), hints):
+        for self.sizes, self.inputs in tries(list(session.get_inputs()), hints):
             try:
                 results = session.run(None, self.inputs)
             except Exception as error:  # it has no class of errors of its own
@@ -204,7 +204,8 @@ class Visit:
     def executed(self, path: Path) -> Arrays:
         """Returns the results of a program's package on processes of this machine."""
         given, found = self.folder / "inputs.npz", self.folder / "results.npz"
-        np.savez(given, **self.given(path))
+        inputs: dict[str, Any] = self.given(path)
+        np.savez(given, **inputs)
         words = ["--inputs", str(given), "--outputs", str(found), "--timeout", "300"]
         self.command("run", str(path), "--backend", "gloo", *words)
         with np.load(found) as file:
@@ -260,15 +261,18 @@ def visit_apart(key: str) -> dict[str, Any]:
     """Returns what `visit` returns in a process of its own, which may crash or hang."""
     command = [sys.executable, __file__, "--visit", key]
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    outcomes: dict[str, Any]
+    errors = ""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False
         )
+        errors = done.stderr[-400:]
         outcomes = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         outcomes = {"file": key, "import": f"not done after {SECONDS} s"}
     except (IndexError, json.JSONDecodeError):
-        outcomes = {"file": key, "import": f"crashed: {done.stderr[-400:]}"}
+        outcomes = {"file": key, "import": f"crashed: {errors}"}
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     outcomes["seconds"] = round(time.monotonic() - start, 1)
     outcomes["cpu_seconds"] = round(after.ru_utime - before.ru_utime, 1)

@@ -135,7 +135,8 @@ def test_max_pool(
 
 @pytest.mark.parametrize("kernel", [2, 3, 4])
 def test_a_window_that_lacks_less_than_a_stride_exists(kernel: int) -> None:
-    x, options = numbers(1, 2, 1, 4), {"kernel_shape": [kernel, 2], "strides": [2, 2]}
+    x = numbers(1, 2, 1, 4)
+    options: dict[str, Any] = {"kernel_shape": [kernel, 2], "strides": [2, 2]}
     agree(*both("MaxPool", [x], **options))
     agree(*both("AveragePool", [x], **options))
 
