@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -72,6 +73,14 @@ def largest_difference(
         difference = np.where(np.isnan(difference), inf, difference)
         largest = max(largest, float(difference.max()))
     return largest, largest / scale
+
+
+def last_place(values: npt.NDArray[Any]) -> float:
+    """Returns the unit in the last place of the largest finite of some floats."""
+    wide = np.abs(values.astype(np.float64))
+    largest = wide[np.isfinite(wide)].max(initial=0.0)
+    digits = int(ml_dtypes.finfo(values.dtype).nmant)
+    return float(2.0 ** (np.frexp(largest)[1] - 1 - digits)) if largest else 0.0
 
 
 def _shapes(value: Any) -> list[Any]:
@@ -248,7 +257,8 @@ def compare(
     their outputs. `paths` name the programs in messages. Without a `tolerance`, that of the
     outputs' types is allowed. With `by_change`, differences of outputs that are the next values
     of arguments are relative to the largest change of any of them, since a small step hides
-    errors of gradients. Raises DistIRError for programs with different results.
+    errors of gradients; a unit in the last place does not count, as equal steps may round to
+    neighbouring values. Raises DistIRError for programs with different results.
     """
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
@@ -269,6 +279,7 @@ def compare(
     _check_outputs(other_path, candidate, actual)
     found: list[OutputDifference] = []
     changes: dict[str, float] = {}
+    units: dict[str, float] = {}
     for output, other in zip(*_paired(reference, candidate), strict=True):
         name = output.name
         left = _value(reference, expected, output)
@@ -285,6 +296,7 @@ def compare(
             pairs = list(zip(left, right, strict=True))
         elif by_change and name in values and left.dtype.kind in "fV":
             changes[name] = largest_difference(values[name], left)[0]
+            units[name] = last_place(left)
         differences = [largest_difference(*pair) for pair in pairs]
         allowed = tolerance
         if allowed is None:
@@ -299,7 +311,7 @@ def compare(
         )
     scale = max(changes.values(), default=0.0)
     return [
-        replace(each, relative=each.absolute / scale)
+        replace(each, relative=max(0.0, each.absolute - units[each.name]) / scale)
         if scale and each.name in changes
         else each
         for each in found
