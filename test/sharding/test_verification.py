@@ -23,7 +23,7 @@ from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from distir.program import argument_names, functions
+from distir.program import argument_names, functions, reachable_functions
 from distir.sharding.layout import check_layout, places_the_same
 from distir.sharding.mesh import meshes
 from distir.sharding.verification import verify_distribution
@@ -238,7 +238,7 @@ def mutated(module: ModuleOp, draw: Draw) -> ModuleOp | None:
         op.results[0].replace_all_uses_with(op.operands[0])
         Rewriter.erase_op(op)
         return clone
-    function = draw(st.sampled_from(list(functions(clone).values())))
+    function = draw(st.sampled_from(reachable_functions(clone)))
     values: list[SSAValue] = list(function.body.block.args)
     if kind == "result":
         values = [r for op in function.body.block.ops for r in op.results]
