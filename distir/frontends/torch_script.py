@@ -64,8 +64,8 @@ def export_torchscript(
             traced_forward(*(leaves[i] for i in places))
         with (
             tempfile.TemporaryDirectory() as folder,
-            # It would print the whole graph of a module that it cannot write.
-            patch("torch._C._jit_onnx_log"),
+            # It switches a log on, into which it prints graphs that it cannot write.
+            patch("torch._C._jit_set_onnx_log_enabled"),
         ):
             path = Path(folder, "model.onnx")
             torch.onnx.export(
