@@ -23,6 +23,9 @@ The number of elements that are compared at a time, as comparing takes several t
 memory.
 """
 
+_SMALL = 1e-2
+"""The largest part of a step's change at which a unit in the last place is rounding."""
+
 
 @dataclass(frozen=True)
 class OutputDifference:
@@ -77,8 +80,7 @@ def largest_difference(
 
 def last_place(values: npt.NDArray[Any]) -> float:
     """Returns the unit in the last place of the largest finite of some floats."""
-    wide = np.abs(values.astype(np.float64))
-    largest = wide[np.isfinite(wide)].max(initial=0.0)
+    largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
     digits = int(ml_dtypes.finfo(values.dtype).nmant)
     return float(2.0 ** (np.frexp(largest)[1] - 1 - digits)) if largest else 0.0
 
@@ -257,8 +259,8 @@ def compare(
     their outputs. `paths` name the programs in messages. Without a `tolerance`, that of the
     outputs' types is allowed. With `by_change`, differences of outputs that are the next values
     of arguments are relative to the largest change of any of them, since a small step hides
-    errors of gradients; a unit in the last place does not count, as equal steps may round to
-    neighbouring values. Raises DistIRError for programs with different results.
+    errors of gradients; a unit in the last place does not count where it is small next to that
+    change, as equal steps may round to neighbouring values. Raises DistIRError for programs with different results.
     """
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
@@ -310,6 +312,8 @@ def compare(
             )
         )
     scale = max(changes.values(), default=0.0)
+    # Of a step that is hardly more than a unit, that would hide an error.
+    units = {n: unit if unit <= _SMALL * scale else 0.0 for n, unit in units.items()}
     return [
         replace(each, relative=max(0.0, each.absolute - units[each.name]) / scale)
         if scale and each.name in changes
