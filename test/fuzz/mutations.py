@@ -147,6 +147,7 @@ def delete(draw: Draw, module: ModuleOp) -> str | None:
         for op in _ops(module)
         for v in op.operands
         if len(op.results) == 1
+        and op.results[0] not in op.operands  # another mutation may have made it so
         and isinstance(v.type, TensorType)
         and isinstance(op.results[0].type, TensorType)
         and v.type.shape == op.results[0].type.shape
@@ -162,7 +163,7 @@ def delete(draw: Draw, module: ModuleOp) -> str | None:
 @mutation
 def delete_communication(draw: Draw, module: ModuleOp) -> str | None:
     op = _pick(draw, _ops(module, collective.CollectiveOp, dist.SendOp))
-    if op is None:
+    if op is None or op.results[0] in op.operands:
         return None
     retype = draw(st.booleans()) and op.operands[0].type
     type_ = op.results[0].type

@@ -203,14 +203,18 @@ def _max_pool(a: Attributes, x: Any) -> Any:
     pads = _symmetric(a, x.dim() - 2)
     if pads is None:
         return None
-    function = (F.max_pool1d, F.max_pool2d)[x.dim() - 3]
-    return function(
+    function: Any = (F.max_pool1d, F.max_pool2d)[x.dim() - 3]
+    largest, places = function(
         x,
         list(a("kernel_shape")),
         list(a("strides")),
         pads,
         ceil_mode=bool(a("ceil_mode")),
+        return_indices=True,
     )
+    # PyTorch counts within a channel of a sample, ONNX through the whole tensor.
+    channels = torch.arange(x.shape[0] * x.shape[1]) * x.shape[2:].numel()
+    return largest, places + channels.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
 
 
 def _average_pool(a: Attributes, x: Any) -> Any:
