@@ -66,9 +66,9 @@ class LostPython:
             found.add(CONTROL_FLOW)
         if self.reads and CONTROL_FLOW not in allow:
             raise DistIRError(
-                f"{kind} reads values of tensors in Python, at {listed(self.reads, 2)}. The "
-                f"program has what follows from the values of the example inputs, for all "
-                f"others too. Write it with torch.where or torch.cond, a loop over the experts "
+                f"{kind} reads values of tensors, or sizes that depend on them, in Python, at "
+                f"{listed(self.reads, 2)}. The program has what follows from the values of "
+                f"the example inputs, for all others too. Write it with torch.where or torch.cond, a loop over the experts "
                 f"that are chosen as one over all, weighed by a one-hot of the router's choice, "
                 f"{way_out(CONTROL_FLOW)}"
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -45,19 +45,25 @@ _DRAWS = frozenset(
 )
 _SIZES = frozenset(("size", "numel", "dim", "__len__"))
 """Functions that give what the shape says; traces have tensors for that."""
+_CHOOSE_SIZES = frozenset(
+    ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount")
+)
+"""Functions whose results have as many elements as the values of their operands say."""
 
 
 class ValueReads(TorchFunctionMode):
     """
     Adds to `lines` in which lines, while this is active, Python reads elements of tensors
     that depend on inputs, parameters or random numbers: what it does with them is no part of
-    a trace. `inputs` are such tensors; others are found by what they are computed from.
+    a trace. So are sizes that depend on such elements (`if rows.numel() == 0`). `inputs` are
+    such tensors; others are found by what they are computed from.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lines: dict[str, None]) -> None:
         super().__init__()
         self.lines = lines
         self._depending: Any = WeakIdKeyDictionary()
+        self._sized: Any = WeakIdKeyDictionary()  # their sizes depend on elements
         for tensor in inputs:
             self._depending[tensor] = True
 
@@ -75,15 +81,35 @@ class ValueReads(TorchFunctionMode):
             if isinstance(x, torch.Tensor)
         ]
         depends = name in _DRAWS or any(x in self._depending for x in operands)
-        if depends and name in _READS:
+        is_sized = any(x in self._sized for x in operands)
+        if (depends and name in _READS) or (is_sized and name == "__len__"):
             self.lines[calling_line()] = None
         result = func(*args, **(kwargs or {}))
-        if depends and name not in _SIZES and not isinstance(result, torch.Size):
+        if name in _SIZES or isinstance(result, torch.Size):
+            # In a trace these are tensors, which may be read later.
+            found = result if isinstance(result, tuple) else (result,)
+            self._note(found if is_sized else (), self._depending)
+        elif depends:
+            leaves: list[Any] = _pytree.tree_leaves(result)
             written = operands[:1] if name.endswith("_") else []  # also __setitem__
-            for x in (*_pytree.tree_leaves(result), *written):
-                if isinstance(x, torch.Tensor):
-                    self._depending[x] = True
+            self._note((*leaves, *written), self._depending)
+            if is_sized or name in _CHOOSE_SIZES or _selects(name, args, operands):
+                self._note(leaves, self._sized)
         return result
+
+    @staticmethod
+    def _note(values: Iterable[Any], noted: Any) -> None:
+        for x in values:
+            if isinstance(x, torch.Tensor):
+                noted[x] = True
+
+
+def _selects(name: str, args: Sequence[Any], operands: Sequence[Tensor]) -> bool:
+    """Whether a function takes the elements where a tensor of booleans is true."""
+    if name == "where":
+        return len(args) == 1
+    masks = operands[1:] if name == "__getitem__" else ()
+    return any(mask.dtype in (torch.bool, torch.uint8) for mask in masks)
 
 
 def line_that_draws(run: Callable[[], object]) -> str:

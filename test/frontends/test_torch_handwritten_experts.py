@@ -29,10 +29,12 @@ class Experts(nn.Module):
             for i, expert in enumerate(self.experts):
                 out = out + weigh[:, i, None] * expert(x)
             return out
-        numbers = range(4) if self.loop == "all" else chosen.unique()
+        numbers = chosen.unique() if self.loop == "chosen" else range(4)
         for i in numbers:
             number = int(i)
             rows, place = torch.where(chosen == number)
+            if self.loop == "skip" and rows.numel() == 0:
+                continue
             done = self.experts[number](x[rows]) * weights[rows, place, None]
             out = out.index_add(0, rows, done)
         return out
@@ -45,9 +47,13 @@ def training_step(loop: str) -> None:
     apply_passes(imported.module, step)
 
 
-def test_a_loop_over_chosen_experts_names_its_line() -> None:
-    with pytest.raises(DistIRError, match=r"number = int\(i\)") as told:
-        training_step("chosen")
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [("chosen", r"number = int\(i\)"), ("skip", r"rows\.numel\(\) == 0")],
+)
+def test_a_loop_over_chosen_experts_names_its_line(loop: str, line: str) -> None:
+    with pytest.raises(DistIRError, match=line) as told:
+        training_step(loop)
     assert WHAT_TO_WRITE in str(told.value)
 
 

@@ -54,6 +54,19 @@ class Branch(Layers):
         return x if x.sum() > 0 else torch.relu(x)
 
 
+class RowsThatAreThere(Layers):
+    """How many there are depends on values."""
+
+    def between(self, x: Tensor) -> Tensor:
+        rows = x[x[:, 0] > 100]
+        return x if rows.numel() == 0 else torch.relu(x)
+
+
+class RowsThatAreCounted(Layers):
+    def between(self, x: Tensor) -> Tensor:
+        return x if len(torch.nonzero(x > 100)) == 0 else torch.relu(x)
+
+
 class Counter(Layers):
     def between(self, x: Tensor) -> Tensor:
         self.number += 1
@@ -99,6 +112,8 @@ class StraightThrough(Layers):
         (LayerDrop, "python-random", "return x if self.training and random.random() <"),
         (NumPyNoise, "python-random", "return x * float(np.random.rand())"),
         (Branch, "control-flow", "return x if x.sum() > 0 else torch.relu(x)"),
+        (RowsThatAreThere, "control-flow", "return x if rows.numel() == 0 else"),
+        (RowsThatAreCounted, "control-flow", "return x if len(torch.nonzero(x > 100))"),
         (Counter, "control-flow", "self.number += 1"),
         (BufferCounter, "mismatch", "self.calls.add_(1)"),
         (StraightThrough, "custom-backward", "return Rounded.apply(x)"),

@@ -46,7 +46,8 @@ class Sample:
     An operator with attributes. `inputs` makes its inputs by position (None is omitted);
     those in `constants` come from `onnx.Constant` and are the same each time. `sums` says
     that what it computes is added up, so that rounding errors are as large as those of the
-    largest number. `make` builds ops of other dialects from their operands.
+    largest number; `magnified` says by how much that number is larger than the operands
+    are. `make` builds ops of other dialects from their operands.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Sample:
     constants: frozenset[int] = frozenset()
     results: int = 1
     sums: bool = False
+    magnified: Callable[[Sequence[Array | None]], float] = lambda inputs: 1.0
     make: Callable[[Sequence[SSAValue]], Operation] | None = None
     once: bool = False
     """Whether shapes of results depend on values."""
@@ -487,7 +489,34 @@ def normalization(draw: Draw) -> Sample:
             found[4] = np.abs(ordinary(r, (4,), dtype))
         return found
 
-    return Sample(name, inputs, attributes, sums=True)
+    def magnified(given: Sequence[Any]) -> float:
+        # x / s - mean / s: where elements are nearly equal, both are far larger than they.
+        if name[0] == "B":
+            variances = given[4]
+        elif name in _CENTRED:
+            groups = attributes.get("num_groups", shape[1])
+            x = given[0]
+            if name == "MeanVarianceNormalization":
+                parts = np.moveaxis(x, 1, 0).reshape(shape[1], -1)
+            elif name == "LayerNormalization":
+                parts = x.reshape(*shape[: attributes["axis"]], -1)
+            else:
+                parts = x.reshape(shape[0], groups, -1)
+            variances = np.var(parts.astype(np.float64), axis=-1)
+        else:
+            return 1.0
+        variances = variances[np.isfinite(variances)].astype(np.float64)
+        return max(1.0, float((np.min(variances, initial=1.0) + 1e-5) ** -0.5))
+
+    return Sample(name, inputs, attributes, sums=True, magnified=magnified)
+
+
+_CENTRED = (
+    "LayerNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "MeanVarianceNormalization",
+)
 
 
 def attention(draw: Draw) -> Sample:

@@ -191,7 +191,8 @@ class Operator:
                     continue
                 wide = np.abs(a.astype(np.float64))
                 scale *= max(1.0, float(np.max(wide[np.isfinite(wide)], initial=0)))
-        return scale
+        with np.errstate(all="ignore"):
+            return scale * self.sample.magnified(inputs)
 
 
 def _fits_single(a: Any) -> bool:
