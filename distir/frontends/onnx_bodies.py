@@ -16,7 +16,6 @@ from typing import Any
 from onnx import (
     AttributeProto,
     FunctionProto,
-    GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
@@ -27,7 +26,7 @@ from onnx import (
 
 from distir.frontends.onnx_file import is_large
 from distir.frontends.onnx_loops import (
-    attributes_of,
+    body_of,
     require,
     unrolled_loop,
     unrolled_scan,
@@ -159,9 +158,7 @@ class _BodyExpander(GraphWriter):
         require(node, len(inputs) == 1, f"is an If with {len(inputs)} operands")
         holds = self.known(node, inputs[0], "which of its two branches it takes")
         name = "then_branch" if holds else "else_branch"
-        body = attributes_of(node).get(name)
-        require(node, body is not None, f"is an If without its attribute {name!r}")
-        assert isinstance(body, GraphProto)
+        body = body_of(node, name)
         require(
             node,
             len(body.output) == len(node.output),

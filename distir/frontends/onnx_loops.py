@@ -28,6 +28,17 @@ def require(node: NodeProto, holds: bool, text: str) -> None:
         raise DistIRError(f"{node_name(node)} {text}; export the model again")
 
 
+def body_of(node: NodeProto, name: str) -> GraphProto:
+    """Returns the body in an attribute of a node. Raises DistIRError if there is none."""
+    body = attributes_of(node).get(name)
+    if not isinstance(body, GraphProto):
+        problem = "is without its" if body is None else "has no graph in its"
+        raise DistIRError(
+            f"{node_name(node)} {problem} attribute {name!r}; export the model again"
+        )
+    return body
+
+
 def unrolled_loop(
     writer: GraphWriter,
     node: NodeProto,
@@ -39,9 +50,7 @@ def unrolled_loop(
     Writes the steps of a Loop and returns the names of its results. `inputs` are the names
     of its operands, `names` those of the body around it. Raises DistIRError.
     """
-    body = attributes_of(node).get("body")
-    require(node, body is not None, "is a Loop without its attribute 'body'")
-    assert isinstance(body, GraphProto)
+    body = body_of(node, "body")
     states = list(inputs[2:])
     require(
         node,
@@ -181,10 +190,12 @@ class _ScanForm:
 def _scan_form(node: NodeProto) -> _ScanForm:
     """Raises DistIRError for a Scan that does not conform to the standard."""
     attributes: Mapping[str, Any] = attributes_of(node)
-    body, scans = attributes.get("body"), attributes.get("num_scan_inputs")
-    for name, found in (("body", body), ("num_scan_inputs", scans)):
-        require(node, found is not None, f"is a Scan without its attribute {name!r}")
-    assert isinstance(body, GraphProto) and isinstance(scans, int)
+    body, scans = body_of(node, "body"), attributes.get("num_scan_inputs")
+    if not isinstance(scans, int):
+        raise DistIRError(
+            f"{node_name(node)} has no number in its attribute 'num_scan_inputs'; export the "
+            f"model again"
+        )
     count = len(node.input)
     require(
         node, 0 < scans <= count, f"has num_scan_inputs {scans} of {count} operands"

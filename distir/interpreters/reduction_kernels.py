@@ -205,9 +205,10 @@ def lp_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` divides infinity by itself in one type and not in another."""
     x, axis, p = widened(inputs[0]), op.attribute("axis"), op.attribute("p")
-    norm = np.abs(x) if p == 1 else np.square(x)
-    norm = norm.sum(axis, keepdims=True)
-    norm = norm if p == 1 else np.sqrt(norm)
+    # The square of a small number may be zero; the norm of one element needs none.
+    is_sum = p == 1 or x.shape[axis] == 1
+    norm = (np.abs(x) if is_sum else np.square(x)).sum(axis, keepdims=True)
+    norm = norm if is_sum else np.sqrt(norm)
     # Of zeros, the result is zeros.
     safe = np.where(norm == 0, np.ones((), norm.dtype), norm)
     return [np.asarray(x / safe).astype(inputs[0].dtype)]

@@ -99,3 +99,19 @@ def test_what_cannot_be_is_said(
     given: dict[str, Any] = {"model": model, **TWO, **options}
     with pytest.raises(distir.DistIRError, match=told):
         distir.search(**given)
+
+
+class Branch(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch's older exporter wrote")
+def test_differences_are_allowed_by_name() -> None:
+    model, x = Branch(4, 4), torch.ones(8, 4)
+    with pytest.raises(distir.DistIRError, match=r"if x\.sum\(\) > 0"):
+        distir.search(model, (x,), **TWO, loss="mse")
+    with pytest.raises(distir.DistIRError, match=r"if x\.sum\(\) > 0"):
+        distir.search(model, (x,), **TWO, loss="mse", allow=("mismatch",))
+    plan = distir.search(model, (x,), **TWO, loss="mse", allow=("control-flow",))
+    assert plan.trains

@@ -167,6 +167,17 @@ def test_scan_without_what_it_must_have(missing: str):
         import_onnx(model)
 
 
+@pytest.mark.parametrize(("wrong", "value"), [("body", 3), ("num_scan_inputs", [1, 1])])
+def test_scan_with_attributes_of_other_kinds(wrong: str, value: object):
+    model = scan_model(4)
+    node = model.graph.node[0]
+    kept = [a for a in node.attribute if a.name != wrong]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(wrong, value)])
+    with pytest.raises(DistIRError, match=f"Scan.* in its attribute '{wrong}'"):
+        import_onnx(model)
+
+
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [

@@ -169,7 +169,8 @@ class Operator:
         return label
 
     def _same(self, a: Any, b: Any, tolerance: float) -> bool:
-        return same(a, b, tolerance, is_single=self.sample.name in SINGLE)
+        single = self.sample.name in SINGLE
+        return same(a, b, tolerance, is_single=single, roundings=self.sample.roundings)
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         given = [
@@ -219,8 +220,13 @@ SINGLE = frozenset(
 """What is computed in 32 bits, even of operands with 64, by one of the oracles at least."""
 
 
-def same(a: Any, b: Any, scale: float, *, is_single: bool = False) -> bool:
-    """Whether two results are the same up to rounding, as numbers up to `scale` round."""
+def same(
+    a: Any, b: Any, scale: float, *, is_single: bool = False, roundings: int = 1
+) -> bool:
+    """
+    Whether two results are the same up to so many roundings, as numbers up to `scale`
+    round.
+    """
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
@@ -231,6 +237,7 @@ def same(a: Any, b: Any, scale: float, *, is_single: bool = False) -> bool:
         relative = 3e-2
     if is_single:
         relative = max(relative, RELATIVE[4])
+    relative *= max(1.0, roundings / 8)  # half a unit each, of 4 that are allowed
     wide: Any = np.complex128 if a.dtype.kind == "c" else np.float64
     a, b = a.astype(wide), b.astype(wide)
     with np.errstate(all="ignore"):

@@ -217,6 +217,11 @@ def _max_pool(a: Attributes, x: Any) -> Any:
     return largest, places + channels.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
 
 
+def _lp_normalized(a: Attributes, x: Any) -> Any:
+    norm = torch.linalg.vector_norm(x, a("p"), a("axis"), keepdim=True)
+    return x / norm.masked_fill(norm == 0, 1)
+
+
 def _average_pool(a: Attributes, x: Any) -> Any:
     pads = _symmetric(a, x.dim() - 2)
     # Where windows go beyond the padding, PyTorch counts other elements than ONNX.
@@ -356,6 +361,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "TopK": _top_k,
     "CumSum": _running(torch.cumsum),
     "CumProd": _running(torch.cumprod),
+    "LpNormalization": _lp_normalized,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": lambda a, x: x.mean(tuple(range(2, x.dim())), keepdim=True),

@@ -61,6 +61,23 @@ def leaving():
 def unusable():
     return torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(3, 4)), (torch.ones(2, 5),)
 
+class Branch(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+def with_a_branch():
+    return Branch(4, 4), (torch.ones(2, 4),)
+
+class Counter(torch.nn.Linear):
+    def forward(self, x):
+        self.calls.add_(1)
+        return super().forward(x) * self.calls
+
+def with_a_counter():
+    module = Counter(4, 4)
+    module.register_buffer("calls", torch.zeros(()))
+    return module, (torch.ones(2, 4),)
+
 SIZE = 3
 """
 
@@ -366,3 +383,34 @@ def test_dropout_is_not_dropped_without_a_word(code: Path, tmp_path: Path) -> No
     dist = tmp_path / "dist.mlir"
     succeed("distribute", asked, "--cluster", "cpu", "-t", "2", "-o", dist)
     assert "train.dropout" in dist.read_text()
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch's older exporter wrote")
+@pytest.mark.parametrize(
+    ("function", "way", "line"),
+    [
+        ("with_a_branch", ["--allow", "control-flow"], "if x.sum() > 0"),
+        ("with_a_counter", ["--allow", "mismatch"], "self.calls.add_(1)"),
+        ("with_a_counter", ["--no-check"], "self.calls.add_(1)"),
+    ],
+)
+def test_what_python_does_once_is_allowed_by_name(
+    code: Path, tmp_path: Path, function: str, way: list[str], line: str
+) -> None:
+    program = tmp_path / "m.mlir"
+    command = ["import", f"{code}:{function}", "--training", "--loss", "mse"]
+    command += ["-o", str(program)]
+    message = failure(*command)
+    assert line in message
+    if way[0] == "--allow":
+        assert " ".join(way) in message
+    assert not program.exists()
+    succeed(*command, *way)
+    assert "loss" in program.read_text()
+
+
+def test_onnx_files_have_nothing_to_be_checked_against(tmp_path: Path) -> None:
+    for option in (("--no-check",), ("--allow", "mismatch")):
+        model, out = tmp_path / "m.onnx", tmp_path / "m.mlir"
+        message = failure("import", model, "-o", out, *option)
+        assert "--no-check and --allow are for modules" in message
