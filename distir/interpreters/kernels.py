@@ -443,21 +443,6 @@ def softmax_cross_entropy(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     return [np.asarray(a).astype(scores.dtype) for a in (loss, logs)[: len(op.results)]]
 
 
-@kernel("onnx.CumSum")
-def cumulative_sum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` refuses an axis that is a list of one number, which PyTorch writes."""
-    x, given = inputs
-    axis = int(given.reshape(-1)[0])
-    x = np.flip(x, axis) if op.attribute("reverse") else x
-    total = np.cumsum(x, axis, dtype=x.dtype)
-    if op.attribute("exclusive"):
-        start = np.zeros_like(total.take([0][: x.shape[axis]], axis))
-        total = np.concatenate(
-            [start, total.take(range(x.shape[axis] - 1), axis)], axis
-        )
-    return [np.flip(total, axis) if op.attribute("reverse") else total]
-
-
 @kernel("onnx.GridSample")
 def grid_sample(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """`onnx.reference` takes other elements beyond the border where it samples cubically."""

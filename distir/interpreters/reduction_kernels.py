@@ -214,6 +214,27 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [np.asarray(x / safe).astype(inputs[0].dtype)]
 
 
+@kernel("onnx.CumSum", "onnx.CumProd")
+def cumulative(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """
+    Sums and products as PyTorch accumulates them: floats in wider ones. `onnx.reference`
+    refuses an axis that is a list of one number, which PyTorch writes.
+    """
+    x, given = inputs
+    axis, is_sum = int(given.reshape(-1)[0]), op.name == "onnx.CumSum"
+    x = np.flip(x, axis) if op.attribute("reverse") else x
+    double = np.float32 if x.dtype.itemsize < 4 else np.float64
+    wide = double if is_float(x) else x.dtype
+    total = (np.cumsum if is_sum else np.cumprod)(x, axis, dtype=wide).astype(x.dtype)
+    if op.attribute("exclusive"):
+        first = total.take([0][: x.shape[axis]], axis)
+        start = np.zeros_like(first) if is_sum else np.ones_like(first)
+        total = np.concatenate(
+            [start, total.take(range(x.shape[axis] - 1), axis)], axis
+        )
+    return [np.flip(total, axis) if op.attribute("reverse") else total]
+
+
 _SCATTERED: Mapping[str, np.ufunc] = {
     "add": np.add,
     "mul": np.multiply,
