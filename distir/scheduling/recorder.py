@@ -123,6 +123,26 @@ def _caller() -> str:
     return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
 
+def _text(value: str) -> StringAttr:
+    """Raises DistIRError for anything but a text: scripts are not type-checked."""
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DistIRError(
+            f"{_caller()}: a name, a pattern or an axis is a text, not of type "
+            f"{type(value).__name__}"
+        )
+    return StringAttr(value)
+
+
+def _integer(value: int) -> IntegerAttr:
+    """Raises DistIRError for anything but an integer: scripts are not type-checked."""
+    if not isinstance(value, int) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DistIRError(
+            f"{_caller()}: a dimension, a number or a size is an integer, not of type "
+            f"{type(value).__name__}"
+        )
+    return IntegerAttr(value, i64)
+
+
 class Parameters:
     """Parameters of modules, as `Modules.param` returns them."""
 
@@ -136,11 +156,11 @@ class Parameters:
         given: `s["wte"].param("weight").split(0, "t")`.
         """
         attributes: dict[str, Attribute] = {
-            "dim": IntegerAttr(dim, i64),
-            "axis": StringAttr(axis),
+            "dim": _integer(dim),
+            "axis": _text(axis),
         }
         if run is not None:
-            attributes["run"] = IntegerAttr(run, i64)
+            attributes["run"] = _integer(run)
         self._recording.add(
             ShardOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -152,9 +172,7 @@ class Parameters:
         ZeRO's: `s["head"].param().whole("t")`.
         """
         self._recording.add(
-            WholeOp.create(
-                operands=[self._handle], attributes={"axis": StringAttr(axis)}
-            )
+            WholeOp.create(operands=[self._handle], attributes={"axis": _text(axis)})
         )
         return self
 
@@ -178,11 +196,11 @@ class Modules:
         Returns the modules in these with that path; if `count` is given, there must be as
         many: `s.match("encoder.layer.*", count=24)`.
         """
-        attributes = {} if count is None else {"count": IntegerAttr(count, i64)}
+        attributes = {} if count is None else {"count": _integer(count)}
         op = MatchOp.create(
             operands=[self._handle],
             result_types=[AnyOpType()],
-            properties={"pattern": StringAttr(pattern)},
+            properties={"pattern": _text(pattern)},
             attributes=attributes,
         )
         return Modules(self._recording, self._recording.add(op).results[0])
@@ -224,7 +242,7 @@ class Modules:
             op = MatchOp.create(
                 operands=[self._handle],
                 result_types=[AnyOpType()],
-                properties={"pattern": StringAttr(pattern.pattern)},
+                properties={"pattern": _text(pattern.pattern)},
                 attributes={"regex": UnitAttr()},
             )
             return Modules(self._recording, self._recording.add(op).results[0])
@@ -255,7 +273,7 @@ class Modules:
         op = ParametersOp.create(
             operands=[self._handle],
             result_types=[AnyValueType()],
-            properties={"pattern": StringAttr(pattern)},
+            properties={"pattern": _text(pattern)},
         )
         return Parameters(self._recording, self._recording.add(op).results[0])
 
@@ -265,7 +283,7 @@ class Modules:
         `s["h.*.mlp.c_fc"].split(Columns("t"))`.
         """
         by = "columns" if isinstance(how, Columns) else "rows"
-        attributes = {"by": StringAttr(by), "axis": StringAttr(how.axis)}
+        attributes = {"by": _text(by), "axis": _text(how.axis)}
         self._recording.add(
             SplitLinearOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -289,11 +307,11 @@ class Modules:
         heads of grouped-query attention, each of which has its part of every layer.
         """
         attributes: dict[str, Attribute] = {
-            "layers": ArrayAttr([StringAttr(layer) for layer in layers]),
-            "merged": StringAttr(name),
+            "layers": ArrayAttr([_text(layer) for layer in layers]),
+            "merged": _text(name),
         }
         if groups != 1:
-            attributes["groups"] = IntegerAttr(groups, i64)
+            attributes["groups"] = _integer(groups)
         self._recording.add(
             MergeOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -312,10 +330,10 @@ class Modules:
         of collectives by kind over a mesh axis, and no others, when the program is
         distributed: `s["h.*"].expect("t", all_reduce=2)`.
         """
-        counts = {kind: IntegerAttr(count, i64) for kind, count in collectives.items()}
+        counts = {kind: _integer(count) for kind, count in collectives.items()}
         attributes: dict[str, Attribute] = {
             "collectives": DictionaryAttr(counts),
-            "axis": StringAttr(axis),
+            "axis": _text(axis),
         }
         if backward:
             attributes["backward"] = UnitAttr()
@@ -332,7 +350,7 @@ class Modules:
         """
         self._recording.add(
             AutocastOp.create(
-                operands=[self._handle], attributes={"dtype": StringAttr(dtype)}
+                operands=[self._handle], attributes={"dtype": _text(dtype)}
             )
         )
         return self
@@ -365,7 +383,7 @@ class Modules:
         if isinstance(policy, Knob):
             operands.append(policy.handle)
         else:
-            attributes["policy"] = StringAttr(policy)
+            attributes["policy"] = _text(policy)
         self._recording.add(
             RecomputeOp.create(operands=operands, attributes=attributes)
         )
@@ -388,7 +406,7 @@ class Outputs:
         Requests that a mesh axis splits a dimension of it:
         `s["transformer.h.*"].out(0).split(1, "t")`.
         """
-        return self._place(axis, {"dim": IntegerAttr(dim, i64)})
+        return self._place(axis, {"dim": _integer(dim)})
 
     def whole(self, axis: str) -> Outputs:
         """
@@ -398,7 +416,7 @@ class Outputs:
         return self._place(axis, {})
 
     def _place(self, axis: str, attributes: dict[str, Attribute]) -> Outputs:
-        own = {"index": IntegerAttr(self._index, i64), "axis": StringAttr(axis)}
+        own = {"index": IntegerAttr(self._index, i64), "axis": _text(axis)}
         self._recording.add(
             PlaceOp.create(operands=[self._handle], attributes={**own, **attributes})
         )
@@ -421,7 +439,7 @@ class FoundGroups:
         PyTorch's compiler makes a kernel of it: `s["h.*"].find(lambda x, b: F.gelu(x +
         b)).fuse("bias_gelu")`.
         """
-        attributes = {"symbol": StringAttr(name), "backend": StringAttr(backend)}
+        attributes = {"symbol": _text(name), "backend": _text(backend)}
         self._recording.add(
             FuseOp.create(operands=[self._handle], attributes=attributes)
         )
@@ -438,7 +456,7 @@ class FoundGroups:
             kind, attributes = KernelOp, dict(other.attributes)
         else:
             kind, attributes = ReplaceOp, {}
-            attributes["op"] = StringAttr(other.name)
+            attributes["op"] = _text(other.name)
             if other.attributes:
                 attributes["with"] = DictionaryAttr(dict(other.attributes))
         self._recording.add(kind.create(operands=[self._handle], attributes=attributes))
@@ -526,11 +544,11 @@ class Schedule(Modules):
         else:
             attributes["values"] = ArrayAttr(map(knob_attribute, values))
         if option is not None:
-            attributes["option"] = StringAttr(option)
+            attributes["option"] = _text(option)
         op = KnobOp.create(
             operands=[knob.handle for knob in earlier],
             result_types=[AnyParamType()],
-            properties={"knob": StringAttr(name)},
+            properties={"knob": _text(name)},
             attributes=attributes,
         )
         result = self._recording.add(op).results[0]

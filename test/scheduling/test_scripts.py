@@ -244,6 +244,14 @@ def test_the_printed_schedule_does_the_same_without_python(tmp_path: Path) -> No
         ("def schedule(s):\n  s[\n", "s.py, line 2: .*SyntaxError"),
         ("import sys\nsys.exit()\n", "s.py, line 2: .*SystemExit"),
         ("def schedule(s):\n  raise SystemExit(0)\n", "s.py, line 2: .*SystemExit"),
+        (
+            "def schedule(s):\n  s['h.0'].cast(s)\n",
+            "s.py, line 2: .* not of type Sched",
+        ),
+        (
+            "def schedule(s):\n  s.match('h', count='1')\n",
+            "s.py, line 2: .* an integer",
+        ),
         ("schedule = 3\n", "s.py has no function `schedule`"),
     ],
 )
