@@ -873,6 +873,10 @@ QUOTIENTS = frozenset(("train.cumprod_grad",))
 """Ops that divide by what they multiplied before, as PyTorch does: not for denormals."""
 
 
+INVERTING = frozenset(("train.slogdet_grad",))
+"""Ops that invert matrices."""
+
+
 def known_case(draw: Draw) -> Sample:
     """
     An op of the tests of sharding rules, of any dialect, with special numbers in the place of
@@ -900,8 +904,16 @@ def known_case(draw: Draw) -> Sample:
         case.constants,
         case.results,
         sums=True,
+        magnified=_condition if case.name in INVERTING else lambda given: 1.0,
         make=case.make,
     )
+
+
+def _condition(given: Sequence[Any]) -> float:
+    """The largest condition number of matrices, by which rounding errors grow."""
+    matrices = next(a for a in given if a is not None and a.ndim >= 2)
+    numbers = np.linalg.cond(matrices.astype(np.float64))
+    return float(np.clip(np.max(numbers, initial=1.0), 1.0, 1e6))
 
 
 FAMILIES = [
