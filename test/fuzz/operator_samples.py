@@ -159,8 +159,10 @@ def unary(draw: Draw) -> Sample:
     def inputs(r: np.random.Generator) -> Inputs:
         x = extreme(r, shape, dtype, share)
         if name == "Gelu" and not attributes:
-            # Of infinity, PyTorch's is infinity for some numbers of elements, else NaN.
-            x = np.where(np.isinf(x), 0, x).astype(dtype)
+            # Of infinity and of the largest numbers, PyTorch's own kernels for one element and
+            # for several give different results.
+            wide = np.abs(x.astype(np.float64))
+            x = np.where(wide > 1e38, 0, x).astype(dtype)  # infinities, too
         return [x]
 
     return Sample(name, inputs, attributes)
