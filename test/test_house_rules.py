@@ -170,7 +170,7 @@ def test_an_import_is_seen_wherever_it_is() -> None:
 import distir.errors
 from distir.program import describe
 from . import verification
-from .. import weights
+from ..program import weights
 if TYPE_CHECKING:
     from distir.sharding import layout
 def f():
@@ -179,10 +179,10 @@ def f():
     assert sorted(imported("sharding/rule.py", ast.parse(text))) == [
         "__init__.py",
         "errors.py",
-        "program.py",
+        "program/__init__.py",
+        "program/weights.py",
         "sharding/layout.py",
         "sharding/verification.py",
-        "weights.py",
     ]
 
 
@@ -203,7 +203,7 @@ WRITERS = frozenset(
 """Functions that write to a file, whatever they are called on."""
 
 HELPERS = ("replaced", "replaced_file", "replaced_files", "write_text")
-"""What `distir.output_files` gives for that."""
+"""What `distir.system.output_files` gives for that."""
 
 IN_PLACE = {
     "lowering/template/folder_lock.py": "a lock, which is a file that is held open",
@@ -265,7 +265,7 @@ def test_files_are_replaced_when_all_is_written() -> None:
     found = [
         f"{path}:{line}"
         for path, tree in sources().items()
-        if path not in IN_PLACE and path != "output_files.py"
+        if path not in IN_PLACE and path != "system/output_files.py"
         for line in sorted(written_in_place(tree))
     ]
     assert not found, found

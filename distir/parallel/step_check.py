@@ -16,10 +16,10 @@ from torch.nn import functional
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
-from distir.frontends.torch_differences import distance, tolerance
-from distir.frontends.torch_modes import as_it_is
-from distir.frontends.torch_runs import as_array, wider
-from distir.frontends.torch_state import unchanged
+from distir.frontends.torch.checks.differences import distance, tolerance
+from distir.frontends.torch.modules.modes import as_it_is
+from distir.frontends.torch.modules.runs import as_array, wider
+from distir.frontends.torch.modules.state import unchanged
 from distir.parallel.losses import Loss
 
 _OF_LARGEST = 5e-6

@@ -34,7 +34,7 @@ from distir.program import (
     set_argument_attributes,
     walk_functions,
 )
-from distir.repacking import Repacked, repacked_of
+from distir.program.repacking import Repacked, repacked_of
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.suggestions import did_you_mean

@@ -50,7 +50,7 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
-from distir.repacking import repacked_of
+from distir.program.repacking import repacked_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
 from distir.suggestions import did_you_mean

@@ -1,0 +1,86 @@
+"""Leaves modules and random numbers as they were, whatever runs in between."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distir.frontends.torch.modules.meta import has_no_value
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextlib.contextmanager
+def unchanged(module: torch.nn.Module) -> Generator[None]:
+    """
+    A context manager after which a module has its modes, buffers and attributes back, and
+    Python, NumPy and PyTorch continue with the random numbers that they had before.
+    """
+    import torch
+
+    own = set(vars(torch.nn.Module())) - {"training"}
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    containers: list[tuple[Any, Any]] = []
+    buffers: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    values: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for part in module.modules():
+        attributes = vars(part)
+        kept = {n: v for n, v in attributes.items() if n not in own}
+        held.append((attributes, kept))
+        containers += [
+            (value, value.copy())
+            for value in kept.values()
+            if type(value) in (list, dict, set)
+        ]
+        tensors: Any = part._buffers  # pyright: ignore[reportPrivateUsage]
+        if isinstance(tensors, dict):  # not those of a ScriptModule
+            buffers.append((tensors, dict(tensors)))
+        values += [
+            (tensor, tensor.detach().clone())
+            for tensor in tensors.values()
+            if tensor is not None and not has_no_value(tensor)
+        ]
+    devices = list(range(torch.cuda.device_count())) if _uses_cuda() else []
+    with torch.random.fork_rng(devices=devices), unchanged_python_random():
+        try:
+            yield
+        finally:
+            for attributes, kept in held:
+                for name in [n for n in attributes if n not in own and n not in kept]:
+                    del attributes[name]
+                attributes.update(kept)
+            for now, before in (*containers, *buffers):
+                now.clear()
+                (now.extend if isinstance(now, list) else now.update)(before)
+            with torch.no_grad():
+                for tensor, value in values:
+                    if not torch.equal(tensor, value):
+                        tensor.copy_(value)
+
+
+def _uses_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def python_random_state() -> tuple[Any, ...]:
+    """Returns the states of the random numbers of Python and NumPy, to be compared."""
+    name, words, *rest = np.random.get_state()
+    return random.getstate(), (name, np.asarray(words).tobytes(), *rest)
+
+
+@contextlib.contextmanager
+def unchanged_python_random() -> Generator[None]:
+    """A context manager that restores the random numbers of Python and NumPy."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
