@@ -24,7 +24,7 @@ from xdsl.utils.exceptions import InterpretationError
 
 from distir.errors import DistIRError
 from distir.program import functions
-from distir.program.executed_ops import check_executed
+from distir.program.functions import check_executed
 
 
 @dataclass

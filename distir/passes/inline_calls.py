@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import BUCKET, SCOPE
 from distir.passes.options import DistIRPass
 from distir.program import callees_first, functions, return_op, scope_of
-from distir.program.executed_ops import check_executed
+from distir.program.functions import check_executed
 from distir.transforms.repeats.naming import specialise
 
 

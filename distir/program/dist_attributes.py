@@ -24,9 +24,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects import dist
-from distir.errors import DistIRError
+from distir.errors import DistIRError, did_you_mean
 from distir.program import GRADIENT, KEPT, LOSS, describe, text_attribute
-from distir.suggestions import did_you_mean
 
 _PREFIX = "dist."
 

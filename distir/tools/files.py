@@ -20,7 +20,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
-from distir.errors import DistIRError
+from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
@@ -35,7 +35,6 @@ from distir.program.weights import (
     path_beside,
     weights_file,
 )
-from distir.suggestions import did_you_mean
 from distir.system.output_files import replaced, replaced_file
 from distir.text import ProgramParser, ProgramPrinter, new_context
 

@@ -46,7 +46,6 @@ from distir.dialects.onnx_values import (
 from distir.errors import DistIRError
 from distir.frontends.custom_operators import CustomImport, custom_import
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.onnx.dimensions import bind_inputs, clear_unknown_sizes
 from distir.frontends.onnx.file import (
     LARGE,
     check_text,
@@ -54,8 +53,8 @@ from distir.frontends.onnx.file import (
     load_model,
     tensor_value,
 )
+from distir.frontends.onnx.inputs import bind_inputs, clear_unknown_sizes, fix_inputs
 from distir.frontends.onnx.names import domain_of, node_name
-from distir.frontends.onnx.numbers import fix_inputs
 from distir.frontends.onnx.prepare import prepare
 from distir.frontends.onnx.scopes import node_scope
 from distir.frontends.onnx.torch_metadata import is_detach, lost_detach

@@ -39,7 +39,7 @@ from distir.program import (
     reachable_functions,
     return_op,
 )
-from distir.program.executed_ops import check_executed
+from distir.program.functions import check_executed
 from distir.sharding.layout import check_layout, in_mesh_order, nested
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import FREE, REPLICATED, SplitPlacement, placement_in

@@ -12,7 +12,7 @@ from support.programs import names_by_role, ops_of, round_trip
 from xdsl.context import Context
 
 from distir.errors import DistIRError
-from distir.frontends import onnx_loops
+from distir.frontends.onnx import loops
 from distir.frontends.onnx.importer import import_onnx
 from distir.interpreters.reference import run_program
 from distir.passes.fold_shapes import FoldShapesPass
@@ -302,7 +302,7 @@ class TestLoop:
             import_onnx(model_of(inner))
 
     def test_too_many_steps(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(onnx_loops, "MAX_NODES", 200)
+        monkeypatch.setattr(loops, "MAX_NODES", 200)
         nodes = [loop([node("Identity", ["on_in"], ["on_out"]), *self.STEP])]
         inner = graph(
             nodes,

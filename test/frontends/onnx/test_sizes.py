@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from xdsl.context import Context
 
 from distir.frontends.onnx.importer import import_onnx
-from distir.frontends.onnx.sizes import decides_sizes
+from distir.frontends.onnx.weight_roles import decides_sizes
 from distir.interpreters.types import infer_types
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.program import argument_names, entry_function

@@ -16,7 +16,7 @@ from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx.importer import import_onnx
 from distir.frontends.torch.export.exporter import Exporter
 from distir.frontends.torch.importer import export_onnx, import_torch
-from distir.frontends.torch.modules.names import leaf_names
+from distir.frontends.torch.modules.inputs import leaf_names
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function, result_names, scope_of
 

@@ -16,8 +16,7 @@ from xdsl.context import Context
 
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch.optimizer import TorchOptimizer
-from distir.frontends.torch.training import import_training_step
+from distir.frontends.torch.training import TorchOptimizer, import_training_step
 from distir.interpreters.reference import program_runner, run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass

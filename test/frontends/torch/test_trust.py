@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import distir
 from distir.errors import DistIRError
-from distir.frontends import torch_comparison
+from distir.frontends.torch.checks import comparison
 from distir.frontends.torch.importer import import_torch
 from distir.frontends.torch.trust import ACCEPTED
 
@@ -243,7 +243,7 @@ def test_a_module_with_dropout_is_as_before(exporter: Any, training: bool) -> No
 
 
 def test_a_program_that_takes_long_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_comparison, "MOST_WORK", 100.0)
+    monkeypatch.setattr(comparison, "MOST_WORK", 100.0)
     program = distir.import_model(Layers(), (X,))
     assert "was not compared with Layers" in program.notes[0]
 

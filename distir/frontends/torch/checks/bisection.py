@@ -9,13 +9,13 @@ import numpy as np
 from xdsl.interpreter import PythonValues
 from xdsl.ir import Operation
 
-from distir.frontends.torch.checks.differences import difference
 from distir.frontends.torch.modules.runs import (
     Array,
     ModuleCall,
     as_array,
     called,
     comparable,
+    difference,
 )
 from distir.interpreters.functions import call_by_name
 from distir.interpreters.reference import ReferenceInterpreter

@@ -20,11 +20,17 @@ from xdsl.dialects.builtin import TensorType
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.frontends.torch.checks.differences import difference, distance
 from distir.frontends.torch.checks.other_inputs import other_calls
 from distir.frontends.torch.checks.repeated_calls import call_twice
-from distir.frontends.torch.modules.names import leaf_names
-from distir.frontends.torch.modules.runs import Array, ModuleCall, as_array, run_module
+from distir.frontends.torch.modules.inputs import leaf_names
+from distir.frontends.torch.modules.runs import (
+    Array,
+    ModuleCall,
+    as_array,
+    difference,
+    is_amplified_rounding,
+    run_module,
+)
 from distir.frontends.torch.trust import (
     CONTROL_FLOW,
     MISMATCH,
@@ -50,12 +56,6 @@ The interpreter does about 10^10 in a second.
 
 _ELEMENT = 10
 """The FLOPs that take as long as an element of an op's result."""
-
-_AMPLIFIED = 4
-"""
-How many times as far as the module is from itself in wider floats the program may be from it:
-networks that amplify rounding differ by more than the tolerance.
-"""
 
 _RANDOM = frozenset(
     f"onnx.{name}"
@@ -262,16 +262,11 @@ class ModuleComparison:
     def _is_rounding(
         self, call: ModuleCall, index: int, wanted: Sequence[Array], found: Array
     ) -> bool:
-        """
-        Whether a result of the program is about as near to the module's as that is to itself
-        in wider floats.
-        """
+        """Whether only rounding sets a result of the program apart from the module's."""
         wide = run_module(self.module, call, training=self.training, wide=True)
         if wide is None or len(wide) != len(wanted):
             return False
-        return distance(wanted[index], found) <= _AMPLIFIED * distance(
-            wide[index], wanted[index]
-        )
+        return is_amplified_rounding(wanted[index], found, wide[index])
 
     def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
         """Returns the part of the module in which the difference begins, if it is found."""

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from distir.errors import DistIRError
-from distir.frontends.torch.checks.differences import difference
 from distir.frontends.torch.modules.modes import training_norms
 from distir.frontends.torch.modules.python import Assignments, BufferWrites
-from distir.frontends.torch.modules.runs import Array, ModuleCall, called, comparable
+from distir.frontends.torch.modules.runs import (
+    Array,
+    ModuleCall,
+    called,
+    comparable,
+    difference,
+)
 from distir.frontends.torch.trust import CONTROL_FLOW, MISMATCH, Trust, way_out
 
 if TYPE_CHECKING:

@@ -5,17 +5,47 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree
+
 from distir.errors import DistIRError
 from distir.frontends.onnx.file import LARGE
+from distir.frontends.torch.export.bags import write_bags
+from distir.frontends.torch.export.decompositions import quick_decompositions
+from distir.frontends.torch.export.experts import experts_as_ops
 from distir.frontends.torch.export.exported_module import ExportedModule, Value
-from distir.frontends.torch.modules.names import leaf_names
+from distir.frontends.torch.export.failures import unwritten_operation
+from distir.frontends.torch.export.functions import FunctionsAsOps, scans_as_ops
+from distir.frontends.torch.export.gradients import write_stops
+from distir.frontends.torch.export.lost_arguments import write_lost_arguments
+from distir.frontends.torch.export.masked_scatter import write_masked_scatters
+from distir.frontends.torch.export.repetitions import without_repetitions
+from distir.frontends.torch.modules.inputs import leaf_names
 
 if TYPE_CHECKING:
     import onnx_ir
-    import torch
 
 _UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
 """What the exporter notes on each node and the importer does not read."""
+
+
+_aten: Any = torch.ops.aten
+_CHECKS: tuple[Any, ...] = (
+    _aten._assert_scalar.default,
+    _aten._assert_async.default,
+    _aten._assert_async.msg,
+)
+_READS: tuple[Any, ...] = (
+    _aten.item.default,
+    _aten._local_scalar_dense.default,
+    _aten._is_all_true.default,
+)
+"""
+Operations that read the value of a tensor: they are kept where nothing uses them, because
+reading waits for a device.
+"""
 
 
 class _SuppressedFailures(contextlib.suppress):
@@ -38,20 +68,6 @@ def export_dynamo(
     take as many tokens as `capacity_factor` says (see `experts`);
     `equal_features` as in `import_torch`. Raises whatever the exporter and the module raise.
     """
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from distir.frontends.torch.export.bags import write_bags
-    from distir.frontends.torch.export.checks import remove_checks
-    from distir.frontends.torch.export.decompositions import quick_decompositions
-    from distir.frontends.torch.export.experts import experts_as_ops
-    from distir.frontends.torch.export.failures import unwritten_operation
-    from distir.frontends.torch.export.functions import FunctionsAsOps
-    from distir.frontends.torch.export.gradients import write_stops
-    from distir.frontends.torch.export.lost_arguments import write_lost_arguments
-    from distir.frontends.torch.export.masked_scatter import write_masked_scatters
-    from distir.frontends.torch.export.repetitions import without_repetitions
-    from distir.frontends.torch.export.scans import scans_as_ops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # PyTorch's kernels of attention store their results in different ways, and a trace
@@ -99,9 +115,6 @@ def export_dynamo(
 
 def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Returns the size of the first dimension of the first input that has two; 1 if none."""
-    import torch
-    from torch.utils import _pytree
-
     for value in _pytree.tree_leaves((args, kwargs)):
         if isinstance(value, torch.Tensor) and value.dim() > 1:
             return value.shape[0]
@@ -113,7 +126,6 @@ def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
     Returns the model as ONNX's message, with large tensors and those without values apart.
     """
     import onnx_ir
-    from torch._subclasses.fake_tensor import FakeTensor
 
     for node in model.graph.all_nodes():
         for key in _UNREAD:
@@ -135,8 +147,6 @@ def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
 
 
 def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
-    from torch.utils import _pytree
-
     signature = program.module_call_graph[0].signature
     if signature is None:
         return []
@@ -144,3 +154,22 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
     return leaf_names(
         _pytree.tree_unflatten([object()] * spec.num_leaves, spec), "output"
     )
+
+
+def remove_checks(program: torch.export.ExportedProgram) -> None:
+    """
+    Removes checks of values (`torch._check_tensor_all`, `torch._assert_async`) from a
+    program, in place, and what is computed for them alone.
+    """
+    graph = program.graph
+    checks = [n for n in graph.nodes if n.target in _CHECKS]
+    if not checks:
+        return
+    for check in checks:
+        graph.erase_node(check)
+    for node in reversed(list(graph.nodes)):
+        is_symbolic = isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool)
+        if not node.users and (node.target in _READS or is_symbolic):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from distir.frontends.onnx.names import TRAIN_DOMAIN
-from distir.frontends.torch.export.nodes import train_node
+from distir.frontends.torch.export.functions import train_node
 
 _MODULE = "transformers.integrations.moe"
 

@@ -16,10 +16,9 @@ from distir.frontends.torch.export.failures import (
     quiet,
     reason,
 )
-from distir.frontends.torch.modules.aliases import distinct
+from distir.frontends.torch.modules.inputs import distinct
 from distir.frontends.torch.modules.meta import lacks_values, without_values
 from distir.frontends.torch.modules.modes import (
-    as_it_is,
     training_norms,
     write_training_mode,
 )
@@ -135,20 +134,17 @@ def _attempt(
     lost = LostPython(module, args, kwargs, training, trust)
     stops: set[str] = set()
     try:
+        norms = training_norms(module) if training else {}
         with (
-            unchanged(module),
+            unchanged(module, None if training else False),
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             # PyTorch prints the graph that it cannot trace on.
             contextlib.redirect_stderr(io.StringIO()),
         ):
-            if not training:
-                module.eval()
-            norms = training_norms(module)
             warnings.simplefilter("ignore")
             with (
                 without_values(module, (tuple(args), kwargs)) as (own_args, own_kwargs),
-                as_it_is(module),
                 quiet("torch.onnx"),
                 quiet("torch.fx.experimental.symbolic_shapes"),
                 lost.recorded(),

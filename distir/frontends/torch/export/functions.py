@@ -1,14 +1,17 @@
 """
-Functions of PyTorch that its newer exporter cannot write, as ops of DistIR: running products,
-determinants' logarithms and the CTC loss.
+Functions that PyTorch's newer exporter cannot write, as ops of DistIR: running products,
+determinants' logarithms, the CTC loss, and the scan of selective state spaces in Hugging
+Face's models.
 
 While a module is exported, calls of these functions write nodes of a domain of ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +21,28 @@ from torch.overrides import TorchFunctionMode
 
 from distir.errors import DistIRError
 from distir.frontends.onnx.names import TRAIN_DOMAIN
-from distir.frontends.torch.export.nodes import train_node
+
+
+def train_node(
+    name: str,
+    inputs: Sequence[Tensor],
+    shape: Sequence[int],
+    like: Tensor,
+    **attributes: int,
+) -> Tensor:
+    """
+    Returns the result, of the given shape and the type of `like`, of a node that the
+    importer reads as the op of that name of the `train` dialect (`train_nodes`).
+    """
+    make: Callable[..., Tensor] = torch.onnx.ops.symbolic
+    return make(
+        f"{TRAIN_DOMAIN}::{name}",
+        inputs,
+        attributes,
+        dtype=like.dtype,
+        shape=shape,
+        version=1,
+    )
 
 
 class FunctionsAsOps(TorchFunctionMode):
@@ -113,3 +137,63 @@ _WRITTEN: dict[Any, Callable[..., Any]] = {
     Tensor.logdet: _logdet,
     F.ctc_loss: _ctc_loss,
 }
+
+
+_MODELS, _FUNCTION = "transformers.models.", "mamba_selective_scan"
+
+
+@contextlib.contextmanager
+def scans_as_ops() -> Generator[None]:
+    """
+    A context manager inside which exported scans of selective state spaces become ops of
+    `train`. Mamba and its relatives call a function of their module for the scan, which
+    PyTorch can only compute step by step: a program would have some operators for each token
+    of each layer. Where the last state is asked for, as by a cache, scans stay what they are.
+    """
+    found = {
+        module: getattr(module, _FUNCTION)
+        for name, module in list(sys.modules.items())
+        if name.startswith(_MODELS) and _FUNCTION in vars(module)
+    }
+    for module, original in found.items():
+        setattr(module, _FUNCTION, _scan_as_op(original))
+    try:
+        yield
+    finally:
+        for module, original in found.items():
+            setattr(module, _FUNCTION, original)
+
+
+def _scan_as_op(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that does what `original` does, and writes one node for it."""
+
+    def scan(
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        delta_bias: Tensor | None = None,
+        delta_softplus: bool = False,
+        return_last_state: bool = False,
+        **others: Any,
+    ) -> Any:
+        if return_last_state:
+            return original(
+                *(hidden_states, dt, A, B, C, D, z, delta_bias, delta_softplus, True),
+                **others,
+            )
+        if delta_bias is not None:
+            dt = dt + delta_bias.to(dt.dtype)[..., None]
+        if delta_softplus:
+            dt = F.softplus(dt)
+        kind = hidden_states.dtype
+        operands = (hidden_states, dt, A, B.to(kind), C.to(kind))
+        y = train_node("selective_scan", operands, hidden_states.shape, hidden_states)
+        if D is not None:
+            y = y + hidden_states * D[None, :, None]
+        return y if z is None else y * F.silu(z)
+
+    return scan

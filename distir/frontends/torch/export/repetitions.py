@@ -33,7 +33,7 @@ _PARTS = (
 
 _LIBRARIES = (
     *(f"{Path(str(s.origin)).parent}/" for s in (find_spec("torch"),) if s is not None),
-    f"{Path(__file__).parent}/",
+    f"{Path(__file__).parents[2]}/",
     f"{Path(contextlib.__file__).parent}/contextlib",
 )
 """Where code is that no user wrote, and that a traceback goes through."""

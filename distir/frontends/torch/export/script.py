@@ -14,7 +14,7 @@ import onnx
 
 from distir.errors import DistIRError, listed
 from distir.frontends.torch.export.exported_module import ExportedModule
-from distir.frontends.torch.modules.names import leaf_names
+from distir.frontends.torch.modules.inputs import leaf_names
 
 if TYPE_CHECKING:
     import torch

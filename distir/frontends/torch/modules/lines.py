@@ -12,7 +12,7 @@ import torch
 
 _NOT_USERS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
-    for path in (torch.__file__, os.path.join(__file__, ".."), os.__file__)
+    for path in (torch.__file__, os.path.join(__file__, *[".."] * 3), os.__file__)
 )
 """The folders of PyTorch, DistIR and Python's own modules; packages lie in one of these."""
 _PACKAGES = ("site-packages", "dist-packages")

@@ -7,8 +7,6 @@ without its mode, both write the dropout inside attention without it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,28 +64,6 @@ def training_norms(module: torch.nn.Module) -> dict[str, float]:
             )
         found[name] = 1 - part.momentum
     return found
-
-
-@contextlib.contextmanager
-def as_it_is(module: torch.nn.Module) -> Generator[None]:
-    """
-    A context manager inside which running the module in training mode changes neither its
-    running statistics nor PyTorch's random numbers.
-    """
-    import torch
-
-    norms = [module.get_submodule(name) for name in training_norms(module)]
-    momenta = [norm.momentum for norm in norms]
-    counts = [norm.get_buffer("num_batches_tracked").clone() for norm in norms]
-    with torch.random.fork_rng(devices=[]):
-        try:
-            for norm in norms:
-                norm.momentum = 0.0  # pyright: ignore[reportArgumentType]
-            yield
-        finally:
-            for norm, momentum, number in zip(norms, momenta, counts, strict=True):
-                norm.momentum = momentum  # pyright: ignore[reportArgumentType]
-                norm.get_buffer("num_batches_tracked").copy_(number)
 
 
 def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:

@@ -1,4 +1,7 @@
-"""Runs modules to compare them with programs, and leaves them as they were."""
+"""
+Runs modules to compare them with programs, leaves them as they were, and says how far
+results are apart.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distir.frontends.torch.modules.modes import as_it_is
 from distir.frontends.torch.modules.state import unchanged
 
 Array = npt.NDArray[Any]
@@ -76,10 +78,7 @@ def comparable(module: torch.nn.Module, *, training: bool) -> Generator[None]:
     each time. Afterwards it is as it was, and so are random numbers.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(unchanged(module))
-        if not training:
-            module.eval()
-        stack.enter_context(as_it_is(module))
+        stack.enter_context(unchanged(module, None if training else False))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         if any(part.training for part in module.modules()):
@@ -140,3 +139,55 @@ def as_array(value: torch.Tensor) -> Array:
     """Returns a tensor as NumPy has it; floats of less than 32 bits in 32."""
     is_small = value.is_floating_point() and value.element_size() < 4
     return np.asarray((value.float() if is_small else value).detach().cpu())
+
+
+_AMPLIFIED = 4
+"""
+How many times as far as a module is from itself in wider floats what stands for it may be
+from it: networks that amplify rounding differ by more than the tolerance.
+"""
+
+_TOLERANCES = {8: 1e-4, 4: 1e-4, 2: 3e-2}
+"""
+How far results of that many bytes may be apart, relative to the largest number or 1: what
+rounding in another order makes, with room for networks that amplify it.
+"""
+
+
+def difference(wanted: Array, found: Array) -> str | None:
+    """Says how far apart two results are, if that is more than rounding."""
+    if wanted.shape != found.shape:
+        return f"has the shape {list(found.shape)} instead of {list(wanted.shape)}"
+    if wanted.dtype.kind not in "fc":
+        return None  # rounding may choose another index
+    is_finite = np.isfinite(wanted)
+    if not np.array_equal(is_finite, np.isfinite(found.astype(wanted.dtype))):
+        return "is infinite, or no number, elsewhere"
+    largest = float(np.abs(wanted[is_finite]).max(initial=0.0))
+    apart = distance(wanted, found)
+    if apart <= tolerance(wanted, found) * max(1.0, largest):
+        return None
+    return f"differs by {apart:.2g} (its largest number is {largest:.3g})"
+
+
+def tolerance(one: Array, other: Array) -> float:
+    """Returns by which part of the largest number two results may differ by rounding."""
+    return _TOLERANCES.get(min(one.dtype.itemsize, other.dtype.itemsize), 1e-4)
+
+
+def distance(one: Array, other: Array) -> float:
+    """Returns the largest difference between the finite elements of two arrays."""
+    if one.shape != other.shape:
+        return float("inf")
+    kind = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
+    first, second = one.astype(kind), other.astype(kind)
+    finite = np.isfinite(first) & np.isfinite(second)
+    return float(np.abs(first - second)[finite].max(initial=0.0))
+
+
+def is_amplified_rounding(wanted: Array, found: Array, wide: Array) -> bool:
+    """
+    Whether a result `found` is about as near to that of a module, `wanted`, as that is to
+    `wide`, the same in wider floats.
+    """
+    return distance(wanted, found) <= _AMPLIFIED * distance(wide, wanted)

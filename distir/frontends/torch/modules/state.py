@@ -1,4 +1,4 @@
-"""Leaves modules and random numbers as they were, whatever runs in between."""
+"""Keeps the state of modules and of random numbers, whatever runs in between."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distir.frontends.torch.modules.meta import has_no_value
+from distir.frontends.torch.modules.modes import training_norms
 
 if TYPE_CHECKING:
     import torch
 
 
 @contextlib.contextmanager
-def unchanged(module: torch.nn.Module) -> Generator[None]:
+def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generator[None]:
     """
-    A context manager after which a module has its modes, buffers and attributes back, and
-    Python, NumPy and PyTorch continue with the random numbers that they had before.
+    A context manager inside which a module runs in training or evaluation mode (None: each
+    part in its own) without updates of the running statistics of batch normalisation.
+    Afterwards it has its modes, buffers and attributes back, and Python, NumPy and PyTorch
+    continue with the random numbers that they had before. Raises DistIRError for the
+    normalisations that `training_norms` refuses.
     """
     import torch
 
@@ -48,6 +52,10 @@ def unchanged(module: torch.nn.Module) -> Generator[None]:
     devices = list(range(torch.cuda.device_count())) if _uses_cuda() else []
     with torch.random.fork_rng(devices=devices), unchanged_python_random():
         try:
+            if training is not None:
+                module.train(training)
+            for name in training_norms(module):
+                module.get_submodule(name).momentum = 0.0  # pyright: ignore[reportArgumentType]
             yield
         finally:
             for attributes, kept in held:

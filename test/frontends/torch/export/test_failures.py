@@ -21,7 +21,7 @@ class Smallest(nn.Module):
 def test_operation_file_and_line_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     module = nn.Sequential(nn.Linear(8, 8), Smallest())
     message = (
-        r"cannot write the operation 'kthvalue' of .*test_torch_failures.py, line 18: "
+        r"cannot write the operation 'kthvalue' of .*test_failures.py, line 18: "
         r"`return torch.kthvalue\(scaled, 2\).values`; give other inputs"
     )
     with pytest.raises(DistIRError, match=message):

@@ -12,7 +12,7 @@ import torch.fx.proxy
 from onnx_ir.schemas import OpSignature
 from torch import nn
 
-from distir.frontends import torch_repetitions
+from distir.frontends.torch.export import repetitions
 from distir.frontends.torch.export.repetitions import (
     warn_of_repetitions,
     without_repetitions,
@@ -40,9 +40,7 @@ def test_the_program_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for training in (False, True):
         spared = import_torch(module, (x,), training=training)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                torch_repetitions, "without_repetitions", contextlib.nullcontext
-            )
+            patch.setattr(repetitions, "without_repetitions", contextlib.nullcontext)
             plain = import_torch(module, (x,), training=training)
         assert str(spared.module) == str(plain.module)
         assert "0.norm" in str(spared.module)  # the scopes
@@ -86,8 +84,8 @@ def test_modules_are_imported_without_it_all_the_same(
 ) -> None:
     module, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(2, 4)
     expected = str(import_torch(module, (x,)).module)
-    parts = (*torch_repetitions._PARTS, ("torch.fx", "GraphModule.compile_again"))
-    monkeypatch.setattr(torch_repetitions, "_PARTS", parts)
+    parts = (*repetitions._PARTS, ("torch.fx", "GraphModule.compile_again"))
+    monkeypatch.setattr(repetitions, "_PARTS", parts)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = import_torch(module, (x,))

@@ -11,7 +11,7 @@ from support.models import EXPORTERS
 from torch import nn
 
 from distir.frontends.torch.importer import import_torch
-from distir.frontends.torch.modules.aliases import distinct
+from distir.frontends.torch.modules.inputs import distinct
 from distir.frontends.torch.training import import_training_step
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function

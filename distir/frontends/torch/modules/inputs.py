@@ -1,4 +1,4 @@
-"""Example inputs that are one tensor, or parts of one, at several places."""
+"""Inputs and outputs of a module: example inputs that share no memory, and names."""
 
 from __future__ import annotations
 
@@ -39,3 +39,24 @@ def _memory(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
         return id(tensor)
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
+
+
+def leaf_names(structure: Any, default: str) -> list[str]:
+    """
+    Returns a name for each leaf of nested dictionaries, lists and tuples: its path, or
+    `default` for a structure that is itself a leaf.
+    """
+    if isinstance(structure, Mapping):
+        items = list(structure.items())
+    elif isinstance(structure, list | tuple):
+        items = list(enumerate(structure))
+    else:
+        return [default]
+    names: list[str] = []
+    for key, value in items:
+        path = str(key) if isinstance(key, str) else f"{default}{key}"
+        if isinstance(value, Mapping | list | tuple):
+            names += [f"{path}.{inner}" for inner in leaf_names(value, "")]
+        else:
+            names.append(path)
+    return names
