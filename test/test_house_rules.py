@@ -165,6 +165,20 @@ def test_modules_import_each_other_one_way() -> None:
         raise AssertionError(f"a cycle: {' <- '.join(error.args[1])}") from None
 
 
+def test_folders_import_each_other_one_way() -> None:
+    """The floors of the house: the folders, and the modules beside them."""
+    imports: dict[str, set[str]] = {}
+    for path, tree in sources().items():
+        own = path.partition("/")[0]
+        others = {other.partition("/")[0] for other in imported(path, tree)}
+        imports.setdefault(own, set()).update(others - {own})
+    assert {"dialects", "errors.py"} <= imports["program"]
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a cycle: {' <- '.join(error.args[1])}") from None
+
+
 def test_an_import_is_seen_wherever_it_is() -> None:
     text = """
 import distir.errors

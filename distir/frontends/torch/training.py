@@ -26,6 +26,7 @@ from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.export.failures import reason, tell_of_backwards
 from distir.frontends.torch.modules.inputs import distinct, leaf_names
+from distir.frontends.torch.modules.state import unchanged
 from distir.program import (
     LOSS,
     argument_attributes,
@@ -150,13 +151,15 @@ def import_training_step(
     if isinstance(optimizer, str):
         optimizer = TorchOptimizer(optimizer)
     one_of("optimizer", optimizer.name, OPTIMIZERS)
-    own_args, own_kwargs = distinct(module, args, kwargs)
     from distir.frontends.torch.export.gradients import own_backwards
 
-    modes = {m: m.training for m in module.modules()}
-    module.eval()
+    own_args, own_kwargs = distinct(module, args, kwargs)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            unchanged(module, training=False),
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             with own_backwards() as backwards:
                 step = _Step(
@@ -173,9 +176,6 @@ def import_training_step(
                 error, "export the forward with import_torch and use differentiate"
             )
         ) from error
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
     tell_of_backwards(module, list(backwards.values()), refuse=True)
     return imported
 
