@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distir.errors import DistIRError, listed
 from distir.frontends.torch.export.failures import tell_of_backwards
 from distir.frontends.torch.export.gradients import OwnBackward, own_backwards
-from distir.frontends.torch.modules.meta import lacks_values
+from distir.frontends.torch.modules.meta import has_no_value, lacks_values
 from distir.frontends.torch.modules.python import line_that_draws
 from distir.frontends.torch.modules.runs import ModuleCall, comparable
 from distir.frontends.torch.modules.state import python_random_state
@@ -97,8 +97,6 @@ class LostPython:
     @property
     def _lacks_values(self) -> bool:
         from torch import Tensor
-
-        from distir.frontends.torch.modules.meta import has_no_value
 
         return lacks_values(self._module) or any(
             isinstance(x, Tensor) and has_no_value(x) for x in self._call.leaves

@@ -92,10 +92,13 @@ def called(module: torch.nn.Module, call: ModuleCall) -> list[Array]:
     torch.manual_seed(0)
     own = call.copied()
     with torch.no_grad():
-        output = module(*own.args, **own.kwargs)
-    return [
-        as_array(x) for x in _pytree.tree_leaves(output) if isinstance(x, torch.Tensor)
-    ]
+        return _arrays(module(*own.args, **own.kwargs))
+
+
+def _arrays(output: Any) -> list[Array]:
+    """Returns the tensors among the results of a module."""
+    leaves = _pytree.tree_leaves(output)
+    return [as_array(x) for x in leaves if isinstance(x, torch.Tensor)]
 
 
 def run_module(
@@ -115,12 +118,9 @@ def run_module(
                 torch.Tensor, wider, (tuple(call.args), dict(call.kwargs))
             )
             with torch.no_grad():
-                output = torch.func.functional_call(module, widened, args, kwargs)
-            return [
-                as_array(x)
-                for x in _pytree.tree_leaves(output)
-                if isinstance(x, torch.Tensor)
-            ]
+                return _arrays(
+                    torch.func.functional_call(module, widened, args, kwargs)
+                )
     except (
         Exception
     ):  # whatever code of users raises for values that it does not expect
