@@ -2,10 +2,11 @@
 The `collective` dialect: communication among the devices of a mesh.
 
 The same ops serve two forms of a program. In the *distributed* form an op names the mesh
-axes it runs `over`; what has to happen follows from the layouts of its operand and result,
-and the verifier rejects everything else. In the *per-rank* form the shapes are local and an
-op additionally lists its `group`, the global ranks that take part, in the order of their
-position along the axes; `dim`, `run` and `reduction` hold what local types do not show.
+axes it runs `over`; its work follows from the layouts of its operand and result, and the
+verifier rejects everything else. In the *per-rank* form the shapes are local and an op
+additionally lists its `group`, the global ranks that take part, in the order of their
+position along the axes; `dim`, `run` and `reduction` hold the facts that local types do not
+show.
 
 ```mlir
 %1 = collective.all_reduce %0 over ["t"] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>
@@ -59,7 +60,7 @@ class _MeetsOthers(MemoryEffect):
 
     @classmethod
     def get_effects(cls, op: Operation) -> frozenset[EffectInstance]:
-        """Returns what generic passes must believe that an op writes to."""
+        """Returns the effects that generic passes must assume for an op."""
         return _MEETING if is_per_rank(op) else _NOTHING
 
 

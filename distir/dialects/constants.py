@@ -1,4 +1,4 @@
-"""What is known of values before a program runs: constants, and ops that keep them."""
+"""Facts about values before a program runs: constants, and ops that keep them."""
 
 from __future__ import annotations
 

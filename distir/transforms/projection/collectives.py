@@ -35,7 +35,7 @@ def per_rank_collective(
     known: Mapping[str, Mesh],
 ) -> collective.CollectiveOp:
     """
-    Returns what device `rank` of `mesh` does for a collective, given its part of the
+    Returns the part of device `rank` of `mesh` in a collective, given its part of the
     operand: the same op with its group and everything that local types do not show. Raises
     DistIRError.
     """

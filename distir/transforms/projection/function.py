@@ -139,7 +139,7 @@ class FunctionProjection:
 
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
-        Returns what the function waits for before it ends: all that is in flight, except
+        Returns the values that the function waits for before it ends: all in flight, except
         for results that it may return in that state. Those are results of collectives; the
         program as a whole returns nothing in flight.
         """

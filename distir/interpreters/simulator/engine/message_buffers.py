@@ -23,8 +23,8 @@ class MessageBuffers:
     The bytes of collectives' buffers on each device. A tensor that is split or gathered along
     its first dimension lies in memory as it travels; along others it is copied into a buffer of
     its parts first, or out of one. Tensors in one message are laid one behind the other, so
-    that all of them are there twice for a moment: at the first collective of the message what
-    is reduced, and until the last one what is gathered.
+    that all of them are there twice for a moment: at the first collective of the message the
+    reduced ones, and until the last one the gathered ones.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -58,7 +58,7 @@ class MessageBuffers:
                 return self._given(bucket) + self._made(bucket[1:])
             case AllToAllOp():
                 return self._given(bucket)
-            case RaggedAllToAllOp():  # what is sent, and what arrives
+            case RaggedAllToAllOp():  # the rows sent, and those that arrive
                 return ceil(op.share * (self._given(bucket) + self._made(bucket)))
             case _:
                 return 0

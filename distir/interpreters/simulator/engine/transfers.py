@@ -275,8 +275,8 @@ def exchange_of(
     op: Operation, operands: Sequence[Layout], device_map: DeviceMap
 ) -> Transfer | None:
     """
-    Returns what an op that gathers a state in each of its steps communicates on the whole,
-    if its operands have these layouts; None if that is nothing.
+    Returns the communication of an op that gathers a state in each of its steps, all steps
+    together, for operands in these layouts; None if there is none.
     """
     name = operands[0].mesh if operands else ""
     mesh = device_map.meshes.get(name)
