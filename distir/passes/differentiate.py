@@ -40,7 +40,7 @@ from distir.program import (
     text_attribute,
 )
 from distir.program.doubts import reason
-from distir.program.other_functions import erase_unreachable
+from distir.program.functions import erase_unreachable
 
 
 @dataclass(frozen=True)

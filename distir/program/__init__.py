@@ -2,15 +2,15 @@
 Programs: what a module of xDSL's is to DistIR. Open this file first: the functions that all
 others use are imported from here.
 
-- `functions`: the entry function, the functions that it reaches, their calls;
+- `functions`: the entry function, the functions that it reaches, their calls, and functions
+  of others beside them;
 - `arguments`: roles, names and links of arguments and results;
 - `naming`: how messages and labels name ops and values;
 - `rewriting`: how a program is changed;
-- `other_functions`: public functions that the program does not call;
-- `source_forms`, `flattening`, `repacking`: arguments that hold a tensor of the source model
-  in another form, or several;
+- `source_forms`, `repacking`: arguments that hold a tensor of the source model in another
+  form, or several;
 - `weights`: the file with the values of parameters;
-- `dist_attributes`, `dominance`: what is checked when a program is read;
+- `checks`: what is checked when a program is read;
 - `doubts`, `unknown_sizes`: reasons why a program cannot be trained or divided.
 """
 

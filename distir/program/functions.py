@@ -1,6 +1,8 @@
 """
 The functions of a module: which is the entry, which calls which, what a run of them executes.
 A program of DistIR is straight-line code: functions of one block, whose calls form no circle.
+Public functions that the program does not call, such as an `@eval` beside `@main`, are left
+alone.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from math import inf
 from xdsl.dialects.builtin import (
     ModuleOp,
     ShapedType,
+    StringAttr,
+    SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, Region, SSAValue
 
+from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.program.naming import describe, free_name
 
@@ -234,3 +239,85 @@ def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
                 f"others several times, and these again; at most {MAX_EXECUTED:,} are "
                 f"followed one by one, so write fewer calls"
             )
+
+
+def other_functions(module: ModuleOp) -> list[FuncOp]:
+    """
+    Returns the public functions that the entry function does not reach, such as an `@eval`
+    beside `@main`, and all that they call: functions of others, which DistIR leaves alone.
+    """
+    known = functions(module)
+    entry = entry_function(module)
+    public = [
+        function
+        for function in known.values()
+        if function.sym_visibility != StringAttr("private") and function is not entry
+    ]
+    if not public:
+        return []
+    own = set(reachable_functions(module))
+    pending = [function for function in public if function not in own]
+    found: dict[FuncOp, None] = {}
+    while pending:
+        function = pending.pop()
+        if function in found:
+            continue
+        found[function] = None
+        for op in function.walk():
+            if isinstance(op, CallOp) and op.callee.string_value() in known:
+                pending.append(known[op.callee.string_value()])
+    return list(found)
+
+
+def holds_layouts(function: FuncOp) -> bool:
+    """Whether a value of a function has a layout."""
+    types = [*function.function_type.inputs.data, *function.function_type.outputs.data]
+    types += [result.type for op in function.walk() for result in op.results]
+    return any(layout_of(type_) is not None for type_ in types)
+
+
+def left_alone(module: ModuleOp) -> set[FuncOp]:
+    """
+    Returns the functions of others that are not distributed, and are no part of the program.
+    """
+    others = other_functions(module)
+    if not others:
+        return set()
+    own = set(reachable_functions(module))
+    return {f for f in others if f not in own and not holds_layouts(f)}
+
+
+def separate_others(module: ModuleOp) -> list[FuncOp]:
+    """
+    Gives the functions of others copies of the functions that the entry function reaches
+    too, so that the program can change without them. Returns the copies.
+    """
+    own = set(reachable_functions(module))
+    changed: list[FuncOp] = []
+    copies: list[FuncOp] = []
+    names: dict[str, str] = {}
+    for function in other_functions(module):
+        if function in own:
+            name = function.sym_name.data
+            names[name] = unique_name(module, name)
+            function = function.clone()
+            function.sym_name = StringAttr(names[name])
+            module.body.block.add_op(function)
+            copies.append(function)
+        changed.append(function)
+    for function in changed:
+        for op in function.walk():
+            if isinstance(op, CallOp) and op.callee.string_value() in names:
+                op.callee = SymbolRefAttr(names[op.callee.string_value()])
+    return copies
+
+
+def erase_unreachable(module: ModuleOp) -> None:
+    """
+    Removes the private functions that neither the entry function nor another public one
+    reaches.
+    """
+    kept = {*reachable_functions(module), *other_functions(module)}
+    for function in functions(module).values():
+        if function not in kept:
+            function.detach()

@@ -23,8 +23,8 @@ from distir.program import (
     functions,
     reachable_functions,
 )
-from distir.program.dominance import check_dominance
-from distir.program.other_functions import holds_layouts, left_alone
+from distir.program.checks import check_dominance
+from distir.program.functions import holds_layouts, left_alone
 from distir.program.source_forms import check_source_forms
 from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem, places_the_same

@@ -15,8 +15,7 @@ from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from distir.errors import did_you_mean
 from distir.program import is_name_hint
-from distir.program.dist_attributes import check_dist_attributes
-from distir.program.dominance import check_dominance
+from distir.program.checks import check_dist_attributes, check_dominance
 from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer

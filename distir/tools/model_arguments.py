@@ -140,7 +140,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
     """Notes that parts of a module compute something else in the mode that they are in."""
-    from distir.frontends.torch.modules.modes import parts_that_change
+    from distir.frontends.torch.modules.state import parts_that_change
     from distir.tools.reporting import note
 
     parts = parts_that_change(module)

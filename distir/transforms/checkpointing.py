@@ -37,7 +37,7 @@ from distir.program import (
     text_attribute,
     unique_name,
 )
-from distir.program.other_functions import erase_unreachable
+from distir.program.functions import erase_unreachable
 from distir.transforms.checkpoint_policies import (
     KeptOps,
     LayerPolicies,

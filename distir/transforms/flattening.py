@@ -35,7 +35,7 @@ from distir.program import (
     set_result_attributes,
     updated_arguments,
 )
-from distir.program.flattening import Flattened
+from distir.program.source_forms import Flattened
 
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:

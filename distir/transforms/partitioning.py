@@ -44,7 +44,7 @@ from distir.program import (
     reachable_functions,
     set_argument_attributes,
 )
-from distir.program.other_functions import erase_unreachable, separate_others
+from distir.program.functions import erase_unreachable, separate_others
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes

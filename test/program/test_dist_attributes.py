@@ -5,7 +5,7 @@ import re
 import pytest
 
 from distir.errors import DistIRError
-from distir.program.dist_attributes import check_dist_attributes
+from distir.program.checks import check_dist_attributes
 from distir.text import ProgramParser, new_context
 
 PROGRAM = """

@@ -9,7 +9,7 @@ from support.command_line import failure, write_program
 from support.programs import parse
 
 from distir.errors import DistIRError
-from distir.program.dominance import check_dominance
+from distir.program.checks import check_dominance
 from distir.sharding.verification import verify_distribution
 
 T = "tensor<4xf32, #dist.layout<@mesh>>"

@@ -31,8 +31,7 @@ from distir.frontends.onnx.loops import (
     unrolled_loop,
     unrolled_scan,
 )
-from distir.frontends.onnx.names import domain_of
-from distir.frontends.onnx.scopes import node_scope, set_scope
+from distir.frontends.onnx.names import domain_of, node_scope, set_scope
 from distir.frontends.onnx.writer import GraphWriter, Names
 
 _FUNCTIONS = "distir.bodies"

@@ -54,9 +54,8 @@ from distir.frontends.onnx.file import (
     tensor_value,
 )
 from distir.frontends.onnx.inputs import bind_inputs, clear_unknown_sizes, fix_inputs
-from distir.frontends.onnx.names import domain_of, node_name
+from distir.frontends.onnx.names import domain_of, node_name, node_scope
 from distir.frontends.onnx.prepare import prepare
-from distir.frontends.onnx.scopes import node_scope
 from distir.frontends.onnx.torch_metadata import is_detach, lost_detach
 from distir.frontends.onnx.types import TypeInference
 from distir.frontends.onnx.weight_roles import WeightRole, WeightRoles

@@ -6,7 +6,7 @@ from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
-from distir.program.flattening import flattened, unflattened
+from distir.program.source_forms import flattened, unflattened
 
 
 @computes(FlattenOp)

@@ -22,7 +22,7 @@ from distir.program import (
     reachable_functions,
     unique_name,
 )
-from distir.program.other_functions import erase_unreachable
+from distir.program.functions import erase_unreachable
 
 CallPath = tuple[CallOp, ...]
 

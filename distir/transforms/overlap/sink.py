@@ -30,7 +30,7 @@ from distir.program import (
     return_op,
     unique_name,
 )
-from distir.program.other_functions import erase_unreachable
+from distir.program.functions import erase_unreachable
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of, write_kind
 
 

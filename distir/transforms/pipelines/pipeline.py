@@ -16,7 +16,7 @@ from distir.pipelining import (
     global_steps,
 )
 from distir.program import functions
-from distir.program.other_functions import other_functions, separate_others
+from distir.program.functions import other_functions, separate_others
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.entry import EntryFunction

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from distir.errors import DistIRError
-from distir.frontends.torch.modules.modes import training_norms
 from distir.frontends.torch.modules.python import Assignments, BufferWrites
 from distir.frontends.torch.modules.runs import (
     Array,
@@ -19,6 +18,7 @@ from distir.frontends.torch.modules.runs import (
     comparable,
     difference,
 )
+from distir.frontends.torch.modules.state import training_norms
 from distir.frontends.torch.trust import CONTROL_FLOW, MISMATCH, Trust, way_out
 
 if TYPE_CHECKING:

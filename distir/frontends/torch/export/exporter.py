@@ -10,6 +10,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.export.failures import (
     module_that_failed,
@@ -18,11 +21,7 @@ from distir.frontends.torch.export.failures import (
 )
 from distir.frontends.torch.modules.inputs import distinct
 from distir.frontends.torch.modules.meta import lacks_values, without_values
-from distir.frontends.torch.modules.modes import (
-    training_norms,
-    write_training_mode,
-)
-from distir.frontends.torch.modules.state import unchanged
+from distir.frontends.torch.modules.state import training_norms, unchanged
 from distir.frontends.torch.trust import Trust
 
 if TYPE_CHECKING:
@@ -180,3 +179,36 @@ def _refusal(error: BaseException) -> DistIRError | None:
     while cause is not None and not isinstance(cause, DistIRError):
         cause = cause.__cause__
     return cause
+
+
+_ON = "distir.training_mode"
+
+
+def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:
+    """
+    Writes into an exported model what the exporters lose: the newer one writes batch
+    normalisation without its mode, both write the dropout inside attention without it.
+    `norms` is `training_norms` of the module.
+    """
+    by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization" and node.input[3] in by_statistics:
+            _train_norm(node, by_statistics[node.input[3]])
+        elif node.op_type == "Dropout" and len(node.input) == 2:
+            _train_dropout(model, node)
+
+
+def _train_norm(node: NodeProto, kept: float) -> None:
+    others = [a for a in node.attribute if a.name not in ("training_mode", "momentum")]
+    del node.attribute[:]
+    node.attribute.extend(others)
+    node.attribute.append(helper.make_attribute("training_mode", 1))
+    node.attribute.append(helper.make_attribute("momentum", kept))
+    for statistic in ("mean", "variance")[len(node.output) - 1 :]:
+        node.output.append(f"{node.output[0]}.running_{statistic}")
+
+
+def _train_dropout(model: ModelProto, node: NodeProto) -> None:
+    if all(tensor.name != _ON for tensor in model.graph.initializer):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(True), _ON))
+    node.input.append(_ON)

@@ -132,7 +132,7 @@ def own_backwards(*, keep: bool = False) -> Generator[dict[type, OwnBackward]]:
     """
     import torch
 
-    from distir.frontends.torch.modules.lines import calling_line
+    from distir.frontends.torch.modules.python import calling_line
 
     found: dict[type, OwnBackward] = {}
     function: Any = torch.autograd.Function

@@ -1,4 +1,7 @@
-"""Keeps the state of modules and of random numbers, whatever runs in between."""
+"""
+The state of modules: which parts are in training mode, and how modules and random numbers
+stay as they are, whatever runs in between.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,57 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distir.errors import DistIRError
 from distir.frontends.torch.modules.meta import has_no_value
-from distir.frontends.torch.modules.modes import training_norms
 
 if TYPE_CHECKING:
     import torch
+
+
+def parts_that_change(module: torch.nn.Module) -> list[str]:
+    """
+    Returns the names of the parts in training mode that compute something else in
+    evaluation mode: those with a rate of dropout, and batch normalisations.
+    """
+    from torch.nn.modules.batchnorm import (
+        _BatchNorm,  # pyright: ignore[reportPrivateUsage]
+    )
+    from torch.nn.modules.dropout import (
+        _DropoutNd,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    found: list[str] = []
+    for name, part in module.named_modules():
+        # Attention and recurrent layers hold the rate of their dropout themselves.
+        own = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0.0)
+        drops = isinstance(own, float | int) and own > 0
+        if part.training and (drops or isinstance(part, _BatchNorm)):
+            found.append(name or type(part).__name__)
+    return found
+
+
+def training_norms(module: torch.nn.Module) -> dict[str, float]:
+    """
+    Returns the fraction of the running statistics that remains in a step, by name, for
+    every batch normalisation in training mode. Raises DistIRError for one that averages
+    over all steps.
+    """
+    from torch.nn.modules.batchnorm import (
+        _BatchNorm,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    found: dict[str, float] = {}
+    for name, part in module.named_modules():
+        if not isinstance(part, _BatchNorm) or not part.training:
+            continue
+        if not part.track_running_stats or part.momentum is None:
+            raise DistIRError(
+                f"{type(part).__name__} {name!r} has no running statistics with a fixed "
+                f"momentum, which is what can be trained; set its momentum and "
+                f"track_running_stats=True, or put it into evaluation mode"
+            )
+        found[name] = 1 - part.momentum
+    return found
 
 
 @contextlib.contextmanager
