@@ -1,5 +1,5 @@
 """
-Nodes of our own domain, which `torch/export/experts.py` and `torch/export/functions.py` write, as ops
+Nodes of our own domain, which `experts.py` and `functions.py` of `torch/export` write, as ops
 of the `train` dialect, or as operators of ONNX that PyTorch's exporter does not write.
 """
 

@@ -80,7 +80,7 @@ _PER_CHANNEL = ("Add", "Sub", "Mul", "Div")
 class WeightRole:
     """
     What a float tensor in a file is. A `literal` becomes an op of the program, everything
-    else an argument; `doubt` says why a parameter cannot be trained (see `distir.program.doubts`).
+    else an argument; `doubt` says why a parameter cannot be trained (`distir.program.doubts`).
     """
 
     role: Role
