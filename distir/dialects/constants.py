@@ -47,7 +47,7 @@ def _kind_keeps_value(kind: type[Operation]) -> bool:
     often.
     """
     if issubclass(kind, collective.CollectiveOp):
-        return not issubclass(kind, collective.PermuteOp)
+        return kind.KEEPS_VALUE
     kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
     return issubclass(kind, kinds) or kind.name == "onnx.Identity"
 

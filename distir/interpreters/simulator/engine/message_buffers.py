@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from distir.dialects.collective import (
-    AllGatherOp,
-    AllReduceOp,
-    AllToAllOp,
-    CollectiveOp,
-    RaggedAllToAllOp,
-    ReduceScatterOp,
-    bucket_of,
-)
+from distir.dialects.collective import CollectiveOp, bucket_of
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 
@@ -37,7 +29,7 @@ class MessageBuffers:
         before, size = self._last
         if not op.is_joined:
             size = self._bytes_of(op)
-        elif not isinstance(op, AllGatherOp):
+        elif not op.BUFFERS.last:
             size = 0  # what the message needs is there since its first collective
         elif before is None or op.prev_op is not before:
             size = self._bytes_of(op)
@@ -45,23 +37,18 @@ class MessageBuffers:
         return size
 
     def _bytes_of(self, op: CollectiveOp) -> int:
-        bucket = bucket_of(op)
-        is_alone = len(bucket) == 1
-        match op:
-            case AllGatherOp():
-                return 0 if is_alone and _lies_in_order(op) else self._made(bucket)
-            case AllReduceOp():
-                return self._made(bucket[1:])
-            case ReduceScatterOp():
-                if is_alone and _lies_in_order(op):
-                    return 0
-                return self._given(bucket) + self._made(bucket[1:])
-            case AllToAllOp():
-                return self._given(bucket)
-            case RaggedAllToAllOp():  # the rows sent, and those that arrive
-                return ceil(op.share * (self._given(bucket) + self._made(bucket)))
-            case _:
-                return 0
+        bucket, needed = bucket_of(op), op.BUFFERS
+        if needed.if_copied and len(bucket) == 1 and _lies_in_order(op):
+            return 0
+        size = self._given(bucket) if needed.operands else 0
+        match needed.results:
+            case "all":
+                size += self._made(bucket)
+            case "others":
+                size += self._made(bucket[1:])
+            case "none":
+                pass
+        return ceil(op.share * size)
 
     def _given(self, ops: Sequence[CollectiveOp]) -> int:
         return sum(self._device_map.bytes_of(op.source, op) for op in ops)
