@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import tempfile
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -64,8 +65,7 @@ def export_torchscript(
             traced_forward(*(leaves[i] for i in places))
         with (
             tempfile.TemporaryDirectory() as folder,
-            # It switches a log on, into which it prints graphs that it cannot write.
-            patch("torch._C._jit_set_onnx_log_enabled"),
+            _without_log(),
         ):
             path = Path(folder, "model.onnx")
             torch.onnx.export(
@@ -86,6 +86,24 @@ def export_torchscript(
         else:
             module.forward = patched
     return ExportedModule(model, is_traced=True), stops.found, list(reads)
+
+
+@contextlib.contextmanager
+def _without_log() -> Generator[None]:
+    """
+    A context manager inside which the exporter does not print graphs that it cannot write:
+    it switches a log for them on, and leaves it on.
+    """
+    import torch
+
+    log: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+    was_enabled = log._jit_is_onnx_log_enabled()
+    log._jit_set_onnx_log_enabled(False)
+    try:
+        with patch("torch._C._jit_set_onnx_log_enabled"):
+            yield
+    finally:
+        log._jit_set_onnx_log_enabled(was_enabled)
 
 
 def tell_of_stops(
