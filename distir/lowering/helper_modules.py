@@ -10,7 +10,7 @@ from importlib.resources import files
 TEMPLATE = files("distir.lowering.template")
 """The folder from which helper modules are copied."""
 
-_SHARED = {"output_files": files("distir") / "output_files.py"}
+_SHARED = {"output_files": files("distir.system") / "output_files.py"}
 """Helper modules that are modules of DistIR itself; the folder has what stands for them."""
 
 

@@ -35,7 +35,7 @@ from xdsl.ir import Attribute
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.float8 import SCALINGS
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.lowering.launch import read_manifest
 from distir.lowering.program_source import program_source
 from distir.lowering.template import experts

@@ -20,7 +20,7 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.lowering.constants import constants_file
 from distir.lowering.program_source import ProgramSource, program_source
 from distir.program import entry_function
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 from support.sharding_harness import Sequential
 
 # Element types that NumPy does not share with PyTorch, and the integers they travel as.

@@ -17,7 +17,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.kernel import kernels as kernels_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.engine.compiled import (
