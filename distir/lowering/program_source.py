@@ -33,15 +33,15 @@ from distir.dialects.host import is_on_host, on_device
 from distir.dialects.onnx_values import onnx_element_type
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.errors import DistIRError
-from distir.lowering.class_source import ClassSource, class_source
-from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
-from distir.lowering.fusions import fuse
-from distir.lowering.graphs import choose_graphs
-from distir.lowering.reuse import reuse_operands
-from distir.lowering.source.bundles import bundle
-from distir.lowering.source.outline import outline
-from distir.lowering.source.ownership import release_bundles
+from distir.lowering.rewrites.bundles import bundle
+from distir.lowering.rewrites.fusions import fuse
+from distir.lowering.rewrites.graphs import choose_graphs
+from distir.lowering.rewrites.outline import outline
+from distir.lowering.rewrites.ownership import release_bundles
+from distir.lowering.rewrites.reuse import reuse_operands
+from distir.lowering.source.class_source import ClassSource, class_source
+from distir.lowering.source.constants import WrittenConstants, constants_file
 from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
 from distir.output_files import write_text

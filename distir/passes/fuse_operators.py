@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.lowering.fusions import fuse
+from distir.lowering.rewrites.fusions import fuse
 from distir.passes.options import DistIRPass
 
 

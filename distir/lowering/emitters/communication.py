@@ -14,7 +14,7 @@ from distir.lowering.emitter import (
     torch_emitter,
     torch_templates,
 )
-from distir.lowering.sharing import IN_PLACE
+from distir.lowering.rewrites.sharing import IN_PLACE
 
 
 def _op(call: Call) -> collective.CollectiveOp:

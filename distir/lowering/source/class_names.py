@@ -14,9 +14,9 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.errors import DistIRError
-from distir.lowering.fusions import Overwriting
-from distir.lowering.identifiers import sanitized
+from distir.lowering.rewrites.fusions import Overwriting
 from distir.lowering.source.classes import ModuleClass
+from distir.lowering.source.identifiers import sanitized
 from distir.lowering.source.layout import word
 from distir.lowering.source.paths import Path, expression
 from distir.lowering.source.rank_classes import RankClasses

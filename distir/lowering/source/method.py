@@ -11,14 +11,14 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.lowering.emitter import Call, emitter_for
-from distir.lowering.fusions import Overwriting
-from distir.lowering.identifiers import comment
-from distir.lowering.source.bundles import PackOp, UnpackOp
+from distir.lowering.rewrites.bundles import PackOp, UnpackOp
+from distir.lowering.rewrites.fusions import Overwriting
+from distir.lowering.rewrites.outline import REPEAT
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, member
+from distir.lowering.source.identifiers import comment
 from distir.lowering.source.loop import Loop
 from distir.lowering.source.method_names import Key, MethodNames
-from distir.lowering.source.outline import REPEAT
 from distir.lowering.source.runs import (
     CallRun,
     Statement,

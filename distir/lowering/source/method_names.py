@@ -10,11 +10,11 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.emitter import known_constant
-from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.helper_modules import helper_modules
-from distir.lowering.identifiers import Names, sanitized
+from distir.lowering.rewrites.messages import MessageOp
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, listed
+from distir.lowering.source.identifiers import Names, sanitized
 from distir.lowering.source.runs import MethodPlan, ValueList, plan
 
 _MODULES = ("torch", "F", "nn", "modules", *sorted(helper_modules()))
