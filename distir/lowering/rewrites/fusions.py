@@ -2,8 +2,8 @@
 Replaces groups of ONNX ops that are one PyTorch call, in the program of one rank.
 
 Groups that are one operator of ONNX become it first (`distir.transforms.patterns`). A
-fusion then looks at one op, the last of its group, and replaces the group by a
-`torch.call`. Groups are recognised by what they compute, never by names. `fuse-operators`
+fusion then looks at one op, the last of its group, and replaces the group by an op of the
+`torch` dialect. Groups are recognised by what they compute, never by names. `fuse-operators`
 is the pass.
 """
 
@@ -13,18 +13,21 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
+from distir.dialects.torch import MessageOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
-from distir.lowering.rewrites.convolution import fuse_convolution_gradients
-from distir.lowering.rewrites.linear import (
+from distir.lowering.rewrites.gradients import (
+    fuse_convolution_gradients,
+    fuse_look_ups,
+)
+from distir.lowering.rewrites.messages import fuse_messages
+from distir.lowering.rewrites.products import (
     fuse_flattened_linear,
     fuse_linear,
+    fuse_multiply_add,
     fuse_transposed_linear,
 )
-from distir.lowering.rewrites.look_ups import fuse_look_ups
-from distir.lowering.rewrites.messages import MessageOp, fuse_messages
-from distir.lowering.rewrites.multiply_add import fuse_multiply_add
-from distir.lowering.rewrites.state_copies import StateCopiesOp, fuse_state_copies
-from distir.lowering.rewrites.updates import UpdatesOp, fuse_updates
+from distir.lowering.rewrites.state_copies import fuse_state_copies
+from distir.lowering.rewrites.updates import fuse_updates
 from distir.program import KEPT, functions
 from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
@@ -37,10 +40,6 @@ _FUSIONS: tuple[Pattern, ...] = (
     fuse_multiply_add,
     fuse_look_ups,
 )
-
-
-Overwriting = MessageOp | StateCopiesOp | UpdatesOp
-"""Ops whose results may be arguments of the program that they overwrite."""
 
 
 def fuse(module: ModuleOp) -> None:

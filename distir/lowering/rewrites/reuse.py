@@ -9,12 +9,6 @@ from __future__ import annotations
 from xdsl.dialects.builtin import AnyFloat, ModuleOp, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    operand_def,
-    result_def,
-)
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.collective import (
@@ -25,12 +19,11 @@ from distir.dialects.collective import (
 )
 from distir.dialects.dist import COMPILED
 from distir.dialects.tensors import element_type, known_shape
+from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp
 from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.offload import OffloadOp
-from distir.lowering.emitter import Call, torch_emitter
-from distir.lowering.rewrites.look_ups import AddLookUpsOp
-from distir.lowering.rewrites.sharing import IN_PLACE, is_fresh
-from distir.lowering.rewrites.torch_call import supersede
+from distir.lowering.rewrites.products import supersede
+from distir.lowering.rewrites.sharing import is_fresh
 from distir.program import entry_function, functions, reachable_functions, return_op
 
 _OF_OPERANDS = frozenset(
@@ -39,7 +32,7 @@ _OF_OPERANDS = frozenset(
         *(f"onnx.{name}" for name in ("Reshape", "Squeeze", "Transpose", "Unsqueeze")),
         RecvFromRankOp.name,
         WaitOp.name,
-        "torch.add_into",
+        AddIntoOp.name,
     )
 )
 """
@@ -52,28 +45,6 @@ Root = SSAValue | tuple[CallOp, "Root"]
 Memory in a function: that of an argument, of the result of an op, or made by what a call
 calls.
 """
-
-
-@irdl_op_definition
-class AddIntoOp(IRDLOperation):
-    """
-    Adds `y` to `x`, whose memory is that of the result. Like `torch.call`, it is only
-    written in memory, by this file.
-    """
-
-    name = "torch.add_into"
-
-    x = operand_def()
-    y = operand_def()
-    sum = result_def()
-
-    def __init__(self, x: SSAValue, y: SSAValue):
-        super().__init__(operands=[x, y], result_types=[x.type])
-
-
-@torch_emitter("torch.add_into")
-def add_into(call: Call) -> str:
-    return call.write("{0}.add_({1})")
 
 
 def reuse_operands(module: ModuleOp) -> None:

@@ -11,15 +11,13 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.program import reachable_functions, return_op
 
-IN_PLACE = "torch.in_place"
-"""The attribute of an op whose result takes the memory of its first operand."""
-
 _FRESH = frozenset(
     (
         *(f"onnx.{name}" for name in ("Add", "Conv", "Div", "Gemm", "MatMul", "Mul")),
         *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
         *(f"onnx.{name}" for name in ("Softmax", "Sub")),
-        *("torch.call", "torch.add_look_ups", "torch.conv_grad", "torch.state_copies"),
+        *("torch.linear", "torch.addcmul", "torch.add_look_ups", "torch.conv_grad"),
+        "torch.state_copies",
         "collective.slice",  # a copy of the part
     )
 )

@@ -7,77 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    opt_prop_def,
-    var_operand_def,
-    var_result_def,
-)
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE
 from distir.dialects.host import is_on_host
+from distir.dialects.torch import StateCopiesOp
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.errors import DistIRError
-from distir.lowering.emitter import Call, torch_emitter
 from distir.program import (
     describe,
     entry_function,
     return_op,
     updated_arguments,
 )
-
-
-@irdl_op_definition
-class StateCopiesOp(IRDLOperation):
-    """
-    Copies of several arguments of the program to the device, or with `stores` of values into
-    arguments, which are the second half of the operands then. Like `torch.call`, it is only
-    written in memory, by this file.
-    """
-
-    name = "torch.state_copies"
-
-    inputs = var_operand_def()
-    outputs = var_result_def()
-    stores = opt_prop_def(UnitAttr)
-
-    def __init__(self, copies: Sequence[Operation], targets: Sequence[SSAValue]):
-        super().__init__(
-            operands=[[*(op.operands[0] for op in copies), *targets]],
-            result_types=[[op.results[0].type for op in copies]],
-            properties={"stores": UnitAttr() if targets else None},
-        )
-        if SCOPE in copies[0].attributes:
-            self.attributes[SCOPE] = copies[0].attributes[SCOPE]
-
-    @property
-    def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that are arguments of the program, overwritten, and these."""
-        if self.stores is None:
-            return {}
-        targets = self.inputs[len(self.outputs) :]
-        return dict(zip(self.outputs, targets, strict=True))
-
-
-@torch_emitter("torch.state_copies")
-def state_copies(call: Call) -> str:
-    op = call.op
-    assert isinstance(op, StateCopiesOp)
-    helper, count = call.helper("offload"), len(op.outputs)
-    values = [
-        f"({', '.join(call.names.listed(list(own)))},)"
-        for own in (op.inputs[:count], op.inputs[count:])
-        if own
-    ]
-    if op.stores is not None:
-        return f"{helper}.store({', '.join(values)})"
-    written = f"{helper}.load({', '.join(values)})"
-    return f"{written}[0]" if count == 1 else written
 
 
 def fuse_state_copies(module: ModuleOp) -> None:

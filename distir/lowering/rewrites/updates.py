@@ -10,158 +10,27 @@ delayed with it. Then the delayed updates that differ in their tensors alone bec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, OpResult, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    prop_def,
-    var_operand_def,
-    var_result_def,
-)
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.tensors import element_type
+from distir.dialects.torch import (
+    KEPT,
+    OVERWRITTEN,
+    REUSED,
+    UpdatesOp,
+    settings_of,
+    shared_operands,
+)
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
-from distir.dialects.train_ops.optimizers import AdamFamilyOp, SgdOp, UpdateOp
-from distir.lowering.emitter import Call, torch_emitter
+from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.lowering.rewrites.sharing import SharedMemory
 from distir.program import entry_function, functions, return_op, updated_arguments
-
-OVERWRITTEN, REUSED, KEPT = "overwritten", "reused", "kept"
-"""What becomes of the operands that updates replace."""
-
-
-@irdl_op_definition
-class UpdatesOp(IRDLOperation):
-    """
-    Several updates that differ in their tensors alone, by one call of the helper `function`
-    with these `settings` (Python text). `in_place` says of each list of results what becomes of
-    the operands that it replaces: `overwritten` are arguments of the program, `reused` is
-    memory that nobody else needs, and `kept` is what must stay as it is.
-
-    Operands are `lists` lists of equally many tensors, one list behind the other:
-    parameters, gradients, then the optimizer's states; then the number of steps, if updates
-    need it, and the settings that are operands, which `given` names. Results are the lists
-    of new parameters and states; with `in_place` they are the operands that they replace.
-
-    Like `torch.call`, it is only written by fusions, in memory, and belongs to no dialect.
-    """
-
-    name = "torch.updates"
-
-    inputs = var_operand_def()
-    outputs = var_result_def()
-    function = prop_def(StringAttr)
-    settings = prop_def(StringAttr)
-    lists = prop_def(IntAttr)
-    given = prop_def(ArrayAttr[StringAttr])
-    in_place = prop_def(ArrayAttr[StringAttr])
-
-    def __init__(self, group: Sequence[UpdateOp], in_place: Sequence[str]):
-        first = group[0]
-        lists = first.tensors
-        each = [op.tensors for op in group]
-        operands = [v for own in zip(*each, strict=True) for v in own]
-        results = [v.type for v in _listed_results(group)]
-        super().__init__(
-            operands=[[*operands, *_shared(first)]],
-            result_types=[results],
-            properties={
-                "function": StringAttr(first.name.removeprefix("train.")),
-                "settings": StringAttr(_settings(first)),
-                "lists": IntAttr(len(lists)),
-                "given": ArrayAttr([StringAttr(n) for n in first.given_settings]),
-                "in_place": ArrayAttr([StringAttr(each) for each in in_place]),
-            },
-        )
-
-    @property
-    def replaced(self) -> list[SSAValue]:
-        """
-        Returns the parameters and states that the results replace, in the order of the
-        results.
-        """
-        operands, count = list(self.inputs), self.count
-        return [*operands[:count], *operands[2 * count : self.lists.data * count]]
-
-    @property
-    def overwritten(self) -> dict[SSAValue, SSAValue]:
-        """The results that are arguments of the program, overwritten, and these."""
-        kinds = [kind.data for kind in self.in_place.data]
-        pairs = zip(self.outputs, self.replaced, strict=True)
-        return {
-            result: operand
-            for i, (result, operand) in enumerate(pairs)
-            if kinds[i // self.count] == OVERWRITTEN
-        }
-
-    @property
-    def count(self) -> int:
-        """The number of parameters that are updated."""
-        return len(self.outputs) // (self.lists.data - 1)
-
-
-def _listed_results(group: Sequence[UpdateOp]) -> list[SSAValue]:
-    """Returns all new parameters, then all new states of one kind after the other."""
-    return [r for own in zip(*(u.results for u in group), strict=True) for r in own]
-
-
-def _shared(op: UpdateOp) -> list[SSAValue]:
-    """
-    Returns the operands that updates of several parameters share: the number of steps, and
-    settings.
-    """
-    step = [op.step] if isinstance(op, AdamFamilyOp) else []
-    return [*step, *op.step_settings]
-
-
-def _replaced(op: UpdateOp) -> list[SSAValue]:
-    """Returns the operands that the results replace, in the order of the results."""
-    parameter, _, *states = op.tensors
-    return [parameter, *states]
-
-
-def _settings(op: UpdateOp) -> str:
-    """Returns the hyper-parameters that are no operands, as arguments of the helper."""
-    given = op.given_settings
-    written = [
-        f"{name}={value!r}"
-        for name, value in sorted(op.settings.items())
-        if name not in given
-    ]
-    if isinstance(op, SgdOp) and op.nesterov is not None:
-        written.append("nesterov=True")
-    return ", ".join(written)
-
-
-@torch_emitter("torch.updates")
-def updates(call: Call) -> str:
-    op = call.op
-    assert isinstance(op, UpdatesOp)
-    values, lists = list(op.inputs), op.lists.data
-    count = op.count
-    each = [
-        call.names.listed(values[i * count : (i + 1) * count]) for i in range(lists)
-    ]
-    parts = [f"({', '.join(items)},)" for items in each]
-    given = [name.data for name in op.given.data]
-    shared = [call.names.name(value) for value in values[lists * count :]]
-    parts += shared[: len(shared) - len(given)]
-    settings = shared[len(shared) - len(given) :]
-    parts += [f"{name}={value}" for name, value in zip(given, settings, strict=True)]
-    parts += [op.settings.data] if op.settings.data else []
-    writes = [kind.data != KEPT for kind in op.in_place.data]
-    if any(writes):
-        parts.append(f"in_place={True if all(writes) else tuple(writes)}")
-    written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
-    one = len(op.outputs) == 1 and not op.overwritten
-    return f"{written}[0]" if one else written
 
 
 @dataclass
@@ -217,9 +86,9 @@ class UpdateFuser:
         for op in waiting.updates:
             key = (
                 op.name,
-                _settings(op),
+                settings_of(op),
                 tuple(op.given_settings),
-                tuple(_shared(op)),
+                tuple(shared_operands(op)),
                 tuple(element_type(v) for v in op.tensors),
                 self._in_place(op),
             )
@@ -228,9 +97,11 @@ class UpdateFuser:
             new = UpdatesOp(group, self._in_place(group[0]))
             self.block.insert_op_before(new, before)
             self.done.add(new)
-            for result, replaced in zip(
-                new.results, _listed_results(group), strict=True
-            ):
+            # All new parameters, then all new states of one kind after the other.
+            old = [
+                r for own in zip(*(u.results for u in group), strict=True) for r in own
+            ]
+            for result, replaced in zip(new.results, old, strict=True):
                 result.name_hint = replaced.name_hint
                 replaced.replace_all_uses_with(result)
             for op in group:
@@ -242,7 +113,8 @@ class UpdateFuser:
 
     def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
         """What becomes of each operand that a result replaces."""
-        pairs = zip(_replaced(op), op.results, strict=True)
+        parameter, _, *states = op.tensors
+        pairs = zip((parameter, *states), op.results, strict=True)
         return tuple(self._becomes(op, operand, result) for operand, result in pairs)
 
     def _becomes(self, op: UpdateOp, operand: SSAValue, result: SSAValue) -> str:

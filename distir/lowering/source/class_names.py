@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
+from distir.dialects.torch import Overwriting
 from distir.errors import DistIRError
-from distir.lowering.rewrites.fusions import Overwriting
 from distir.lowering.source.classes import ModuleClass
 from distir.lowering.source.identifiers import sanitized
 from distir.lowering.source.layout import word

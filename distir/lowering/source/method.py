@@ -8,12 +8,11 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from distir.dialects.collective import REPEAT
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
+from distir.dialects.torch import Overwriting, PackOp, UnpackOp
 from distir.lowering.emitter import Call, emitter_for
-from distir.lowering.rewrites.bundles import PackOp, UnpackOp
-from distir.lowering.rewrites.fusions import Overwriting
-from distir.lowering.rewrites.outline import REPEAT
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, member
 from distir.lowering.source.identifiers import comment

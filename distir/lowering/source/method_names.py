@@ -8,10 +8,10 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp
+from distir.dialects.torch import MessageOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.emitter import known_constant
 from distir.lowering.helper_modules import helper_modules
-from distir.lowering.rewrites.messages import MessageOp
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, listed
 from distir.lowering.source.identifiers import Names, sanitized

@@ -5,36 +5,22 @@ takes.
 Everything that a layer's forward saves for its backward is a result and an argument of its
 own. If the same calls take all of them, they are packed once, in the function that computes
 them, and unpacked in the one that needs them; functions between pass on one value.
+
+Whoever calls a function of Python holds its arguments until it returns. A bundle that nobody
+needs behind a call is therefore emptied by the callee, so that what a layer's forward saved is
+freed value by value while its backward goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import cast
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TupleType, UnitAttr
+from xdsl.dialects.builtin import ModuleOp, TupleType, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import (
-    Attribute,
-    BlockArgument,
-    Operation,
-    OpResult,
-    SSAValue,
-    TypeAttribute,
-)
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    result_def,
-    traits_def,
-    var_operand_def,
-    var_result_def,
-)
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.traits import Pure
 
+from distir.dialects.torch import SAVED, PackOp, UnpackOp, tuple_of
 from distir.program import (
     argument_attributes,
     called,
@@ -46,49 +32,12 @@ from distir.program import (
     set_results,
 )
 
-BUNDLE = "saved"
-"""The name of a bundle."""
 
-
-@irdl_op_definition
-class PackOp(IRDLOperation):
-    """Packs several values into one, a Python list. The op exists in memory only."""
-
-    name = "torch.pack"
-
-    inputs = var_operand_def()
-    output = result_def(TupleType)
-    traits = traits_def(Pure())
-
-    def __init__(self, values: Sequence[SSAValue]):
-        super().__init__(operands=[list(values)], result_types=[_tuple(values)])
-        self.output.name_hint = BUNDLE
-
-
-def _tuple(values: Sequence[SSAValue]) -> TupleType:
-    return TupleType(ArrayAttr([cast(TypeAttribute, v.type) for v in values]))
-
-
-@irdl_op_definition
-class UnpackOp(IRDLOperation):
-    """
-    Unpacks the values of a `torch.pack`. It `releases` the bundle if nobody looks into that
-    any more: the list becomes empty.
-    """
-
-    name = "torch.unpack"
-
-    input = operand_def(TupleType)
-    outputs = var_result_def()
-    releases = opt_prop_def(UnitAttr)
-    traits = traits_def(Pure())
-
-    def __init__(self, bundle: SSAValue, hints: Sequence[str]):
-        assert isinstance(bundle.type, TupleType)
-        types = list[Attribute](bundle.type.types.data)
-        super().__init__(operands=[bundle], result_types=[types])
-        for result, hint in zip(self.outputs, hints, strict=True):
-            result.name_hint = name_hint(hint)
+def _unpack(bundle: SSAValue, hints: Sequence[str]) -> UnpackOp:
+    op = UnpackOp(bundle)
+    for result, hint in zip(op.outputs, hints, strict=True):
+        result.name_hint = name_hint(hint)
+    return op
 
 
 def _hint(value: SSAValue) -> str:
@@ -98,7 +47,7 @@ def _hint(value: SSAValue) -> str:
     return value.owner.name.rpartition(".")[2].lower()
 
 
-def bundle(module: ModuleOp) -> None:
+def pack_saved_tensors(module: ModuleOp) -> None:
     """Bundles what travels together between the functions of a per-rank program."""
     *called_functions, entry = reachable_functions(module)
     calls: dict[FuncOp, list[CallOp]] = {function: [] for function in called_functions}
@@ -174,8 +123,8 @@ class _Interface:
             )
             Rewriter.insert_op(made, InsertPoint.before(call))
             (at,) = (j for j, place in enumerate(places) if place is None)
-            made.results[at].name_hint = BUNDLE
-            unpack = UnpackOp(made.results[at], hints)
+            made.results[at].name_hint = SAVED
+            unpack = _unpack(made.results[at], hints)
             Rewriter.insert_op(unpack, InsertPoint.before(call))
             found = dict(zip(group, unpack.outputs, strict=True))
             for j, place in enumerate(places):
@@ -246,9 +195,9 @@ class _Interface:
         if group:
             block = self.function.body.block
             given = [block.args[i] for i in group]
-            bundle = block.insert_arg(_tuple(given), len(block.args))
+            bundle = block.insert_arg(tuple_of(given), len(block.args))
             first = [self.calls[0].operands[i] for i in group]
-            unpack = UnpackOp(bundle, [_hint(v) for v in first])
+            unpack = _unpack(bundle, [_hint(v) for v in first])
             assert block.first_op is not None
             Rewriter.insert_op(unpack, InsertPoint.before(block.first_op))
             for old, new in zip(given, unpack.outputs, strict=True):
@@ -280,7 +229,7 @@ class _Interface:
     def _take(self, group: Sequence[int], bundle: BlockArgument) -> None:
         """Replaces these arguments by the last one, a bundle, which callers pack."""
         block = self.function.body.block
-        bundle.name_hint = BUNDLE
+        bundle.name_hint = SAVED
         attributes = [*argument_attributes(self.function), {}]
         kept = [i for i in range(len(attributes)) if i not in group]
         for index in sorted(group, reverse=True):
@@ -345,3 +294,95 @@ def _cancel(op: PackOp | UnpackOp) -> None:
         Rewriter.erase_op(op)
         if not any(list(result.uses) for result in unpack.outputs):
             Rewriter.erase_op(unpack)
+
+
+def release_saved_tensors(module: ModuleOp) -> None:
+    """Marks every `torch.unpack` of a bundle that all callers give away for good."""
+    ownership = _Ownership(module)
+    for function in ownership.functions:
+        for op in function.body.block.ops:
+            if (
+                isinstance(op, UnpackOp)
+                and isinstance(op.input, BlockArgument)
+                and op.input not in ownership.borrowed
+                and len(list(op.input.uses)) == 1
+            ):
+                op.properties["releases"] = UnitAttr()
+
+
+class _Ownership:
+    """
+    The bundles of a program. `borrowed` are those that their function must leave as they are,
+    as others may look into them: at first none, until nothing more is found. `escaping` are
+    arguments that a function gives back or puts into another bundle.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self.functions = reachable_functions(module)  # callees first
+        self.known = functions(module)
+        self.places: dict[Operation, int] = {}
+        self.escaping: set[SSAValue] = set()
+        for function in self.functions:
+            self.places.update({op: i for i, op in enumerate(function.body.block.ops)})
+            self.escaping |= set(filter(self._escapes, function.args))
+        self.borrowed: set[SSAValue] = set()
+        changed = True
+        while changed:
+            found = {v for f in self.functions for v in self._found(f)}
+            changed = not found <= self.borrowed
+            self.borrowed |= found
+
+    def _escapes(self, bundle: SSAValue) -> bool:
+        return _is_bundle(bundle) and any(
+            self._keeps(use.operation, bundle) for use in bundle.uses
+        )
+
+    def _keeps(self, user: Operation, bundle: SSAValue) -> bool:
+        """Whether an op that uses a bundle makes it reachable in another way."""
+        if isinstance(user, CallOp):
+            given = zip(user.operands, self._callee(user).args, strict=True)
+            return any(v is bundle and a in self.escaping for v, a in given)
+        return not isinstance(user, UnpackOp)
+
+    def _callee(self, call: CallOp) -> FuncOp:
+        return self.known[call.callee.string_value()]
+
+    def _found(self, function: FuncOp) -> Iterator[SSAValue]:
+        """What is borrowed as far as the calls and bundles of a function tell."""
+        for op in function.body.block.ops:
+            if isinstance(op, UnpackOp):
+                yield from filter(_is_bundle, op.outputs)
+            elif isinstance(op, CallOp):
+                callee = self._callee(op)
+                for operand, argument in zip(op.operands, callee.args, strict=True):
+                    if _is_bundle(operand) and not self._gives_away(op, operand):
+                        yield argument
+                returned = return_op(callee).operands
+                for result, value in zip(op.results, returned, strict=True):
+                    if _is_bundle(value) and not self._is_given_back(value):
+                        yield result
+
+    def _gives_away(self, call: CallOp, bundle: SSAValue) -> bool:
+        """Whether nobody needs a bundle behind this call."""
+        users = [use.operation for use in bundle.uses]
+        others = [op for op in users if op is not call]
+        return (
+            bundle not in self.borrowed
+            and len(users) == len(others) + 1
+            and all(self.places[op] < self.places[call] for op in others)
+            and not any(self._keeps(op, bundle) for op in others)
+        )
+
+    def _is_given_back(self, value: SSAValue) -> bool:
+        """Whether the caller alone has what a function returns."""
+        users = [use.operation for use in value.uses]
+        others = [op for op in users if not isinstance(op, ReturnOp)]
+        return (
+            value not in self.borrowed
+            and len(users) == len(others) + 1
+            and not any(self._keeps(op, value) for op in others)
+        )
+
+
+def _is_bundle(value: SSAValue) -> bool:
+    return isinstance(value.type, TupleType)

@@ -1,12 +1,14 @@
-"""Fuses products with a weight matrix, with or without a bias."""
+"""Fuses products: with a weight matrix, with or without a bias, and with a sum."""
 
 from __future__ import annotations
 
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import AnyFloat
+from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.dist import SCOPE
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import known_shape
-from distir.lowering.rewrites.torch_call import fused
+from distir.dialects.torch import AddcmulOp, LinearOp
 from distir.transforms.patterns.match import (
     element,
     producer,
@@ -15,14 +17,42 @@ from distir.transforms.patterns.match import (
 )
 
 
-def _transposed(weight: SSAValue) -> tuple[str, SSAValue]:
+def supersede(op: Operation, new: Operation, name: str | None = None) -> None:
     """
-    Returns a matrix as F.linear takes it, (outputs, inputs): its expression and its value.
+    Puts an op in front of another one with one result: it has its scope, and its result the
+    name (`name` if there is none) and the uses of the other one, which is left without any.
+    """
+    block = op.parent_block()
+    assert block is not None
+    before, after = op.results[0], new.results[0]
+    if SCOPE in op.attributes:
+        new.attributes[SCOPE] = op.attributes[SCOPE]
+    after.name_hint = before.name_hint or name
+    block.insert_op_before(new, op)
+    before.replace_all_uses_with(after)
+
+
+def _replace_by_linear(
+    op: OnnxOp,
+    x: SSAValue,
+    matrix: SSAValue,
+    transposed: bool,
+    bias: SSAValue | None = None,
+) -> None:
+    type_ = op.results[0].type
+    new = LinearOp(x, matrix, bias, type_, transposed=transposed)
+    supersede(op, new, "linear")
+
+
+def _matrix(weight: SSAValue) -> tuple[SSAValue, bool]:
+    """
+    Returns a matrix of (inputs, outputs), or what it is the transpose of, for F.linear, and
+    whether the call transposes it.
     """
     transpose = producer(weight, "Transpose")
     if transpose is not None and swaps_last_two(transpose):
-        return "{1}", transpose.operands[0]
-    return "{1}.t()", weight
+        return transpose.operands[0], False
+    return weight, True
 
 
 def _is_float_matmul(op: OnnxOp | None) -> bool:
@@ -56,8 +86,7 @@ def fuse_linear(op: OnnxOp) -> bool:
             and len(shapes[2]) >= 2
             and shapes[1] == (shapes[0][1],)
         ):
-            expression, matrix = _transposed(weight)
-            fused(op, f"F.linear({{0}}, {expression}, {{2}})", [x, matrix, bias])
+            _replace_by_linear(op, x, *_matrix(weight), bias)
             return True
     return False
 
@@ -68,7 +97,7 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
         return False
     x, weight = op.operands
     shape = known_shape(weight)
-    expression, matrix = _transposed(weight)
+    matrix, transposed = _matrix(weight)
     if (
         shape is None
         or len(shape) != 2
@@ -76,7 +105,7 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
         or len(known_shape(x) or ()) < 2
     ):
         return False
-    fused(op, f"F.linear({{0}}, {expression})", [x, matrix])
+    _replace_by_linear(op, x, matrix, transposed)
     return True
 
 
@@ -111,10 +140,30 @@ def fuse_flattened_linear(op: OnnxOp) -> bool:
     if bias is not None and known_shape(bias) != (outputs,):
         return False
     if gemm.attribute("transB"):
-        expression = "{1}"
+        _replace_by_linear(op, x, weight, False, bias)
     else:
-        expression, weight = _transposed(weight)
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    tail = "" if bias is None else ", {2}"
-    fused(op, f"F.linear({{0}}, {expression}{tail})", operands)
+        _replace_by_linear(op, x, *_matrix(weight), bias)
     return True
+
+
+def fuse_multiply_add(op: OnnxOp) -> bool:
+    """
+    Fuses Mul of two tensors, as large as the result or broadcast to it, and Add into
+    addcmul; returns whether it did.
+    """
+    if op.name != "onnx.Add" or not isinstance(element(op.results[0]), AnyFloat):
+        return False
+    shape = known_shape(op.results[0])
+    if not shape or known_shape(op.operands[0]) != known_shape(op.operands[1]):
+        return False
+    for product, rest in (op.operands, reversed(op.operands)):
+        multiply = producer(product, "Mul")
+        if multiply is None or not used_once(product):
+            continue
+        # A number is a Python number for Mul, and would have to be a tensor here.
+        if any(not known_shape(factor) for factor in multiply.operands):
+            continue
+        x, y = multiply.operands
+        supersede(op, AddcmulOp(rest, x, y, op.results[0].type), "addcmul")
+        return True
+    return False

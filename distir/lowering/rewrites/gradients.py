@@ -1,38 +1,19 @@
-"""Computes both gradients of a convolution by one call."""
+"""
+Fuses gradients: both of a convolution into one call, that of look-ups and the addition to
+another gradient, as of tied embeddings.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, result_def
 
-from distir.dialects.train_ops.base import Types, like
-from distir.dialects.train_ops.convolution import (
-    ConvGradInputOp,
-    ConvGradOp,
-    ConvGradWeightOp,
-)
-
-
-@irdl_op_definition
-class ConvGradsOp(ConvGradOp):
-    """
-    An op with the results of `train.conv_grad_input` and `train.conv_grad_weight`. Like
-    `torch.call`, it is only written by fusions, in memory, and belongs to no dialect.
-    """
-
-    name = "torch.conv_grad"
-
-    x = operand_def(TensorType)
-    weight = operand_def(TensorType)
-    dy = operand_def(TensorType)
-    dx = result_def(TensorType)
-    dweight = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dx": like("x"), "dweight": like("weight")}
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.torch import AddLookUpsOp, ConvGradsOp
+from distir.dialects.train_ops.convolution import ConvGradInputOp, ConvGradWeightOp
+from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
+from distir.lowering.rewrites.products import supersede
+from distir.transforms.patterns.match import used_once
 
 
 def fuse_convolution_gradients(function: FuncOp) -> None:
@@ -86,3 +67,21 @@ def _is_there(value: SSAValue, op: Operation) -> bool:
     """Whether a value is defined before an op of its block."""
     owner = value.owner
     return not isinstance(owner, Operation) or owner.is_before_in_block(op)
+
+
+def fuse_look_ups(op: OnnxOp) -> bool:
+    """
+    Fuses the gradient of look-ups of rows and the Add right behind it; returns whether it
+    did.
+    """
+    look_ups = op.prev_op
+    if op.name != "onnx.Add" or not isinstance(look_ups, GatherGradOp):
+        return False
+    others = [v for v in op.operands if v is not look_ups.ddata]
+    if len(others) != 1 or not adds_by_row(look_ups) or not used_once(look_ups.ddata):
+        return False
+    (base,) = others
+    if base.type != op.results[0].type:
+        return False
+    supersede(op, AddLookUpsOp(base, look_ups))
+    return True
