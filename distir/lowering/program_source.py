@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy.typing as npt
+from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
+from xdsl.utils.target import Target
 
 from distir.dialects.collective import is_per_rank
 from distir.dialects.dist import (
@@ -398,3 +400,18 @@ def _tensor_table(
     if not rows:
         return f"{title} = ()\n\n"
     return f"{title} = (\n{''.join(rows)})\n\n"
+
+
+@dataclass(frozen=True)
+class TorchTarget(Target):
+    """
+    Prints the `program.py` of the package that `distir lower` writes, with a class per
+    distinct rank program, followed by its `tables.py`.
+    `distir.lowering.torch_package.write_package` adds what runs it.
+    """
+
+    name = "torch"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        source = program_source(module)
+        output.write(f"{source.text}\n\n# tables.py\n\n{source.tables}")

@@ -24,7 +24,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.dist import LayoutAttr
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.program_source import program_source
-from distir.lowering.source.identifiers import Names, comment, sanitized
+from distir.lowering.source.text import Names, comment, sanitized
 from distir.lowering.torch_package import write_package
 from distir.program import argument_names, entry_function, result_names
 

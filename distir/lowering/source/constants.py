@@ -11,7 +11,7 @@ import numpy.typing as npt
 from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
 from distir.lowering.emitter import literal, torch_dtype
-from distir.lowering.source.identifiers import Names
+from distir.lowering.source.text import Names
 
 
 def constants_file(program: str) -> str:

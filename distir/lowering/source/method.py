@@ -14,16 +14,14 @@ from distir.dialects.schedule import CUDA_GRAPH
 from distir.dialects.torch import Overwriting, PackOp, UnpackOp
 from distir.lowering.emitter import Call, emitter_for
 from distir.lowering.source.class_names import ClassNames
-from distir.lowering.source.expressions import Expression, member
-from distir.lowering.source.identifiers import comment
 from distir.lowering.source.loop import Loop
-from distir.lowering.source.method_names import Key, MethodNames
+from distir.lowering.source.method_names import Expression, Key, MethodNames, member
 from distir.lowering.source.runs import (
     CallRun,
     Statement,
     ValueList,
 )
-from distir.lowering.source.text import WIDTH, broken, chained, filled
+from distir.lowering.source.text import WIDTH, broken, chained, comment, filled
 from distir.program import argument_attributes, scope_of, text_attribute
 
 _LISTED_RESULTS = 8

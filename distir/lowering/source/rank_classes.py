@@ -10,8 +10,8 @@ from xdsl.dialects.func import CallOp, FuncOp
 
 from distir.lowering.source.classes import Classes, ModuleClass
 from distir.lowering.source.constants import WrittenConstants
-from distir.lowering.source.identifiers import sanitized
 from distir.lowering.source.layout import ModuleLayout, word
+from distir.lowering.source.text import sanitized
 from distir.program import (
     argument_names,
     argument_roles,
