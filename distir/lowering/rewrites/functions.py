@@ -64,7 +64,7 @@ def graphs(program: ModuleOp) -> dict[str, str]:
     reason why that cannot be; an empty text for those that are.
     """
     return {
-        function.sym_name.data: text_attribute(function.attributes, NO_GRAPH)
+        function.sym_name.data: text_attribute(function.attributes, NO_GRAPH) or ""
         for function in reachable_functions(program)
         if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH
         or NO_GRAPH in function.attributes
