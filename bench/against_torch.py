@@ -31,8 +31,8 @@ from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch.importer import import_torch
 from distir.hardware import load_cluster
-from distir.lowering.launch import run_script
-from distir.lowering.timing import timing_spawner
+from distir.launch.packages import run_script
+from distir.launch.timing import timing_spawner
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass

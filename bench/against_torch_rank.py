@@ -23,7 +23,7 @@ from support.aten_calls import AtenCalls  # noqa: E402
 from torch_by_hand import BY_HAND, Step  # noqa: E402
 from torch_models import MODELS, Benched  # noqa: E402
 
-from distir.lowering.timing_rank import Ranks, load_package  # noqa: E402
+from distir.launch.timing_rank import Ranks, load_package  # noqa: E402
 
 AGREEMENT = 2e-4
 """

@@ -24,9 +24,9 @@ import numpy as np
 from cpu_programs import MODELS, Case, cases
 from scatter_plot import scatter_plot
 
+from distir.calibration import MeasuredMachine, Settings, calibrate
 from distir.interpreters.simulator import simulate
-from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
-from distir.lowering.timing import (
+from distir.launch.timing import (
     TimedPackage,
     Timing,
     TimingSettings,

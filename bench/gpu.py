@@ -35,11 +35,11 @@ from cpu_programs import ALONE, MODELS, Case, Model
 from report import table
 from torch_models import MODELS as BENCHED
 
+from distir.calibration import MeasuredMachine, Settings, calibrate
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate
-from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
-from distir.lowering.memory import count_memory
-from distir.lowering.timing import (
+from distir.launch.memory import count_memory
+from distir.launch.timing import (
     TimedPackage,
     TimingSettings,
     time_packages,
@@ -107,7 +107,7 @@ def tests(place: Place) -> str:
     environment = {**os.environ, "DISTIR_GPU_DEVICE": "cpu" if place.dry else "cuda"}
     command = [sys.executable, "-m", "pytest", "-rsf", "-m", "gpu", "test"]
     if place.dry:
-        command[-1] = "test/lowering/test_gpu.py"
+        command[-1] = "test/launch/test_gpu.py"
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

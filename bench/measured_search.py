@@ -15,7 +15,7 @@ from pathlib import Path
 from cpu_programs import Model
 
 from distir.hardware import load_cluster
-from distir.lowering.step_times import StepTiming
+from distir.launch.step_times import StepTiming
 from distir.planning.grid.search import GridSearch
 from distir.planning.plan import SearchOptions
 from distir.planning.rank_correlation import rank_correlation

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from distir.lowering.launch import Spawner
+    from distir.launch.packages import Spawner
 
 # The processes that test, or ranks, share the cores; set before NumPy and torch are loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -97,7 +97,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def spawner() -> Iterator[Spawner]:
     """One process with PyTorch loaded, which forks the ranks of every test."""
-    from distir.lowering.launch import Spawner
+    from distir.launch.packages import Spawner
 
     with Spawner() as running:
         yield running
@@ -106,9 +106,9 @@ def spawner() -> Iterator[Spawner]:
 @pytest.fixture
 def shared_ranks(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
     """`distir run` and `distir lower` have their ranks from that process, and load no PyTorch."""
-    from distir.lowering import launch, memory
+    from distir.launch import memory, packages
 
-    run = functools.partial(launch.run_package, spawner=spawner)
-    monkeypatch.setattr(launch, "run_package", run)
+    run = functools.partial(packages.run_package, spawner=spawner)
+    monkeypatch.setattr(packages, "run_package", run)
     count = functools.partial(memory.count_memory, spawner=spawner)
     monkeypatch.setattr(memory, "count_memory", count)

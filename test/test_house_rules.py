@@ -17,7 +17,7 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
-    "lowering/step_times.py": "what runs out of memory is a row of the result",
+    "launch/step_times.py": "what runs out of memory is a row of the result",
     "parallel/packages.py": "what is wrong on rank 0 is sent to all ranks, which raise it",
 }
 """Modules that may catch an error for users without raising one, and why."""
@@ -220,10 +220,10 @@ HELPERS = ("replaced", "replaced_file", "replaced_files", "write_text")
 """What `distir.system.output_files` gives for that."""
 
 IN_PLACE = {
-    "lowering/template/folder_lock.py": "a lock, which is a file that is held open",
+    "runtime/storage/folder_lock.py": "a lock, which is a file that is held open",
     "planning/grid/journal.py": "a journal, to which lines are added",
-    "lowering/template/logs.py": "a log, to which lines are added",
-    "lowering/spawner.py": "logs of ranks, in a temporary folder",
+    "runtime/loop/logs.py": "a log, to which lines are added",
+    "launch/spawner.py": "logs of ranks, in a temporary folder",
     "solver/standard_output.py": "standard output itself, and what it is sent to meanwhile",
 }
 """Modules whose files grow or are held open, so that nothing takes their place, and why."""

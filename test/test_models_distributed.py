@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch.export.exporter import Exporter
 from distir.interpreters.reference import run_program
-from distir.lowering.launch import Spawner, run_package
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass

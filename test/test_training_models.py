@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.tensors import shape_of
 from distir.interpreters.reference import program_runner
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.distribute import DistributePass

@@ -38,6 +38,11 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
 
         return ScheduleDialect
 
+    def torch() -> Dialect:
+        from distir.dialects.torch import Torch
+
+        return Torch
+
     def train() -> Dialect:
         from distir.dialects.train import Train
 
@@ -50,5 +55,6 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
         "kernel": kernel,
         "onnx": onnx,
         "schedule": schedule,
+        "torch": torch,
         "train": train,
     }

@@ -28,8 +28,8 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
-from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import Attribute, Dialect, Operation, SSAValue
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
@@ -42,7 +42,14 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, Pure
+from xdsl.traits import (
+    EffectInstance,
+    MemoryEffect,
+    MemoryEffectKind,
+    OpTrait,
+    Pure,
+    SymbolTable,
+)
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import ASYNCHRONOUS, BUCKET, Layout, Shard, layout_of
@@ -66,6 +73,20 @@ class _MeetsOthers(MemoryEffect):
 
 _MEETING = frozenset((EffectInstance(MemoryEffectKind.WRITE),))
 _NOTHING = frozenset[EffectInstance]()
+
+
+REPEAT = "torch.repeat"
+"""
+The attribute of a function that only makes the text of a program shorter: it may take what
+is in flight, and waits for it, as its callers would.
+"""
+
+
+class MayBeInFlight(OpTrait):
+    """
+    The trait of ops of other dialects whose operands and results may be in flight, as they
+    stand for collectives or hold tensors that nobody looks at yet.
+    """
 
 
 @dataclass(frozen=True)
@@ -819,10 +840,16 @@ def is_per_rank(op: Operation) -> bool:
 def _require_waits(arriving: SSAValue) -> None:
     """
     Raises VerifyException if anything but a wait or a return uses a tensor that is in
-    flight.
+    flight, here or in a function that is a part of its callers (`torch.repeat`).
     """
     for use in arriving.uses:
-        if not isinstance(use.operation, WaitOp | ReturnOp):
+        callee = _repeat(use.operation)
+        if callee is not None:
+            _require_waits(callee.body.block.args[use.index])
+        elif not (
+            isinstance(use.operation, WaitOp | ReturnOp)
+            or use.operation.has_trait(MayBeInFlight)
+        ):
             raise VerifyException(
                 f"{use.operation.name} uses a tensor that is still on its way; "
                 f"collective.wait for it first"
@@ -832,6 +859,18 @@ def _require_waits(arriving: SSAValue) -> None:
         raise VerifyException(
             "a tensor that is on its way is returned twice; collective.wait for it first"
         )
+
+
+def _repeat(op: Operation) -> FuncOp | None:
+    """Returns the function that an op calls if that is a part of its callers."""
+    if not isinstance(op, CallOp):
+        return None
+    callee = SymbolTable.lookup_symbol(op, op.callee)
+    return callee if isinstance(callee, FuncOp) and _is_repeat(callee) else None
+
+
+def _is_repeat(op: Operation | None) -> bool:
+    return op is not None and REPEAT in op.attributes
 
 
 @irdl_op_definition
@@ -855,10 +894,15 @@ class WaitOp(_Transfer):
     def verify_(self) -> None:
         super().verify_()
         started = self.source.owner
-        if not isinstance(started, CallOp) and not (
-            isinstance(started, RecvFromRankOp | CollectiveOp)
-            and started.is_asynchronous
-        ):
+        if isinstance(started, Block):
+            is_arriving = _is_repeat(started.parent_op())
+        elif isinstance(started, RecvFromRankOp | CollectiveOp):
+            is_arriving = started.is_asynchronous
+        else:
+            is_arriving = isinstance(started, CallOp) or started.has_trait(
+                MayBeInFlight
+            )
+        if not is_arriving:
             raise VerifyException(
                 f"{self.name} needs the result of a collective.recv or of another "
                 f"collective with the attribute {ASYNCHRONOUS}, or of a func.call"

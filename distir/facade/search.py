@@ -147,8 +147,8 @@ def search(
         why = nothing_fits(results) if grid else nothing_found(found)
         raise DistIRError(f"search: {why}")
     if measure:
-        from distir.lowering.step_times import StepTiming
-        from distir.lowering.timing import BACKENDS
+        from distir.launch.step_times import StepTiming
+        from distir.launch.timing import BACKENDS
         from distir.tools.plan_runs import run_plans
 
         run_plans(found, measure, StepTiming(one_of("backend", backend, BACKENDS)))

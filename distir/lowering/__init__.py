@@ -12,7 +12,7 @@ def get_all_targets() -> dict[str, Callable[[], type[Target]]]:
     """Returns every target by name; each is imported when it is used."""
 
     def torch() -> type[Target]:
-        from distir.lowering.torch_target import TorchTarget
+        from distir.lowering.program_source import TorchTarget
 
         return TorchTarget
 

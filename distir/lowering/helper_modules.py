@@ -1,4 +1,10 @@
-"""The helper modules of generated packages, and which of them import which."""
+"""
+The helper modules of generated packages, and which of them import which.
+
+They are the modules of `distir.runtime`, which has a folder for each subject. A package has
+all of them in one folder, so that their imports of each other become `from .NAME import` in
+the copies.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +12,95 @@ import ast
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
-TEMPLATE = files("distir.lowering.template")
-"""The folder from which helper modules are copied."""
+RUNTIME = "distir.runtime"
+"""The package whose modules are copied."""
 
 _SHARED = {"output_files": files("distir.system") / "output_files.py"}
 """Helper modules that are modules of DistIR itself; the folder has what stands for them."""
 
 
 @cache
+def _modules() -> dict[str, tuple[str, Traversable]]:
+    """Each helper module by name: the package that it is in, and its file."""
+    root = files(RUNTIME)
+    rooms = {RUNTIME: root} | {
+        f"{RUNTIME}.{room.name}": room
+        for room in root.iterdir()
+        if (room / "__init__.py").is_file()
+    }
+    return {
+        file.name.removesuffix(".py"): (package, file)
+        for package, room in rooms.items()
+        for file in room.iterdir()
+        if file.name.endswith(".py") and file.name != "__init__.py"
+    }
+
+
+@cache
 def helper_modules() -> frozenset[str]:
     """Returns the names of all helper modules of generated packages."""
-    return frozenset(
-        file.name.removesuffix(".py")
-        for file in TEMPLATE.iterdir()
-        if file.name.endswith(".py") and file.name != "__init__.py"
-    )
+    return frozenset(_modules())
+
+
+def imported_as(name: str) -> str:
+    """Returns the full name under which DistIR itself imports a helper module."""
+    package, _ = _modules()[name]
+    return f"{package}.{name}"
 
 
 @cache
 def helper_text(name: str) -> str:
-    """Returns the source text of the helper module of that name."""
-    file = _SHARED.get(name, TEMPLATE / f"{name}.py")
-    return file.read_text(encoding="utf-8")
+    """Returns the source text of the helper module of that name, as packages have it."""
+    if name in _SHARED:
+        return _SHARED[name].read_text(encoding="utf-8")
+    if name == "__init__":
+        return (files(RUNTIME) / "__init__.py").read_text(encoding="utf-8")
+    _, file = _modules()[name]
+    return _in_one_folder(file.read_text(encoding="utf-8"))
+
+
+def _in_one_folder(text: str) -> str:
+    """
+    Returns the text of a module of `distir.runtime` with imports as in a package, where all
+    helper modules are in one folder: modules first, in one statement, then names of modules,
+    as isort orders them.
+    """
+    lines = text.splitlines(keepends=True)
+    for block in reversed(_import_blocks(ast.parse(text))):
+        start, end = block[0].lineno - 1, block[-1].end_lineno
+        indent = " " * block[0].col_offset
+        modules: list[str] = []
+        tail = "\n"
+        others: dict[str, str] = {}
+        for node in block:
+            own = "".join(lines[node.lineno - 1 : node.end_lineno])
+            room = node.module or ""
+            module = room.rpartition(".")[2]
+            if module in _modules():
+                imported = own[own.index(" import ") :]
+                others[module] = f"{indent}from .{module}{imported}"
+            else:
+                modules += [alias.name for alias in node.names]
+                if "  #" in own:
+                    tail = own[own.index("  #") :]
+        if modules:
+            others[""] = f"{indent}from . import {', '.join(sorted(modules))}{tail}"
+        lines[start:end] = [others[module] for module in sorted(others)]
+    return "".join(lines)
+
+
+def _import_blocks(tree: ast.Module) -> list[list[ast.ImportFrom]]:
+    """Returns the relative imports of a module, those on lines in a row together."""
+    found: list[list[ast.ImportFrom]] = []
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+    for node in sorted(nodes, key=lambda n: n.lineno):
+        if found and found[-1][-1].end_lineno == node.lineno - 1:
+            found[-1].append(node)
+        else:
+            found.append([node])
+    return found
 
 
 def with_imports(names: Iterable[str]) -> set[str]:

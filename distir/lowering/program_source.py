@@ -5,19 +5,20 @@ Writes `program.py`, with a class per distinct rank and the classes that it uses
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy.typing as npt
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, StringAttr, TensorType
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.context import Context
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
+from xdsl.utils.target import Target
 
 from distir.dialects.collective import is_per_rank
 from distir.dialects.dist import (
-    COMPILED,
     COUNTER,
     DEFAULT,
     INITIAL,
@@ -31,17 +32,23 @@ from distir.dialects.dist import (
 )
 from distir.dialects.host import is_on_host, on_device
 from distir.dialects.onnx_values import onnx_element_type
-from distir.dialects.schedule import CUDA_GRAPH
+from distir.dialects.torch import PRINTABLE
 from distir.errors import DistIRError
-from distir.lowering.class_source import ClassSource, class_source
-from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
-from distir.lowering.fusions import fuse
-from distir.lowering.graphs import choose_graphs
-from distir.lowering.reuse import reuse_operands
-from distir.lowering.source.bundles import bundle
-from distir.lowering.source.outline import outline
-from distir.lowering.source.ownership import release_bundles
+from distir.lowering.rewrites.functions import (
+    choose_graphs,
+    compile_leaves,
+    graphs,
+    outline,
+)
+from distir.lowering.rewrites.fusions import fuse
+from distir.lowering.rewrites.reuse import reuse_operands
+from distir.lowering.rewrites.saved_tensors import (
+    pack_saved_tensors,
+    release_saved_tensors,
+)
+from distir.lowering.source.class_source import ClassSource, class_source
+from distir.lowering.source.constants import WrittenConstants, constants_file
 from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
 from distir.program import (
@@ -50,7 +57,6 @@ from distir.program import (
     argument_roles,
     describe,
     entry_function,
-    reachable_functions,
     result_attributes,
     result_names,
     text_attribute,
@@ -103,6 +109,21 @@ _TEXTS = {
     "loss_scale": LOSS_SCALE,
 }
 """Fields of arguments and results, with the attributes that hold their text."""
+
+
+STEPS: tuple[Callable[[ModuleOp], None], ...] = (
+    fuse,
+    outline,
+    reuse_operands,
+    pack_saved_tensors,
+    release_saved_tensors,
+    choose_graphs,
+)
+"""
+What is done to the program of a rank before it is printed as Python, in this order. Each
+step is a pass: `fuse-operators`, `outline-text`, `reuse-operands`, `pack-saved-tensors`,
+`release-saved-tensors`, `choose-graphs`; `compile-leaves` follows for `lower --compile`.
+"""
 
 
 @dataclass
@@ -232,28 +253,12 @@ def _rank_source(
     compiled: bool,
 ) -> ClassSource:
     """Returns the classes of a per-rank program, which is changed on the way."""
-    fuse(program)
-    outline(program)
-    reuse_operands(program)
-    bundle(program)
-    release_bundles(program)
-    graphs = choose_graphs(program)
+    for step in STEPS if PRINTABLE not in program.attributes else ():
+        step(program)
     if compiled:
-        _compile_leaves(program)
+        compile_leaves(program)
     source = class_source(RankClasses(program, devices, texts, constants))
-    return replace(source, graphs=graphs)
-
-
-def _compile_leaves(program: ModuleOp) -> None:
-    """
-    Lets a compiler make kernels of the functions that call no others, such as the forward of
-    a layer: once for all layers. What calls them stays as it is.
-    """
-    for function in reachable_functions(program):
-        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH:
-            continue
-        if not any(isinstance(op, CallOp) for op in function.body.block.ops):
-            function.attributes[COMPILED] = StringAttr("inductor")
+    return replace(source, graphs=graphs(program))
 
 
 def _head(
@@ -395,3 +400,18 @@ def _tensor_table(
     if not rows:
         return f"{title} = ()\n\n"
     return f"{title} = (\n{''.join(rows)})\n\n"
+
+
+@dataclass(frozen=True)
+class TorchTarget(Target):
+    """
+    Prints the `program.py` of the package that `distir lower` writes, with a class per
+    distinct rank program, followed by its `tables.py`.
+    `distir.lowering.torch_package.write_package` adds what runs it.
+    """
+
+    name = "torch"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        source = program_source(module)
+        output.write(f"{source.text}\n\n# tables.py\n\n{source.tables}")

@@ -29,7 +29,7 @@ from torch.distributed.tensor.placement_types import (
     _StridedShard,  # pyright: ignore[reportPrivateUsage]
 )
 
-from distir.lowering.template.boxes import box_of, runs
+from distir.runtime.storage.boxes import box_of, runs
 
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """The beginning of a box in the whole tensor and in the part, and its sizes."""

@@ -49,6 +49,12 @@ _PASSES: dict[str, str] = {
     "zero": "ZeroPass",
     "simulate": "SimulatePass",
     "project": "ProjectPass",
+    "outline-text": "OutlineTextPass",
+    "reuse-operands": "ReuseOperandsPass",
+    "pack-saved-tensors": "PackSavedTensorsPass",
+    "release-saved-tensors": "ReleaseSavedTensorsPass",
+    "choose-graphs": "ChooseGraphsPass",
+    "compile-leaves": "CompileLeavesPass",
 }
 
 

@@ -33,8 +33,8 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.sharded import Sharded, from_shards
 from distir.lowering.emitter import torch_dtype
-from distir.lowering.template import kernels as calls
 from distir.program import ENTRY, entry_function
+from distir.runtime import kernels as calls
 from distir.sharding.kernel_parts import reference_part, rule_of, smallest_divisor
 from distir.sharding.kernel_rule import parse_rule
 from distir.sharding.layout import local_type

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distir.lowering.step_times import StepTiming
+    from distir.launch.step_times import StepTiming
     from distir.planning.plan_search import PlanSearch
     from distir.planning.result import Simulated
 
@@ -37,7 +37,7 @@ def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRu
     all of them run out of memory.
     """
     from distir.errors import DistIRError
-    from distir.lowering.step_times import StepTimer
+    from distir.launch.step_times import StepTimer
     from distir.planning.grid.evaluate import distribute_as
     from distir.planning.grid.results import ranked
 

@@ -187,7 +187,7 @@ def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
 
     method, *count = arguments.tune
     if method == "measure":
-        from distir.lowering.step_times import StepTimer, StepTiming
+        from distir.launch.step_times import StepTimer, StepTiming
 
         with (
             StepTimer(StepTiming(arguments.backend)) as timer,

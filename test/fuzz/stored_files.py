@@ -17,7 +17,7 @@ from support.random_programs import Draw
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from distir.hardware import FOLDER
-from distir.lowering.template.checkpoints import FORMAT
+from distir.runtime.storage.checkpoints import FORMAT
 
 
 def _sealed(body: Any) -> bytes:

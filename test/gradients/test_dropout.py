@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.dropout import DropoutOp
-from distir.lowering.template import dropout as torch_dropout
+from distir.runtime.layers import dropout as torch_dropout
 
 
 def _make(operands: Sequence[SSAValue]) -> Operation:

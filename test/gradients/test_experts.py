@@ -16,7 +16,7 @@ from distir.dialects.train_ops.experts import (
     DispatchOp,
     GroupedProductOp,
 )
-from distir.lowering.template.experts import expert_places
+from distir.runtime.layers.experts import expert_places
 
 GROUPS, TOKENS, EXPERTS, SHARDS, PLACES = 2, 3, 4, 2, 4
 _ids = torch.tensor([[[0, 3], [0, 1], [0, 2]], [[3, 1], [1, 0], [2, 3]]])

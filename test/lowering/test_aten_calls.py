@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from xdsl.context import Context
 
 from distir.frontends.torch.importer import import_torch
-from distir.lowering.timing_rank import TimedBody
+from distir.launch.timing_rank import TimedBody
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass

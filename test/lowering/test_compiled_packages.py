@@ -13,10 +13,10 @@ from support.training_programs import distributed, training_gpt
 from torch._inductor import cpp_builder, exc
 
 from distir.interpreters.inputs import random_arguments
-from distir.lowering.launch import Spawner, run_package
-from distir.lowering.template.runtime import ProgramError, check_compiler
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.program import argument_names, entry_function
+from distir.runtime.runtime import ProgramError, check_compiler
 
 DECORATOR = "    @torch.compile(dynamic=False)\n    def "
 

@@ -36,15 +36,15 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.frontends.models.basic import build_gpt
-from distir.lowering.launch import read_manifest
+from distir.launch.packages import read_manifest
+from distir.launch.timing_rank import load_package
 from distir.lowering.program_source import program_source
-from distir.lowering.template import experts
-from distir.lowering.timing_rank import load_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass
 from distir.passes.float8 import Float8Pass
 from distir.program import entry_function
+from distir.runtime.layers import experts
 
 FLASH = "_scaled_dot_product_flash_attention"
 EFFICIENT = "_scaled_dot_product_efficient_attention"

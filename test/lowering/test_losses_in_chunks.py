@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from distir.lowering.template import losses
+from distir.runtime.layers import losses
 
 ROWS, CLASSES = 12, 10
 LABELS = torch.arange(ROWS).reshape(3, 4) % CLASSES

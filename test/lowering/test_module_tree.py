@@ -15,9 +15,9 @@ from support.random_programs import arguments_of
 from torch import nn
 
 from distir.interpreters.reference import run_program
+from distir.launch.timing_rank import load_package
 from distir.lowering.program_source import program_source
 from distir.lowering.source.paths import MODULE_ATTRIBUTES, PathTree
-from distir.lowering.timing_rank import load_package
 
 GPT = ("--d-model", "768", "--heads", "12", "--vocab", "50304", "--batch", "4")
 

@@ -22,9 +22,9 @@ from xdsl.ir import Attribute
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LayoutAttr
-from distir.lowering.identifiers import Names, comment, sanitized
-from distir.lowering.launch import Spawner, run_package
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.program_source import program_source
+from distir.lowering.source.text import Names, comment, sanitized
 from distir.lowering.torch_package import write_package
 from distir.program import argument_names, entry_function, result_names
 

@@ -66,7 +66,7 @@ def check_experts_stay(program: ModuleOp) -> None:
 @pytest.mark.parametrize(
     ("name", "capacity", "options"),
     [
-        # What four processes compute in lowering/test_experts_run.py.
+        # What four processes compute in launch/test_experts_run.py.
         pytest.param(
             *("mixtral", None, {"e": 2, "t": 2, "k": 2}), marks=pytest.mark.slow
         ),

@@ -19,8 +19,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.dist import COMPILED
 from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
-from distir.lowering.launch import Spawner, run_package
-from distir.lowering.template import graphs
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import (
@@ -29,6 +28,7 @@ from distir.program import (
     functions,
     result_names,
 )
+from distir.runtime import graphs
 from distir.scheduling import Schedule
 
 

@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.dist import layout_of
 from distir.dialects.kernel import KernelCallOp
 from distir.errors import DistIRError
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.outline_repeats import OutlineRepeatsPass

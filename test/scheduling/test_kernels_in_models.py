@@ -30,8 +30,8 @@ from distir.errors import DistIRError
 from distir.frontends.torch.importer import import_torch
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.kernel_files import OWN
-from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass

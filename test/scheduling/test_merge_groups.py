@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.launch.packages import Spawner, Training, run_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, argument_roles, entry_function
 from distir.program.repacking import Repacked, repacked_arguments, repacked_of

@@ -21,8 +21,8 @@ from distir.dialects.kernel import kernels as kernels_of
 from distir.frontends.torch.importer import import_torch
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.kernel_files import OWN
-from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.raise_patterns import RaisePatternsPass

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Region
 
 from distir.dialects.onnx_values import numpy_dtype
-from distir.lowering.constants import constants_file
+from distir.lowering.helper_modules import imported_as
 from distir.lowering.program_source import ProgramSource, program_source
+from distir.lowering.source.constants import constants_file
 from distir.program import entry_function
 from distir.program.weights import save_weights
 from support.sharding_harness import Sequential
@@ -76,7 +78,10 @@ def to_numpy(value: Any) -> Any:
 
 def load_program(source: ProgramSource) -> types.ModuleType:
     """Imports the module `program.py` of a source, with the helper modules."""
-    package = "distir.lowering.template"
+    package = "distir.runtime"
+    for helper in source.helpers:  # where they are in a package: beside the program
+        helper_module = import_module(imported_as(helper))
+        sys.modules.setdefault(f"{package}.{helper}", helper_module)
     folder = tempfile.TemporaryDirectory()
     save_weights(Path(folder.name) / constants_file(source.name), source.constants)
     tables = _executed(f"{package}.tables", source.tables)

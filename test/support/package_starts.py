@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distir.lowering.timing_rank import load_package
+from distir.launch.timing_rank import load_package
 
 
 class _Largest(TorchDispatchMode):

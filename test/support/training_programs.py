@@ -17,7 +17,7 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.simulation import Simulation
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass

@@ -18,8 +18,8 @@ import distir as library
 from distir.errors import DistIRError
 from distir.facade.run import RunResult
 from distir.frontends.torch.importer import export_onnx
-from distir.lowering.template import tensors
 from distir.program.weights import save_weights
+from distir.runtime import tensors
 from distir.system.output_files import replaced_files, write_text
 from distir.tools.distir_opt import main as optimize
 from distir.tools.files import write_arrays

@@ -9,11 +9,11 @@ import pytest
 from support.command_line import failure, succeed
 
 import distir
-import distir.lowering.calibration as calibration
+import distir.calibration as calibration
+from distir.calibration.fit import LinkFit, OpFit, Residual, Sample
+from distir.calibration.machine import PASSING, MeasuredMachine
 from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.measured import OpFigures
-from distir.lowering.calibration.fit import LinkFit, OpFit, Residual, Sample
-from distir.lowering.calibration.machine import PASSING, MeasuredMachine
 
 Logged = Callable[[str], None]
 

@@ -15,9 +15,9 @@ from xdsl.dialects.builtin import ModuleOp
 import distir
 from distir.frontends.models.basic import build_mlp
 from distir.hardware import load_cluster
-from distir.lowering import step_times
-from distir.lowering.launch import OutOfMemory, Spawner
-from distir.lowering.step_times import StepTimer
+from distir.launch import step_times
+from distir.launch.packages import OutOfMemory, Spawner
+from distir.launch.step_times import StepTimer
 from distir.planning.programs import replace_cluster
 from distir.planning.rank_correlation import rank_correlation
 

@@ -30,9 +30,9 @@ from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.train.dropout import threefry
-from distir.lowering.template import random_numbers
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.program import argument_names, entry_function, functions, result_names
+from distir.runtime import random_numbers
 from distir.transforms.evaluation import evaluation_program
 
 PROGRAM = """

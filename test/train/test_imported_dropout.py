@@ -23,7 +23,7 @@ from distir.dialects.train_ops.dropout import DropoutOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch.importer import import_torch
 from distir.interpreters.reference import program_runner, run_program
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass

@@ -27,7 +27,7 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.reference import program_runner
-from distir.lowering.launch import Spawner, Training, run_package
+from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import (

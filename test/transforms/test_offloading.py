@@ -27,7 +27,7 @@ from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
-from distir.lowering.launch import Spawner, run_package
+from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.plan import GridPlan

@@ -27,11 +27,11 @@ from distir.dialects.host import is_on_host
 from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
+from distir.export.plan import eager_plan
 from distir.frontends.models.basic import build_mlp
 from distir.interpreters.simulator import simulate
-from distir.lowering.eager.plan import eager_plan
-from distir.lowering.launch import Spawner, Training, run_package
-from distir.lowering.memory import count_memory
+from distir.launch.memory import count_memory
+from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_roles, entry_function

@@ -7,6 +7,7 @@ from xdsl.dialects.builtin import IntegerAttr
 
 from distir.dialects import collective
 from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.torch import IN_PLACE
 from distir.lowering.emitter import (
     Call,
     NoLowering,
@@ -14,7 +15,6 @@ from distir.lowering.emitter import (
     torch_emitter,
     torch_templates,
 )
-from distir.lowering.sharing import IN_PLACE
 
 
 def _op(call: Call) -> collective.CollectiveOp:

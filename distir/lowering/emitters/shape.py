@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.dialects.onnx_values import constant_value
-from distir.lowering.emitter import Call, literal, torch_emitter, torch_templates
-from distir.lowering.ranges import is_non_negative
+from distir.lowering.emitter import (
+    Call,
+    known_constant,
+    literal,
+    torch_emitter,
+    torch_templates,
+)
 
 
 @torch_emitter("onnx.Constant")
@@ -174,7 +182,7 @@ def gather(call: Call) -> str:
         and call.rank() == 2
         and "FLOAT" in call.element(0)
         and value is not None
-        and is_non_negative(value)  # else F.embedding would refuse some
+        and _is_non_negative(value)  # else F.embedding would refuse some
     ):
         return f"F.embedding({call.operand(1)}, {x})"
     return f"{x}[{':, ' * axis}{call.operand(1)}]"
@@ -267,3 +275,46 @@ def split_to_sequence(call: Call) -> str:
 def concat_from_sequence(call: Call) -> str:
     function = "stack" if call.attribute("new_axis") else "cat"
     return call.write(f"torch.{function}({{0}}, {{axis}})")
+
+
+_PASSES_ON = frozenset(
+    (
+        "onnx.Identity",
+        "onnx.Reshape",
+        "onnx.Squeeze",
+        "onnx.Unsqueeze",
+        "onnx.Expand",
+        "onnx.Transpose",
+        "onnx.Slice",
+        "onnx.Cast",
+    )
+)
+_COMBINES = frozenset(("onnx.Add", "onnx.Mul", "onnx.Where", "onnx.Max", "onnx.Concat"))
+
+
+def _is_non_negative(value: SSAValue) -> bool:
+    """Whether no element can be negative, as far as the ops that computed it tell."""
+    known = known_constant(value)
+    if known is not None:
+        return bool((known >= 0).all())
+    op = value.owner
+    if not isinstance(op, Operation):
+        return False
+    if isinstance(op, CoordinateOp):
+        return True
+    if isinstance(op, CollectiveOp) and op.reduction is None:
+        return _is_non_negative(op.source)
+    if op.name in ("onnx.Clip", "onnx.Range", "onnx.Max", "onnx.Abs"):
+        if op.name == "onnx.Abs":
+            return True
+        if op.name == "onnx.Range":
+            return all(_is_non_negative(v) for v in op.operands)
+        if op.name == "onnx.Max":
+            return any(_is_non_negative(v) for v in op.operands)
+        return len(op.operands) > 1 and _is_non_negative(op.operands[1])
+    if op.name in _PASSES_ON:
+        return _is_non_negative(op.operands[0])
+    if op.name in _COMBINES:
+        operands = op.operands[1:] if op.name == "onnx.Where" else op.operands
+        return all(_is_non_negative(v) for v in operands)
+    return False

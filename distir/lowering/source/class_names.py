@@ -13,13 +13,13 @@ from xdsl.dialects.builtin import SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
+from distir.dialects.torch import Overwriting
 from distir.errors import DistIRError
-from distir.lowering.fusions import Overwriting
-from distir.lowering.identifiers import sanitized
 from distir.lowering.source.classes import ModuleClass
 from distir.lowering.source.layout import word
 from distir.lowering.source.paths import Path, expression
 from distir.lowering.source.rank_classes import RankClasses
+from distir.lowering.source.text import sanitized
 from distir.program import describe, parameters_of_states, scope_of
 from distir.transforms.projection import MESH
 from distir.transforms.repeats.naming import VARYING

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import BlockArgument
 
-from distir.lowering.identifiers import sanitized
 from distir.lowering.source.classes import Classes, ModuleClass
 from distir.lowering.source.paths import Path, PathTree, common_start, components
+from distir.lowering.source.text import sanitized
 
 
 @dataclass

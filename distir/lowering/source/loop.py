@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from distir.lowering.source.expressions import member
-from distir.lowering.source.method_names import Key, MethodNames
+from distir.lowering.source.method_names import Key, MethodNames, member
 from distir.lowering.source.runs import CallRun, ValueList
 
 

@@ -8,23 +8,20 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from distir.dialects.collective import REPEAT
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
+from distir.dialects.torch import Overwriting, PackOp, UnpackOp
 from distir.lowering.emitter import Call, emitter_for
-from distir.lowering.fusions import Overwriting
-from distir.lowering.identifiers import comment
-from distir.lowering.source.bundles import PackOp, UnpackOp
 from distir.lowering.source.class_names import ClassNames
-from distir.lowering.source.expressions import Expression, member
 from distir.lowering.source.loop import Loop
-from distir.lowering.source.method_names import Key, MethodNames
-from distir.lowering.source.outline import REPEAT
+from distir.lowering.source.method_names import Expression, Key, MethodNames, member
 from distir.lowering.source.runs import (
     CallRun,
     Statement,
     ValueList,
 )
-from distir.lowering.source.text import WIDTH, broken, chained, filled
+from distir.lowering.source.text import WIDTH, broken, chained, comment, filled
 from distir.program import argument_attributes, scope_of, text_attribute
 
 _LISTED_RESULTS = 8

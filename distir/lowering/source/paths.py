@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from distir.lowering.identifiers import Names, sanitized
+from distir.lowering.source.text import Names, sanitized
 
 Path = tuple[str, ...]
 

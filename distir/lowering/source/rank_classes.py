@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 
-from distir.lowering.constants import WrittenConstants
-from distir.lowering.identifiers import sanitized
 from distir.lowering.source.classes import Classes, ModuleClass
+from distir.lowering.source.constants import WrittenConstants
 from distir.lowering.source.layout import ModuleLayout, word
+from distir.lowering.source.text import sanitized
 from distir.program import (
     argument_names,
     argument_roles,

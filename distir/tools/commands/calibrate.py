@@ -98,8 +98,8 @@ def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
 def run(arguments: argparse.Namespace) -> int:
     import json
 
+    from distir.calibration import Settings, calibrate
     from distir.errors import DistIRError
-    from distir.lowering.calibration import Settings, calibrate
     from distir.tools.reporting import note, table
 
     profile: Path = arguments.output

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _memory(module: ModuleOp, package: Path) -> list[list[str]]:
     """A row for each kind of process: its peak in the simulator, and that of its tensors."""
     from distir.interpreters.simulator import simulate
-    from distir.lowering.memory import count_memory
+    from distir.launch.memory import count_memory
     from distir.tools.reporting import bytes_text
     from distir.transforms.projection import devices_of
 

@@ -22,7 +22,7 @@ from distir.tools.arguments import (
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.lowering.launch import Training
+    from distir.launch.packages import Training
     from distir.tools.files import Arrays
 
 
@@ -204,7 +204,7 @@ def _training(
     arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
 ) -> Training | None:
     """Returns the training that is asked for, if any. Raises DistIRError."""
-    from distir.lowering.launch import LearningRate, Training
+    from distir.launch.packages import LearningRate, Training
 
     check_options(arguments)
     if arguments.steps is None:
@@ -302,7 +302,7 @@ def executed(
     from tempfile import TemporaryDirectory
 
     from distir.errors import DistIRError
-    from distir.lowering.launch import run_package
+    from distir.launch.packages import run_package
     from distir.lowering.torch_package import write_package
     from distir.planning.programs import trains
     from distir.tools.program_arguments import (

@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
     """Runs the best plans on this machine, if that is asked for, and reports the result."""
-    from distir.lowering.step_times import StepTiming
+    from distir.launch.step_times import StepTiming
     from distir.tools.plan_runs import report_runs, run_plans
     from distir.tools.reporting import progress
 

@@ -15,7 +15,7 @@ func.func @main(%x: tensor<2x8xf32>, %w: tensor<8x4xf32>, %b: tensor<4xf32>) -> 
 }
 
 // CHECK:      func.func @main
-// CHECK-NEXT:   %l = "torch.call"(%x, %w, %b) <{expression = "F.linear({0}, {1}.t(), {2})"}> {scope = "fc"}
+// CHECK-NEXT:   %l = torch.linear %x, %w, %b {scope = "fc", transposed}
 // CHECK-NEXT:   %y = onnx.Swish(%l)
 // CHECK-NEXT:   func.return %y
 
@@ -54,6 +54,6 @@ func.func @products(%x: tensor<2x4xf32>, %y: tensor<4xf32>, %z: tensor<2x4xf32>)
 }
 
 // CHECK:      func.func @products
-// CHECK-NEXT:   %a = "torch.call"(%z, %x, %y) <{expression = "torch.addcmul({0}, {1}, {2})"}>
+// CHECK-NEXT:   %a = torch.addcmul %z, %x, %y :
 // CHECK-NEXT:   %q = onnx.Mul
 // CHECK-NEXT:   %b = onnx.Add

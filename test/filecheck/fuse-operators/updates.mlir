@@ -12,7 +12,7 @@ func.func @main(%w: tensor<2x4xf32> {dist.name = "w"}, %b: tensor<4xf32> {dist.n
 }
 
 // CHECK:      func.func @main
-// CHECK-NEXT:   %w2, %b2 = "torch.updates"(%w, %b, %dw, %db) <{function = "sgd", settings = "learning_rate=0.1, weight_decay=0.0", lists = #builtin.int<2>, given = [], in_place = ["overwritten"]}>
+// CHECK-NEXT:   %w2, %b2 = torch.updates %w, %b, %dw, %db {function = "sgd", settings = {learning_rate = 1.000000e-01 : f64, weight_decay = 0.000000e+00 : f64}, lists = 2 : i64, given = [], in_place = ["overwritten"]}
 // CHECK-NEXT:   %n = onnx.Cast(%w2)
 // CHECK-NEXT:   func.return %w2, %b2, %n
 
@@ -27,8 +27,8 @@ func.func @main(%w: tensor<4xf32> {dist.name = "w"}, %b: tensor<4xf32> {dist.nam
 }
 
 // CHECK:      func.func @main
-// CHECK-NEXT:   "torch.updates"(%w, %dw) {{.*}}weight_decay=0.5{{.*}}in_place = ["overwritten"]
-// CHECK-NEXT:   "torch.updates"(%b, %db) {{.*}}weight_decay=0.0{{.*}}in_place = ["overwritten"]
+// CHECK-NEXT:   torch.updates %w, %dw {{.*}}weight_decay = 5.000000e-01{{.*}}in_place = ["overwritten"]
+// CHECK-NEXT:   torch.updates %b, %db {{.*}}weight_decay = 0.000000e+00{{.*}}in_place = ["overwritten"]
 // CHECK-NEXT:   func.return
 
 // -----
@@ -67,8 +67,8 @@ func.func @main(%w: tensor<4xf32> {dist.name = "w"}, %b: tensor<4xf32> {dist.nam
 }
 
 // CHECK:      func.func @main
-// CHECK:        "torch.updates"(%w, %d) <{function = "sgd", settings = "learning_rate=0.1, weight_decay=0.0", lists = #builtin.int<2>, given = [], in_place = ["kept"]}>
-// CHECK-NEXT:   "torch.updates"(%b, %u, %g, %h) {{.*}}in_place = ["overwritten"]
+// CHECK:        torch.updates %w, %d {function = "sgd", {{.*}}in_place = ["kept"]}
+// CHECK-NEXT:   torch.updates %b, %u, %g, %h {{.*}}in_place = ["overwritten"]
 
 // -----
 
@@ -82,7 +82,7 @@ func.func @main(%w: tensor<4xf32> {dist.name = "w"}, %b: tensor<4xf32> {dist.nam
 }
 
 // CHECK:      func.func @main
-// CHECK-NEXT:   %w2 = "torch.updates"(%w, %d) {{.*}}in_place = ["overwritten"]
+// CHECK-NEXT:   %w2 = torch.updates %w, %d {{.*}}in_place = ["overwritten"]
 // CHECK-NEXT:   %g = onnx.Neg(%w2)
-// CHECK-NEXT:   %b2 = "torch.updates"(%b, %g) {{.*}}in_place = ["overwritten"]
+// CHECK-NEXT:   %b2 = torch.updates %b, %g {{.*}}in_place = ["overwritten"]
 // CHECK-NEXT:   func.return %w2, %b2

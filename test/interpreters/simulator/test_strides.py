@@ -11,7 +11,7 @@ from support.cost_programs import cluster, simulate_text
 from support.lowering_cases import load_program
 from support.programs import parse
 
-from distir.lowering.memory_rank import LiveStorages
+from distir.launch.memory_rank import LiveStorages
 from distir.lowering.program_source import program_source
 
 SHAPE = (2, 4, 6, 8)

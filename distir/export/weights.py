@@ -1,0 +1,95 @@
+"""Which modules of PyTorch use which parameters, and how a mesh axis splits these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from distir.dialects.onnx_op import OnnxOp
+from distir.export.walk import ArgumentView, RunStep, RunValue
+
+
+class WeightKind(Enum):
+    """
+    How a module uses a matrix: as `nn.Linear` and `nn.Embedding` do, or in a product with
+    inputs in its rows, as transformers' `Conv1D` does.
+    """
+
+    LINEAR = "Linear"
+    EMBEDDING = "Embedding"
+    CONV1D = "Conv1D"
+
+
+@dataclass(frozen=True)
+class WeightUse:
+    """
+    A step that multiplies by a parameter, or looks rows up in it.
+
+    - `module`: the path of the module; `view`: the parameter;
+    - `out_split`, `in_split`: whether the tensor-parallel axis splits the outputs of the
+      module (for an embedding, the columns of its table) or what is summed over (the rows);
+    - `in_runs`: whether it does so in runs, which placements of a module cannot say.
+    """
+
+    kind: WeightKind
+    module: str
+    view: ArgumentView
+    out_split: bool
+    in_split: bool
+    in_runs: bool
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the tensor-parallel axis splits the parameter."""
+        return self.out_split or self.in_split
+
+
+def weight_use(
+    step: RunStep, axis: str | None, owners: Mapping[int, str]
+) -> WeightUse | None:
+    """
+    Returns how a step uses a parameter as a matrix; None if it does not. `axis` is the
+    tensor-parallel axis of the mesh, if there is one; `owners` has the paths of the modules
+    that parameters belong to, by argument.
+    """
+    op, operands = step.op, step.operands
+    if not isinstance(op, OnnxOp):
+        return None
+    if op.name == "onnx.Gather":
+        return _use(step, WeightKind.EMBEDDING, operands[0], 0, axis, owners)
+    if op.name not in ("onnx.MatMul", "onnx.Gemm"):
+        return None
+    weight = operands[1]
+    if weight.view is None or len(weight.view.dims) != 2:
+        return None
+    is_transposed = op.name == "onnx.Gemm" and bool(op.attribute("transB"))
+    inputs = 1 if is_transposed else 0
+    # A Linear module has a row for each output.
+    linear = weight.view.dims[inputs] == 1
+    kind = WeightKind.LINEAR if linear else WeightKind.CONV1D
+    return _use(step, kind, weight, inputs, axis, owners)
+
+
+def _use(
+    step: RunStep,
+    kind: WeightKind,
+    weight: RunValue,
+    inputs: int,
+    axis: str | None,
+    owners: Mapping[int, str],
+) -> WeightUse | None:
+    """Returns the use of a matrix whose dimension `inputs` is summed over."""
+    view, layout = weight.view, weight.layout
+    if view is None or len(view.dims) != 2:
+        return None
+    split = () if axis is None else weight.split_over(axis)
+    shards = [s for own in (layout.dims if layout else ()) for s in own]
+    in_runs = any(s.axis == axis and s.run is not None for s in shards)
+    # A module elsewhere in the model than the parameter's shares it.
+    owner, scope = owners.get(view.index, step.scope), step.scope
+    is_own = f"{scope}.".startswith(f"{owner}.") or f"{owner}.".startswith(f"{scope}.")
+    module = owner if is_own or not scope else scope
+    return WeightUse(
+        kind, module, view, (1 - inputs) in split, inputs in split, in_runs
+    )

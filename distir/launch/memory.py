@@ -1,0 +1,71 @@
+"""
+How much memory the processes of a package hold at most, counted from what PyTorch is asked
+for. No values are computed and nothing is sent, so one process of this machine does it for
+packages of any size.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distir.errors import DistIRError
+from distir.launch.packages import Spawner, read_manifest, run_script
+
+
+@dataclass(frozen=True)
+class CountedMemory:
+    """
+    The memory of `ranks`, processes that run the same class of `program.py`: `peak` bytes at
+    most, of which each line of that file made so many that are `held` then (0: arguments and
+    constants, which are there throughout).
+    """
+
+    ranks: tuple[int, ...]
+    peak: int
+    held: Mapping[int, int]
+
+
+def count_memory(
+    package: str | Path, *, spawner: Spawner | None = None, timeout_s: float = 600.0
+) -> list[CountedMemory]:
+    """
+    The memory that each kind of process of a package needs for one call: tensors that are
+    held, but not what kernels take for themselves while they run, nor what an allocator adds.
+    `spawner` is reused if given. Raises DistIRError where it depends on values, or takes
+    longer than `timeout_s` seconds.
+    """
+    package = Path(package).resolve()
+    classes = [tuple(map(int, ranks)) for ranks in read_manifest(package)["classes"]]
+    own = spawner is None
+    spawner = spawner or Spawner()
+    try:
+        with tempfile.TemporaryDirectory(prefix="distir-") as name:
+            output = Path(name) / "memory.json"
+            first = [str(ranks[0]) for ranks in classes]
+            run_script(
+                Path(__file__).with_name("memory_rank.py"),
+                ["--package", str(package), "--output", str(output), "--ranks", *first],
+                1,
+                Path(name),
+                backend="gloo",
+                timeout_s=timeout_s,
+                progress=None,
+                spawner=spawner,
+                imports=("torch._dynamo",),  # which tensors without values load
+            )
+            found = json.loads(output.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DistIRError(f"counting memory left no result: {error}") from error
+    finally:
+        if own:
+            spawner.kill()
+    return [
+        CountedMemory(
+            ranks, each["peak"], {int(line): n for line, n in each["held"].items()}
+        )
+        for ranks, each in zip(classes, found, strict=True)
+    ]

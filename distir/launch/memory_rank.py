@@ -1,0 +1,210 @@
+"""
+Counts the memory of a package's ranks (`distir.launch.memory`) without needing it: tensors
+have shapes and no values, and what processes send goes nowhere.
+
+A storage counts from the operator that makes it until nothing holds it, in the bytes that are
+asked for. What a kernel takes for itself while it runs is not seen. Arguments are held
+throughout, as those do who call a program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from distir.launch.timing_rank import load_package
+from distir.system.output_files import write_text
+
+
+class LiveStorages(TorchDispatchMode):
+    """
+    Counts the bytes of all storages that operators make inside a `with`: `live` now, `peak`
+    at most, and `at_peak` by the line of `file` that made them (0: what was there before).
+    While it is not `on_device`, what is made is elsewhere, and never counts.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
+        self.live = self.peak = 0
+        self.on_device = True
+        self.at_peak: Counter[int] = Counter()
+        self._by_line: Counter[int] = Counter()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def note(self, value: object, line: int = 0, *, counts: bool = True) -> None:
+        """
+        Counts the storages of all tensors in a value that are not known yet; without `counts`
+        they are elsewhere, and never count.
+        """
+        for leaf in tree_leaves(value):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            storage = leaf.untyped_storage()
+            if storage not in self._known:
+                self._known.add(storage)
+                size = storage.nbytes() if counts else 0
+                self._change(line, size)
+                weakref.finalize(storage, self._change, line, -size)
+        if self.live > self.peak:
+            self.peak = self.live
+            self.at_peak = self._by_line.copy()
+
+    def _change(self, line: int, size: int) -> None:
+        self.live += size
+        self._by_line[line] += size
+
+    def _line(self) -> int:
+        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        while frame is not None and frame.f_code.co_filename != self.file:
+            frame = frame.f_back
+        return 0 if frame is None else frame.f_lineno
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.note(result, self._line(), counts=self.on_device)
+        return result
+
+
+def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
+    """One call of a rank's program, on tensors without values."""
+    program, runtime, collectives = package
+    collectives.start_send = _send
+    own = program.RANKS[rank].program
+    dist.init_process_group(
+        "fake", store=FakeStore(), rank=rank, world_size=len(program.RANKS)
+    )
+    try:
+        body = runtime.body_of(program, rank, torch.device("cpu"))
+        # Constants of a program have values: they are made before this.
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with torch.no_grad(), mode:
+            _keep_numbers(body, mode)
+            storages = LiveStorages(file)
+            storages.note(list(body.buffers()))
+            arguments = [_argument(program, runtime, i) for i in own.arguments]
+            for i, argument in zip(own.arguments, arguments, strict=True):
+                storages.note(argument, counts=not program.ARGUMENTS[i].host)
+            helper = sys.modules.get(f"{program.__package__}.offload")
+            if helper is not None:
+                _separate_host(helper, storages)
+            with storages:
+                runtime.results_of(body, arguments)
+        return storages
+    finally:
+        dist.destroy_process_group()
+
+
+def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
+    """
+    Lets constants that are one integer keep their value, as programs index by them: by the
+    number of a micro-batch, for instance.
+    """
+    for part in body.modules():
+        for name, value in list(vars(part).items()):
+            if not isinstance(value, torch.Tensor) or value.dim():
+                continue
+            if not value.dtype.is_floating_point:
+                known = mode.fake_tensor_converter.from_real_tensor(
+                    mode, value, make_constant=True
+                )
+                setattr(part, name, known)
+
+
+def _send(x: torch.Tensor, peer: int) -> None:
+    """
+    A send that is done at once. NCCL says when a tensor is with its receiver, so that it is
+    freed; gloo does not before the end of the step.
+    """
+
+
+def _separate_host(offload: Any, storages: LiveStorages) -> None:
+    """
+    Lets the helper `offload` of a package copy between host and device as it does on devices
+    with memory of their own, though the tensors here are all on the CPU.
+    """
+
+    def away(x: torch.Tensor) -> Any:
+        storages.on_device = False
+        there = torch.empty_like(x)
+        storages.on_device = True
+        return offload.Offloaded(there, x.device)
+
+    def back(x: Any) -> torch.Tensor:
+        return torch.empty_like(x.tensor)
+
+    def load(states: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.empty_like(state) for state in states]
+
+    def store(values: object, states: object) -> None:
+        """The states are on the host throughout."""
+
+    offload.offload, offload.fetch, offload.load, offload.store = (
+        away,
+        back,
+        load,
+        store,
+    )
+
+
+def _argument(program: Any, runtime: Any, index: int) -> object:
+    """An argument of a program, of the shape of this process's part."""
+    spec = program.ARGUMENTS[index]
+    if spec.default is not None:
+        return spec.default
+    if spec.shape is None:
+        sys.exit(
+            f"error: the memory of {spec.name!r} cannot be counted, as its shape is not "
+            f"known; give the program fixed shapes"
+        )
+    shape = runtime.local_shape(spec, program.MESHES.get(spec.mesh))
+    return torch.empty(shape, dtype=spec.dtype)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--package", required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", required=True)
+    parser.add_argument("--output", required=True)
+    options, _ = parser.parse_known_args()
+    package = load_package(options.package, "counted")
+    file = str(Path(options.package) / "program.py")
+    found: list[dict[str, Any]] = []
+    for rank in options.ranks:
+        try:
+            storages = count(package, rank, file)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            sys.exit(
+                f"error: the memory of rank {rank} cannot be counted without values: "
+                f"shapes or steps of the program depend on what {error.func} computes"
+            )
+        held = {str(line): size for line, size in storages.at_peak.items() if size}
+        found.append({"peak": storages.peak, "held": held})
+    write_text(options.output, json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,521 @@
+"""Runs a written package on this machine: starts its ranks and collects its results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from compileall import compile_dir
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.errors import DistIRError
+from distir.program.weights import load_weights, save_weights
+from distir.system.output_files import write_text
+
+Progress = Callable[[str], None]
+
+_LAST_LINES = 12
+_RANK = re.compile(r"\[rank\d+\]: ?")
+"""The prefix that PyTorch puts before the lines of a traceback."""
+_START_S = 120.0
+_CANCEL_S = 5.0
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""
+The environment variable with which PyTorch asks for huge pages for large tensors on the CPU:
+zeroing the small pages of a new tensor takes as long as computing with it.
+"""
+_FAILURE_S = 10.0
+"""The seconds to wait for the rank that the others say they lost."""
+
+
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|\bMemoryError\b")
+"""Matches what PyTorch and Python say when a device has no memory left."""
+
+
+class OutOfMemory(DistIRError):
+    """Raised if a rank needs more memory than its device has."""
+
+
+class Spawner:
+    """
+    A process that has PyTorch loaded and forks ranks (`distir.launch.spawner`), in a
+    session of its own, so that everything it started can be killed at once. As a context
+    manager it runs several packages with one start-up. `environment` adds to the
+    environment variables of its processes.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Returns the running process, starting it if needed."""
+        if self._process is None:
+            environment = {
+                **_HUGE_PAGES,
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                **self._environment,
+            }
+            self._process = subprocess.Popen(
+                # -P: the current folder must not shadow modules.
+                [sys.executable, "-P", str(Path(__file__).with_name("spawner.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,  # so that select sees every event
+                env=environment,
+                start_new_session=True,
+            )
+            ready = self.read_event(time.monotonic() + _START_S)
+            if ready is None or not ready.get("ready"):
+                stderr = b""
+                if self._process.poll() is not None and self._process.stderr:
+                    stderr = self._process.stderr.read()
+                self.kill()
+                raise DistIRError(
+                    "cannot start PyTorch, which runs programs; install the extra "
+                    f"`distir[torch]`: {_last(stderr.decode(errors='replace'))}"
+                )
+        return self._process
+
+    def submit(self, job: Mapping[str, Any]) -> None:
+        """Starts a job; its ranks are reported by `read_event`."""
+        process = self.start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.stdin.flush()
+
+    def read_event(self, deadline: float) -> dict[str, Any] | None:
+        """Returns the next event; None at the deadline or when the process has ended."""
+        assert self._process is not None and self._process.stdout is not None
+        stdout = self._process.stdout
+        wait = max(0.0, deadline - time.monotonic())
+        if not select.select([stdout], [], [], wait)[0]:
+            return None
+        line = stdout.readline()
+        return json.loads(line) if line else None
+
+    def cancel(self) -> None:
+        """
+        Ends the running ranks; the process itself stays, unless it does not answer in time.
+        """
+        process = self._process
+        if process is None or process.poll() is not None:
+            return self.kill()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b'{"cancel": true}\n')
+            deadline = time.monotonic() + _CANCEL_S
+            while event := self.read_event(deadline):
+                if event.get("cancel"):
+                    return None
+        except OSError:
+            pass
+        self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends the process and every rank that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            if process.stdin is not None:
+                process.stdin.close()  # at which it kills and awaits its ranks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+def _last(text: str) -> str:
+    """
+    Returns the last lines of a log as one paragraph. A traceback is reduced to its error
+    and the place where that was raised.
+    """
+    lines: list[str] = []
+    place: str | None = None
+    for prefixed in text.splitlines():
+        line = _RANK.sub("", prefixed)
+        if line.startswith("Traceback (most recent call last)"):
+            place = ""
+        elif place is None or not line[:1].isspace():
+            if line.strip():
+                lines.append(line.strip() + (f" ({place})" if place else ""))
+                place = None
+        elif line.strip().startswith("File "):
+            place = line.strip()
+    return " | ".join(lines[-_LAST_LINES:]) or "(it printed nothing)"
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """
+    How the learning rate changes from step to step.
+
+    - `warmup`: the number of first steps in which it grows to its full value;
+    - `decay`: from then on it falls, `linear` or as a `cosine`, or stays: `none`;
+    - `least`: what it falls to, by the step `until` (None: the last one).
+    """
+
+    warmup: int = 0
+    decay: str = "none"
+    least: float = 0.0
+    until: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """Returns the arguments of the package's `main.py`."""
+        found = ["--warmup", str(self.warmup), "--decay", self.decay]
+        found += ["--min-lr", repr(self.least)]
+        return found + (["--decay-until", str(self.until)] if self.until else [])
+
+
+@dataclass(frozen=True)
+class Training:
+    """
+    How to train with a package that holds a training step.
+
+    - `steps`: the number of the last step; the first one is 1.
+    - `seed`: of parameters that no file holds.
+    - `checkpoints`: the folder of checkpoints; `save_every`: number of steps between two
+      (0: only one, after the last step); `resume`: continue from the checkpoint of that
+      step, from the `latest` one, or from the latest one if there is one (`if-any`).
+    - `learning_rate`: how it changes; `settings`: instead of that, the values of all steps
+      by name (`learning_rate`, `weight_decay`).
+    - `data`: where inputs and labels come from if not from the inputs, `FILE.py:FUNCTION`
+      or `NAME=FILE.npy` for each, with absolute paths, and `data_workers` processes that load;
+      `eval_data`: the same for an evaluation after every `eval_every` steps (0: none).
+    - `log`, `tensorboard`: a file of JSON lines, and a folder, to which losses are written.
+    """
+
+    steps: int
+    seed: int = 0
+    checkpoints: Path | None = None
+    save_every: int = 0
+    resume: str = ""
+    learning_rate: LearningRate = LearningRate()
+    settings: Mapping[str, Sequence[float]] = field(
+        default_factory=dict[str, Sequence[float]]
+    )
+    data: Sequence[str] = ()
+    data_workers: int = 0
+    eval_every: int = 0
+    eval_data: Sequence[str] = ()
+    log: Path | None = None
+    tensorboard: Path | None = None
+
+    def arguments(self, folder: Path) -> list[str]:
+        """
+        Returns the arguments of the package's `main.py`; files that they need are written
+        to `folder`.
+        """
+        found = ["--steps", str(self.steps), "--seed", str(self.seed)]
+        found += self.learning_rate.arguments
+        if self.settings:
+            file = folder / "settings.json"
+            values = {name: list(each) for name, each in self.settings.items()}
+            write_text(file, json.dumps(values))
+            found += ["--settings", str(file)]
+        for option, texts in (("--data", self.data), ("--eval-data", self.eval_data)):
+            for text in texts:
+                found += [option, text]
+        found += ["--data-workers", str(self.data_workers)]
+        found += ["--eval-every", str(self.eval_every)]
+        for option, path in (
+            ("--log-file", self.log),
+            ("--tensorboard", self.tensorboard),
+        ):
+            if path is not None:
+                found += [option, str(path.resolve())]
+        if self.checkpoints is not None:
+            found += ["--checkpoint-dir", str(self.checkpoints.resolve())]
+            found += ["--save-every", str(self.save_every)]
+        if self.resume:
+            found += ["--resume", self.resume]
+        return found
+
+
+class _Logs:
+    """The ranks' logs; what rank 0 prints is passed on as progress."""
+
+    def __init__(self, folder: Path, progress: Progress | None):
+        self.folder = folder
+        self.progress = progress
+        self._offset = 0
+
+    def text(self, rank: int) -> str:
+        path = self.folder / f"{rank}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pass_on(self) -> bool:
+        """Reports new whole lines of rank 0; returns whether there were any."""
+        path = self.folder / "0.log"
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        if self.progress is not None:
+            for line in whole.decode(errors="replace").splitlines():
+                self.progress(line)
+        return bool(whole)
+
+
+def run_package(
+    directory: str | Path,
+    ranks: int | None = None,
+    backend: str = "gloo",
+    inputs: Mapping[str, npt.NDArray[Any]] | None = None,
+    weights: str | Path | Sequence[Path] | None = None,
+    timeout_s: float = 600.0,
+    progress: Progress | None = None,
+    spawner: Spawner | None = None,
+    training: Training | None = None,
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    Runs the package in `directory` (written by `write_package`), with one process per rank
+    on this machine, and returns the whole results by name.
+
+    `inputs` are whole arrays by argument name and take precedence over `weights`: a
+    safetensors file, a folder of such files or a checkpoint of PyTorch (DCP), or several of
+    these, of which the first that has a tensor gives it. `ranks`, if given, must be the number that the package needs. `progress` is
+    called with lines of text. A given `spawner` is reused.
+
+    With `training` the results are those that update nothing (scalars: one number per step)
+    and the final parameters; inputs and labels may have one more dimension in front, of
+    steps. Parameters may be left out: they are initialised.
+
+    Raises DistIRError when a rank fails, is killed or is not done after `timeout_s` seconds
+    (in a training: has not done its next step); no process is left behind, whatever
+    happens.
+    """
+    directory = Path(directory).resolve()
+    manifest = read_manifest(directory)
+    needed = int(manifest["processes"])
+    if ranks is not None and ranks != needed:
+        raise DistIRError(
+            f"the program in {directory} is for {needed} ranks and cannot run on {ranks}"
+        )
+    if training is not None and not manifest.get("trains"):
+        raise DistIRError(
+            f"the program in {directory} updates no argument (dist.updates), so that it "
+            f"cannot be trained; make a training step with `differentiate`"
+        )
+    own = spawner is None
+    spawner = spawner or Spawner()
+    if not sys.dont_write_bytecode:
+        # Once; each rank would do it by itself. A folder that cannot be written to stays.
+        compile_dir(directory, maxlevels=0, quiet=2)
+    try:
+        with tempfile.TemporaryDirectory(prefix="distir-") as name:
+            folder = Path(name)
+            arguments: list[str] = []
+            if inputs:
+                save_weights(folder / "inputs.safetensors", inputs)
+                arguments += ["--inputs", str(folder / "inputs.safetensors")]
+            if isinstance(weights, str | Path):
+                weights = [Path(weights)]
+            for path in weights or ():
+                arguments += ["--weights", str(path.resolve())]
+            if training is not None:
+                arguments += training.arguments(folder)
+            outputs = folder / "outputs.safetensors"
+            arguments += ["--outputs", str(outputs)]
+            keeps = training is not None and training.checkpoints is not None
+            keeps = keeps or any(path.is_dir() for path in weights or ())
+            run_script(
+                directory / "main.py",
+                arguments,
+                needed,
+                folder,
+                backend=backend,
+                timeout_s=timeout_s,
+                progress=progress,
+                spawner=spawner,
+                renews=training is not None,
+                imports=("torch.distributed.checkpoint",) if keeps else (),
+            )
+            if not manifest["results"]:
+                return {}
+            found = load_weights(outputs)
+            # A training gives what updates nothing, then every final parameter.
+            names = manifest["results"] if training is None else found
+            return {name: np.array(found[name]) for name in names}
+    finally:
+        if own:
+            spawner.kill()
+
+
+def run_script(
+    script: Path,
+    arguments: Sequence[str],
+    ranks: int,
+    folder: Path,
+    *,
+    backend: str,
+    timeout_s: float,
+    progress: Progress | None,
+    spawner: Spawner,
+    renews: bool = False,
+    imports: Sequence[str] = (),
+) -> None:
+    """
+    Runs a script on every rank, with its arguments and those by which the ranks find each
+    other: `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. The
+    modules that `imports` names are loaded once for all ranks and later scripts. With
+    `renews`, each line of progress gives the ranks `timeout_s` seconds again. Raises
+    DistIRError.
+    """
+    environment = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    meeting = f"file://{folder / 'rendezvous'}"
+    common = ["--backend", backend, "--timeout", str(timeout_s)]
+    job = {
+        "ranks": ranks,
+        "script": str(script),
+        "arguments": [*arguments, *common, "--init-method", meeting],
+        "imports": list(imports),
+        "environment": environment,
+        "logs": str(folder),
+    }
+    _supervise(spawner, job, ranks, timeout_s, _Logs(folder, progress), renews)
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """What a package says of itself. Raises DistIRError for folders that hold none."""
+    path = directory / "manifest.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DistIRError(
+            f"{directory} does not hold a lowered program ({error}); "
+            f"write one with `distir lower`"
+        ) from error
+
+
+def _supervise(
+    spawner: Spawner,
+    job: Mapping[str, Any],
+    ranks: int,
+    timeout_s: float,
+    logs: _Logs,
+    renews: bool,
+) -> None:
+    """
+    Waits until every rank has ended successfully; on anything else ends all ranks and
+    raises DistIRError. With `renews`, each report of progress gives the ranks the full time
+    again.
+    """
+    done = False
+    try:
+        spawner.start()
+        deadline = time.monotonic() + timeout_s
+        spawner.submit(job)
+        left = set(range(ranks))
+        while left:
+            event = spawner.read_event(min(deadline, time.monotonic() + 0.1))
+            if logs.pass_on() and renews:
+                deadline = time.monotonic() + timeout_s
+            if event is not None:
+                left.discard(event["rank"])
+                if event["code"] != 0:
+                    raise _failure(spawner, event, ranks, logs)
+            elif not spawner.alive:
+                raise DistIRError(
+                    "the process that starts the ranks was killed; run the program again"
+                )
+            elif time.monotonic() >= deadline:
+                raise _timeout(left, timeout_s, logs)
+        done = True
+    finally:
+        if not done:
+            spawner.cancel()
+
+
+def _failure(
+    spawner: Spawner, event: Mapping[str, Any], ranks: int, logs: _Logs
+) -> DistIRError:
+    """
+    Returns the error for a rank that failed. Ranks that only lost the connection to it may
+    be reported first, so those that failed by themselves are preferred.
+    """
+    failed = {event["rank"]: event["code"]}
+
+    def lost(rank: int) -> bool:
+        return failed[rank] > 0 and "onnection" in logs.text(rank)
+
+    start = time.monotonic()
+    while len(failed) < ranks:
+        # The one that they lost may take a while to end.
+        wait = _FAILURE_S if all(map(lost, failed)) else 0.5
+        more = spawner.read_event(start + wait)
+        if more is None:
+            break
+        if more["code"] != 0:
+            failed[more["rank"]] = more["code"]
+
+    def blame(rank: int) -> tuple[bool, bool, int]:
+        return (failed[rank] > 0, lost(rank), rank)
+
+    rank = min(failed, key=blame)
+    code = failed[rank]
+    text = logs.text(rank)
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    # Linux kills processes when there is no memory left.
+    full = _NO_MEMORY.search(text) or code == -signal.SIGKILL
+    kind = OutOfMemory if full else DistIRError
+    if errors and code > 0:
+        return kind(f"rank {rank}: {errors[-1].removeprefix('error: ')}")
+    how = (
+        f"was killed by signal {signal.Signals(-code).name}"
+        if code < 0
+        else f"failed with exit code {code}"
+    )
+    return kind(f"rank {rank} {how}. The last it said: {_last(text)}")
+
+
+def _timeout(left: set[int], timeout_s: float, logs: _Logs) -> DistIRError:
+    names = ", ".join(map(str, sorted(left)))
+    said = _last(logs.text(min(left)))
+    return DistIRError(
+        f"rank{'s' if len(left) > 1 else ''} {names} did not finish within "
+        f"{timeout_s:g} seconds and had to be stopped; allow more time, or look for a "
+        f"rank that waits for another one. The last that rank {min(left)} said: {said}"
+    )

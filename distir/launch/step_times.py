@@ -1,0 +1,118 @@
+"""Times steps of distributed programs on processes of this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.launch.packages import OutOfMemory, Spawner
+from distir.launch.timing import (
+    TimedPackage,
+    Timing,
+    TimingSettings,
+    time_packages,
+    timing_spawner,
+    typical,
+)
+from distir.lowering.torch_package import write_package
+from distir.transforms.projection.devices import devices_of
+
+
+@dataclass(frozen=True)
+class StepTiming:
+    """
+    How steps are timed: in each of several `launches` of the processes a step is taken
+    `warm_up` times, then timed `samples` times. `backend` is `gloo` for the cores of the
+    CPU or `nccl` for GPUs; a launch fails after `timeout_s` seconds without a result.
+    """
+
+    backend: str = "gloo"
+    launches: int = 3
+    warm_up: int = 1
+    samples: int = 5
+    timeout_s: float = 600.0
+
+
+class StepTimer:
+    """
+    Times steps of distributed programs on processes of this machine, one for each device,
+    with random parameters and inputs. It is a context manager: the process that starts the
+    others stays between calls of `seconds`.
+    """
+
+    def __init__(self, timing: StepTiming | None = None):
+        self.timing = timing or StepTiming()
+        self._stack = ExitStack()
+        self._spawner: Spawner | None = None
+
+    def __enter__(self) -> Self:
+        self._spawner = self._stack.enter_context(timing_spawner())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def seconds(self, modules: Sequence[ModuleOp]) -> list[float | None]:
+        """
+        Returns the seconds of a step of each of these programs: the least over the launches
+        of the median step; None for one that runs out of memory. Programs for equally many
+        devices are timed in the same processes, in turn, so that a disturbance affects all
+        of them. Raises DistIRError.
+        """
+        with tempfile.TemporaryDirectory(prefix="distir-") as name:
+            packages = [Path(name) / str(i) for i in range(len(modules))]
+            for module, folder in zip(modules, packages, strict=True):
+                write_package(module, folder)
+            found: dict[Path, float | None] = {}
+            counts = [len(devices_of(module)) for module in modules]
+            for count in sorted(set(counts)):
+                alike = [p for p, n in zip(packages, counts, strict=True) if n == count]
+                found |= self._timed(alike, count)
+            return [found[folder] for folder in packages]
+
+    def _timed(self, folders: Sequence[Path], ranks: int) -> dict[Path, float | None]:
+        """
+        Returns the seconds of packages for so many ranks, timed together if memory allows
+        that.
+        """
+        try:
+            return dict(zip(folders, self._together(folders, ranks), strict=True))
+        except OutOfMemory:
+            if len(folders) == 1:
+                return {folders[0]: None}
+        found: dict[Path, float | None] = {}
+        for folder in folders:
+            found |= self._timed([folder], ranks)
+        return found
+
+    def _together(self, folders: Sequence[Path], ranks: int) -> list[float]:
+        timing = self.timing
+        settings = TimingSettings(
+            rounds=1, warm_up=timing.warm_up, samples=timing.samples
+        )
+        assert self._spawner is not None
+        rounds: list[Timing] = [[] for _ in folders]
+        for _ in range(timing.launches):
+            timed = time_packages(
+                [TimedPackage(folder) for folder in folders],
+                ranks,
+                settings,
+                spawner=self._spawner,
+                backend=timing.backend,
+                timeout_s=timing.timeout_s,
+            )
+            for own, new in zip(rounds, timed.times, strict=True):
+                own += new
+        return [typical(own) for own in rounds]

@@ -1,1 +1,0 @@
-"""Distributed programs as calls of PyTorch's own functions for eager modules."""

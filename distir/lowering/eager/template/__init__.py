@@ -1,1 +1,0 @@
-"""Code that `distir export --to dtensor` copies into what it writes."""

@@ -1,0 +1,110 @@
+"""
+The functions of a rank's program: repeats become functions, so that they are written once;
+some functions are captured as CUDA graphs or compiled.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Operation
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.collective import REPEAT, is_per_rank
+from distir.dialects.dist import COMPILED
+from distir.dialects.kernel import KernelCallOp
+from distir.dialects.schedule import CUDA_GRAPH
+from distir.dialects.tensors import shape_of
+from distir.dialects.torch import NO_GRAPH, PRINTABLE
+from distir.dialects.train_ops.offload import FetchOp, OffloadOp
+from distir.program import (
+    describe,
+    functions,
+    reachable_functions,
+    text_attribute,
+)
+from distir.transforms.repeats.outliner import outline_function
+
+_FEWEST_OPS = 4
+"""Repeats of fewer ops are written out."""
+
+
+def outline(module: ModuleOp) -> None:
+    """
+    Outlines what the functions of a per-rank program do repeatedly, such as the collectives
+    around the calls of layers, and marks the new functions (`REPEAT`).
+    """
+    taken = set(functions(module))
+    for function in reachable_functions(module):
+        for new in outline_function(function, taken, _FEWEST_OPS, independent=True):
+            new.attributes[REPEAT] = UnitAttr()
+            Rewriter.insert_op(new, InsertPoint.after(function))
+
+
+def choose_graphs(program: ModuleOp) -> None:
+    """
+    Decides which functions of a per-rank program that are to be captured (`dist.compiled =
+    "cuda_graph"`) CUDA can capture as one graph, which is replayed with the same kernels on the
+    same memory, without the host. The marks of the others are removed, and `torch.no_graph`
+    is the reason. As this is the last step, the program is marked as one to be printed.
+    """
+    program.attributes[PRINTABLE] = UnitAttr()
+    known = functions(program)
+    for function in reachable_functions(program):
+        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH:
+            reason = _obstacle(function, known)
+            if reason:
+                del function.attributes[COMPILED]
+                function.attributes[NO_GRAPH] = StringAttr(reason)
+
+
+def graphs(program: ModuleOp) -> dict[str, str]:
+    """
+    Returns the functions of a per-rank program that were to be captured, by name, with the
+    reason why that cannot be; an empty text for those that are.
+    """
+    return {
+        function.sym_name.data: text_attribute(function.attributes, NO_GRAPH) or ""
+        for function in reachable_functions(program)
+        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH
+        or NO_GRAPH in function.attributes
+    }
+
+
+def compile_leaves(program: ModuleOp) -> None:
+    """
+    Lets a compiler make kernels of the functions that call no others, such as the forward of
+    a layer: once for all layers. What calls them stays as it is.
+    """
+    for function in reachable_functions(program):
+        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH:
+            continue
+        if not any(isinstance(op, CallOp) for op in function.body.block.ops):
+            function.attributes[COMPILED] = StringAttr("inductor")
+
+
+def _obstacle(function: FuncOp, known: dict[str, FuncOp]) -> str:
+    """Returns why a function cannot be captured, or an empty text."""
+    for op in function.body.block.ops:
+        reason = _reason(op)
+        if not reason and isinstance(op, CallOp):
+            reason = _obstacle(known[op.callee.string_value()], known)
+        if reason:
+            return reason
+    return ""
+
+
+def _reason(op: Operation) -> str:
+    if is_per_rank(op):
+        return f"{describe(op)} waits for other devices"
+    if isinstance(op, OffloadOp | FetchOp):
+        return f"{describe(op)} copies between device and host"
+    if isinstance(op, KernelCallOp):
+        return f"{describe(op)} is a user's kernel, which may wait for the host"
+    if any(_is_dynamic(value.type) for value in op.results):
+        return f"{describe(op)} gives a value whose shape depends on other values"
+    return ""
+
+
+def _is_dynamic(type_: object) -> bool:
+    return isinstance(type_, TensorType) and min(shape_of(type_), default=0) < 0

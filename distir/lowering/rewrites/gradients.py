@@ -1,0 +1,87 @@
+"""
+Fuses gradients: both of a convolution into one call, that of look-ups and the addition to
+another gradient, as of tied embeddings.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.torch import AddLookUpsOp, ConvGradsOp
+from distir.dialects.train_ops.convolution import ConvGradInputOp, ConvGradWeightOp
+from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
+from distir.lowering.rewrites.products import supersede
+from distir.transforms.patterns.match import used_once
+
+
+def fuse_convolution_gradients(function: FuncOp) -> None:
+    """
+    Replaces the gradients of a convolution's input and of its weights by one op, where the
+    operands of both are computed before the first of them.
+    """
+    block = function.body.block
+    for op in list(block.ops):
+        if isinstance(op, ConvGradWeightOp):
+            other = _of_input(op)
+            if other is not None:
+                _fuse(block, op, other)
+
+
+def _of_input(op: ConvGradWeightOp) -> ConvGradInputOp | None:
+    """Returns the op that computes the gradient of the same convolution's input."""
+    for use in op.dy.uses:
+        other = use.operation
+        if (
+            isinstance(other, ConvGradInputOp)
+            and use.index == 0
+            and other.properties == op.properties
+            and other.dx.type == op.x.type
+            and other.weight.type == op.dweight.type
+            and other.parent_block() is op.parent_block()
+        ):
+            return other
+    return None
+
+
+def _fuse(block: Block, of_weight: ConvGradWeightOp, of_input: ConvGradInputOp) -> None:
+    first, second = of_weight, of_input
+    if second.is_before_in_block(first):
+        first, second = second, first
+    if not all(_is_there(value, first) for value in second.operands):
+        return
+    fused = ConvGradsOp(
+        *(of_weight.x, of_input.weight, of_weight.dy), **of_weight.properties
+    )
+    fused.attributes.update(of_weight.attributes)
+    block.insert_op_before(fused, first)
+    for old, new in ((of_input.dx, fused.dx), (of_weight.dweight, fused.dweight)):
+        new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    block.erase_op(first)
+    block.erase_op(second)
+
+
+def _is_there(value: SSAValue, op: Operation) -> bool:
+    """Whether a value is defined before an op of its block."""
+    owner = value.owner
+    return not isinstance(owner, Operation) or owner.is_before_in_block(op)
+
+
+def fuse_look_ups(op: OnnxOp) -> bool:
+    """
+    Fuses the gradient of look-ups of rows and the Add right behind it; returns whether it
+    did.
+    """
+    look_ups = op.prev_op
+    if op.name != "onnx.Add" or not isinstance(look_ups, GatherGradOp):
+        return False
+    others = [v for v in op.operands if v is not look_ups.ddata]
+    if len(others) != 1 or not adds_by_row(look_ups) or not used_once(look_ups.ddata):
+        return False
+    (base,) = others
+    if base.type != op.results[0].type:
+        return False
+    supersede(op, AddLookUpsOp(base, look_ups))
+    return True

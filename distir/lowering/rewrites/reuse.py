@@ -1,0 +1,193 @@
+"""
+Lets ops of a rank's program compute into the memory of an operand that nobody else needs:
+sums, such as those of gradients over micro-batches, and all-reduces. The simulator counts
+their memory alike (`OpStep.reusable`).
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.collective import (
+    AllReduceOp,
+    RecvFromRankOp,
+    SendToRankOp,
+    WaitOp,
+)
+from distir.dialects.dist import COMPILED
+from distir.dialects.tensors import element_type, known_shape
+from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp
+from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.offload import OffloadOp
+from distir.lowering.rewrites.products import supersede
+from distir.lowering.rewrites.sharing import is_fresh
+from distir.program import entry_function, functions, reachable_functions, return_op
+
+_OF_OPERANDS = frozenset(
+    (
+        *(f"onnx.{name}" for name in ("Cast", "Flatten", "Identity", "ReduceSum")),
+        *(f"onnx.{name}" for name in ("Reshape", "Squeeze", "Transpose", "Unsqueeze")),
+        RecvFromRankOp.name,
+        WaitOp.name,
+        AddIntoOp.name,
+    )
+)
+"""
+Ops whose result lies in memory of its own or in that of an operand, each element in a place
+of its own.
+"""
+
+Root = SSAValue | tuple[CallOp, "Root"]
+"""
+Memory in a function: that of an argument, of the result of an op, or made by what a call
+calls.
+"""
+
+
+def reuse_operands(module: ModuleOp) -> None:
+    """Marks or replaces the ops of a per-rank program that may work in an operand's memory."""
+    memory = OwnMemory(module)
+    for function in memory.functions:
+        for op in list(function.body.block.ops):
+            if isinstance(op, AllReduceOp | AddLookUpsOp):
+                if memory.dies(op, op.operands[0]):
+                    op.attributes[IN_PLACE] = UnitAttr()
+            elif op.name == "onnx.Add" and len(op.operands) == 2:
+                _add_in_place(op, memory)
+
+
+def _add_in_place(op: Operation, memory: OwnMemory) -> None:
+    type_ = op.results[0].type
+    # A number may be one of Python.
+    if not known_shape(op.results[0]):
+        return
+    if not isinstance(element_type(op.results[0]), AnyFloat):
+        return
+    x, y = op.operands
+    for target, other in ((x, y), (y, x)):
+        if target.type == type_ and memory.dies(op, target):
+            memory.replace(op, AddIntoOp(target, other))
+            return
+
+
+def _makes_new(op: Operation) -> bool:
+    """
+    Whether the results of an op lie in memory that nothing else holds. Reductions of several
+    processes count: the memory that they work in, if not a copy, has been given away.
+    """
+    if isinstance(op, AllReduceOp):
+        return op.ranks is not None and len(op.ranks) > 1
+    if isinstance(op, TrainOp):
+        return is_fresh(op) and op.name.endswith("_grad")
+    return is_fresh(op)
+
+
+class OwnMemory:
+    """
+    Which operands of the ops of a per-rank program are in memory that nobody needs behind
+    the op.
+
+    1. For each value, the memory in which it may lie (`Root`): callees first, so that a call
+       says which of its operands a result may share memory with.
+    2. Memory that `lasts`: constants, what is sent or copied to the host while the program
+       goes on, and what an unknown op may keep for itself.
+    3. Arguments that all callers give away, callers first.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self.functions = reachable_functions(module)  # callees first
+        self._known = functions(module)
+        self._roots: dict[SSAValue, frozenset[Root]] = {}
+        self._lasting: set[Root] = set()
+        self._users: dict[Root, list[Operation]] = {}
+        self._places: dict[Operation, int] = {}
+        self._calls: dict[FuncOp, list[CallOp]] = {f: [] for f in self.functions}
+        self._given: set[SSAValue] = set()
+        for function in self.functions:
+            self._trace(function)
+        entry = entry_function(module)
+        for function in reversed(self.functions):
+            # A compiler or a graph has places of its own for arguments.
+            if function is not entry and COMPILED not in function.attributes:
+                self._given |= set(filter(self._is_given, function.args))
+
+    def dies(self, op: Operation, operand: SSAValue) -> bool:
+        """Whether nobody needs an operand's memory behind an op, nor the op twice."""
+        roots, place = self._roots[operand], self._places[op]
+        if sum(not roots.isdisjoint(self._roots[v]) for v in op.operands) != 1:
+            return False
+        return all(
+            root not in self._lasting
+            and (not isinstance(root, BlockArgument) or root in self._given)
+            and all(self._places[u] <= place for u in self._users[root])
+            for root in roots
+        )
+
+    def replace(self, op: Operation, new: Operation) -> None:
+        """Puts another op, whose result is the same value, in the place of an op."""
+        supersede(op, new)
+        old, result = op.results[0], new.results[0]
+        self._places[new] = self._places.pop(op)
+        # What the result was known by stays a name of its memory.
+        self._roots[result] = self._roots.pop(old)
+        for root in frozenset[Root]().union(*map(self._roots.__getitem__, op.operands)):
+            self._users[root] = [new if u is op else u for u in self._users[root]]
+        Rewriter.erase_op(op)
+
+    def _trace(self, function: FuncOp) -> None:
+        roots = self._roots
+        for argument in function.args:
+            roots[argument] = frozenset((argument,))
+            self._users[argument] = []
+        for place, op in enumerate(function.body.block.ops):
+            self._places[op] = place
+            taken = frozenset[Root]().union(*(roots[v] for v in op.operands))
+            for root in taken:
+                self._users[root].append(op)
+            if isinstance(op, CallOp):
+                self._trace_call(op)
+            else:
+                self._trace_op(op, taken)
+
+    def _trace_op(self, op: Operation, taken: frozenset[Root]) -> None:
+        makes_new = _makes_new(op)
+        for result in op.results:
+            own = frozenset[Root]((result,))
+            self._roots[result] = own if makes_new else own | taken
+            self._users[result] = []
+        if isinstance(op, SendToRankOp | OffloadOp):
+            self._lasting |= taken
+        elif not makes_new and op.name not in _OF_OPERANDS:
+            self._lasting |= set(op.results)
+
+    def _trace_call(self, call: CallOp) -> None:
+        callee = self._known[call.callee.string_value()]
+        self._calls[callee].append(call)
+        place_of = {argument: i for i, argument in enumerate(callee.args)}
+        for argument, operand in zip(callee.args, call.operands, strict=True):
+            if argument in self._lasting:
+                self._lasting |= self._roots[operand]
+        returned = return_op(callee).operands
+        for result, value in zip(call.results, returned, strict=True):
+            found: set[Root] = set()
+            for root in self._roots[value]:
+                if isinstance(root, BlockArgument) and root in place_of:
+                    found |= self._roots[call.operands[place_of[root]]]
+                else:
+                    found.add((call, root))
+                    self._users.setdefault((call, root), [])
+                    if root in self._lasting:
+                        self._lasting.add((call, root))
+            self._roots[result] = frozenset(found)
+
+    def _is_given(self, argument: BlockArgument) -> bool:
+        """Whether all callers of a function give an argument away."""
+        function = argument.block.parent_op()
+        assert isinstance(function, FuncOp)
+        return all(
+            self.dies(call, call.operands[argument.index])
+            for call in self._calls[function]
+        )

@@ -1,0 +1,93 @@
+"""Which values of a per-rank program may share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.program import reachable_functions, return_op
+
+_FRESH = frozenset(
+    (
+        *(f"onnx.{name}" for name in ("Add", "Conv", "Div", "Gemm", "MatMul", "Mul")),
+        *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
+        *(f"onnx.{name}" for name in ("Softmax", "Sub")),
+        *("torch.linear", "torch.addcmul", "torch.add_look_ups", "torch.conv_grad"),
+        "torch.state_copies",
+        "collective.slice",  # a copy of the part
+    )
+)
+_RESHAPED = ("train.flatten", "train.unflatten")
+
+
+def is_fresh(op: Operation) -> bool:
+    """
+    Whether all results of an op lie in memory of their own. An unknown op may return an
+    operand, or a view of one.
+    """
+    if op.name in _RESHAPED:
+        return False
+    return op.name in _FRESH or op.name.startswith("train.")
+
+
+@dataclass
+class SharedMemory:
+    """
+    Which values of a program may lie in the same memory. `returned` has, for each function
+    by name and each of its results, the arguments that the result may share memory with.
+    """
+
+    returned: dict[str, list[frozenset[int]]] = field(
+        default_factory=dict[str, list[frozenset[int]]]
+    )
+
+    @staticmethod
+    def of(module: ModuleOp) -> SharedMemory:
+        """Returns the shared memory of all functions that the entry function reaches."""
+        found = SharedMemory()
+        for function in reachable_functions(module):  # callees first
+            found._add(function)
+        return found
+
+    def _add(self, function: FuncOp) -> None:
+        origins: dict[SSAValue, frozenset[int]] = {
+            argument: frozenset((i,)) for i, argument in enumerate(function.args)
+        }
+        for op in function.body.block.ops:
+            for value, operands in self.sources(op).items():
+                origins[value] = frozenset[int]().union(
+                    *(origins.get(operand, ()) for operand in operands)
+                )
+        self.returned[function.sym_name.data] = [
+            origins.get(value, frozenset()) for value in return_op(function).operands
+        ]
+
+    def sources(self, op: Operation) -> Mapping[SSAValue, list[SSAValue]]:
+        """Returns the operands that each result of an op may share memory with."""
+        if isinstance(op, CallOp):
+            returned = self.returned[op.callee.string_value()]
+            return {
+                result: [op.operands[i] for i in sorted(indices)]
+                for result, indices in zip(op.results, returned, strict=True)
+            }
+        operands = [] if is_fresh(op) else list(op.operands)
+        return dict.fromkeys(op.results, operands)
+
+    def users(self, value: SSAValue) -> set[Operation]:
+        """Returns the ops that use a value or something that may share its memory."""
+        found: set[Operation] = set()
+        pending, seen = [value], {value}
+        while pending:
+            current = pending.pop()
+            for use in current.uses:
+                op = use.operation
+                found.add(op)
+                for result, operands in self.sources(op).items():
+                    if current in operands and result not in seen:
+                        seen.add(result)
+                        pending.append(result)
+        return found

@@ -1,0 +1,149 @@
+"""
+Makes one call of the updates of many parameters, in place where nobody needs the old
+values.
+
+An update is delayed until a value that depends on it is needed by an op that cannot be
+delayed itself (communication, a call, the end); ops that only prepare its results are
+delayed with it. Then the delayed updates that differ in their tensors alone become one
+`torch.updates`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.traits import is_side_effect_free
+
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.tensors import element_type
+from distir.dialects.torch import (
+    KEPT,
+    OVERWRITTEN,
+    REUSED,
+    UpdatesOp,
+    settings_of,
+    shared_operands,
+)
+from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.lowering.rewrites.sharing import SharedMemory
+from distir.program import entry_function, functions, return_op, updated_arguments
+
+
+@dataclass
+class _Waiting:
+    """The delayed ops of a function, and the values that depend on them."""
+
+    updates: list[UpdateOp] = field(default_factory=list[UpdateOp])
+    others: list[Operation] = field(default_factory=list[Operation])
+    values: set[SSAValue] = field(default_factory=set[SSAValue])
+
+    def needed_by(self, op: Operation) -> bool:
+        return any(value in self.values for value in op.operands)
+
+
+class UpdateFuser:
+    """
+    Fuses the updates of a function; those of the entry function may overwrite its
+    arguments.
+    """
+
+    def __init__(self, function: FuncOp, memory: SharedMemory, is_entry: bool):
+        self.block = function.body.block
+        self.memory = memory
+        end = return_op(function)
+        self.updated: dict[SSAValue, SSAValue] = {}
+        if is_entry:
+            for result, argument in updated_arguments(function).items():
+                if list(end.operands).count(end.operands[result]) == 1:
+                    self.updated[function.args[argument]] = end.operands[result]
+        self.done: set[Operation] = set()
+
+    def fuse(self) -> None:
+        """Rewrites the function."""
+        waiting = _Waiting()
+        for op in list(self.block.ops):
+            is_update = isinstance(op, UpdateOp)
+            is_end = isinstance(op, ReturnOp)
+            if is_end or (waiting.needed_by(op) and (is_update or not _can_wait(op))):
+                self._write(waiting, op)
+                waiting = _Waiting()
+            if isinstance(op, UpdateOp):
+                waiting.updates.append(op)
+            elif waiting.needed_by(op):
+                waiting.others.append(op)
+            else:
+                self.done.add(op)
+                continue
+            waiting.values.update(op.results)
+
+    def _write(self, waiting: _Waiting, before: Operation) -> None:
+        """Inserts the delayed ops before an op."""
+        groups: dict[tuple[object, ...], list[UpdateOp]] = {}
+        for op in waiting.updates:
+            key = (
+                op.name,
+                settings_of(op),
+                tuple(op.given_settings),
+                tuple(shared_operands(op)),
+                tuple(element_type(v) for v in op.tensors),
+                self._in_place(op),
+            )
+            groups.setdefault(key, []).append(op)
+        for group in groups.values():
+            new = UpdatesOp(group, self._in_place(group[0]))
+            self.block.insert_op_before(new, before)
+            self.done.add(new)
+            # All new parameters, then all new states of one kind after the other.
+            old = [
+                r for own in zip(*(u.results for u in group), strict=True) for r in own
+            ]
+            for result, replaced in zip(new.results, old, strict=True):
+                result.name_hint = replaced.name_hint
+                replaced.replace_all_uses_with(result)
+            for op in group:
+                self.block.erase_op(op)
+        for op in waiting.others:
+            op.detach()
+            self.block.insert_op_before(op, before)
+            self.done.add(op)
+
+    def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
+        """What becomes of each operand that a result replaces."""
+        parameter, _, *states = op.tensors
+        pairs = zip((parameter, *states), op.results, strict=True)
+        return tuple(self._becomes(op, operand, result) for operand, result in pairs)
+
+    def _becomes(self, op: UpdateOp, operand: SSAValue, result: SSAValue) -> str:
+        """
+        An operand is overwritten where nothing else looks at it any more, directly or through
+        a view: an argument of the program by the result that updates it, other values by any.
+        """
+        if operand.type != result.type or self.memory.users(operand) - self.done != {
+            op
+        }:
+            return KEPT
+        if isinstance(operand, OpResult):
+            is_own = not self.memory.sources(operand.op)[operand]
+            return REUSED if is_own else KEPT
+        return OVERWRITTEN if self.updated.get(operand) is result else KEPT
+
+
+def _can_wait(op: Operation) -> bool:
+    return (
+        not isinstance(op, CallOp | CollectiveOp | GatheredOp | ReturnOp)
+        and is_side_effect_free(op)
+        and not op.regions
+    )
+
+
+def fuse_updates(module: ModuleOp) -> None:
+    """Fuses the updates of all functions of a per-rank program."""
+    memory = SharedMemory.of(module)
+    entry = entry_function(module)
+    for name, function in functions(module).items():
+        if name in memory.returned:
+            UpdateFuser(function, memory, function is entry).fuse()

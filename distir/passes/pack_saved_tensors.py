@@ -1,0 +1,25 @@
+"""`pack-saved-tensors`: packs values that always travel together into one list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.lowering.rewrites.saved_tensors import pack_saved_tensors
+from distir.passes.options import DistIRPass
+
+
+@dataclass(frozen=True)
+class PackSavedTensorsPass(DistIRPass):
+    """
+    Packs results of a function that the same calls take, such as the tensors that the
+    forward of a layer saves for its backward, into one list (`torch.pack`), which those
+    calls unpack (`torch.unpack`). The fourth step of `lower`, after `reuse-operands`.
+    """
+
+    name = "pack-saved-tensors"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        pack_saved_tensors(op)

@@ -1,0 +1,25 @@
+"""`release-saved-tensors`: empties lists of saved tensors where nobody else needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.lowering.rewrites.saved_tensors import release_saved_tensors
+from distir.passes.options import DistIRPass
+
+
+@dataclass(frozen=True)
+class ReleaseSavedTensorsPass(DistIRPass):
+    """
+    Marks each `torch.unpack` of a list that all callers give away with `releases`: the list
+    becomes empty, so that its tensors are freed one by one. The fifth step of `lower`, after
+    `pack-saved-tensors`.
+    """
+
+    name = "release-saved-tensors"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        release_saved_tensors(op)

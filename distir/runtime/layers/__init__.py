@@ -1,0 +1,1 @@
+"""Attention, recurrent and normalizing layers, experts, losses, and their gradients."""

@@ -1,0 +1,1 @@
+"""Operators of ONNX, and their gradients, that are not one call of PyTorch."""

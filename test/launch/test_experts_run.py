@@ -1,0 +1,65 @@
+"""
+Mixtures of experts of Hugging Face on real processes, with experts dealt out: PyTorch's
+training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.expert_models import expert_model, experts_step, imported_experts
+from support.training_programs import assert_descended, distributed
+from torch.nn.functional import cross_entropy
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.collective import RaggedAllToAllOp
+from distir.launch.packages import Spawner, run_package
+from distir.lowering.torch_package import write_package
+from distir.program.weights import save_weights
+
+
+def assert_trains(program: ModuleOp, name: str, folder: Path, spawner: Spawner) -> None:
+    """Checks loss and new parameters of a step against those of PyTorch's module."""
+    module, words = expert_model(name)
+    labels = words.flip(1)
+    loss = cross_entropy(module(words).logits.flatten(0, 1), labels.flatten())
+    module.zero_grad()
+    loss.backward()
+    save_weights(folder / "weights.safetensors", imported_experts(name).weights)
+    found = run_package(
+        write_package(program, folder / "package"),
+        inputs={"input_ids": words.numpy(), "labels": labels.numpy()},
+        weights=folder / "weights.safetensors",
+        spawner=spawner,
+    )
+    np.testing.assert_allclose(found["loss"], loss.item(), rtol=1e-5)
+    assert_descended(found, module)
+
+
+def test_mixtral_on_four_processes(tmp_path: Path, spawner: Spawner) -> None:
+    """Two groups of experts, each in two parts, on two micro-batches: tokens are gathered."""
+    program = distributed(experts_step("mixtral"), e=2, t=2, k=2)
+    assert_trains(program, "mixtral", tmp_path, spawner)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param("mixtral", {"e": 4}, marks=pytest.mark.slow),
+        ("mixtral", {"e": 2, "t": 2, "k": 2, "token_dispatch": "all-to-all"}),
+        pytest.param(
+            *("gpt_oss", {"d": 2, "e": 2, "zero": 3, "token_dispatch": "all-to-all"}),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_tokens_by_all_to_all(
+    name: str, options: dict[str, Any], tmp_path: Path, spawner: Spawner
+) -> None:
+    """Each process sends to others the tokens that chose their experts, and no empty rows."""
+    program = distributed(experts_step(name), **options)
+    assert any(isinstance(op, RaggedAllToAllOp) for op in program.walk())
+    assert_trains(program, name, tmp_path, spawner)

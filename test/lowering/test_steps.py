@@ -1,0 +1,75 @@
+"""The steps of `lower` as passes, whose programs are texts: the printer reads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.programs import parse
+from support.training_programs import distributed
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.models.basic import build_gpt, build_mlp
+from distir.lowering.program_source import STEPS
+from distir.lowering.source.class_source import class_source
+from distir.lowering.source.constants import WrittenConstants
+from distir.lowering.source.rank_classes import ClassTexts, RankClasses
+from distir.passes import get_all_passes
+from distir.passes.differentiate import DifferentiatePass
+from distir.transforms.projection import devices_of, project
+
+PASSES = (
+    "fuse-operators",
+    "outline-text",
+    "reuse-operands",
+    "pack-saved-tensors",
+    "release-saved-tensors",
+    "choose-graphs",
+)
+"""The passes of `STEPS`, in their order."""
+
+
+def mlp() -> ModuleOp:
+    return build_mlp(batch=16, layers=4, d_model=32)
+
+
+def gpt() -> ModuleOp:
+    return build_gpt(
+        layers=3, d_model=32, heads=4, vocab=64, batch=8, seq=16, tied=True
+    )
+
+
+PLANS: tuple[tuple[Callable[[], ModuleOp], dict[str, Any]], ...] = (
+    (gpt, dict(d=2, t=2, p=2, k=2, zero=1)),
+    (mlp, dict(d=2, t=2, zero=3, overlap=True)),
+    (gpt, dict(d=2, offload_states=True)),
+)
+
+
+def printed(program: ModuleOp, devices: tuple[int, ...]) -> tuple[object, ...]:
+    """The classes of a program of one rank, without another step."""
+    texts = ClassTexts()
+    found = class_source(RankClasses(program, devices, texts, WrittenConstants()))
+    return texts.texts, found.body, found.helpers, found.members, found.overwritten
+
+
+@pytest.mark.parametrize(("model", "options"), PLANS)
+def test_each_step_is_a_pass_from_text_to_text(
+    model: Callable[[], ModuleOp], options: dict[str, Any]
+) -> None:
+    module = model()
+    DifferentiatePass(optimizer="adamw").apply(Context(), module)
+    plan = distributed(module, **options)
+    own = project(plan, 0)
+    text = str(own)
+    for name in PASSES:
+        stepped = parse(text)
+        get_all_passes()[name]()().apply(Context(), stepped)
+        stepped.verify()
+        text = str(stepped)
+    for step in STEPS:
+        step(own)
+    devices = devices_of(plan)
+    assert printed(parse(text), devices) == printed(own, devices)
