@@ -35,6 +35,9 @@ class GeluGradOp(ActivationGradOp):
     """
 
     name = "train.gelu_grad"
+    TORCH: ClassVar[str] = (
+        "torch.ops.aten.gelu_backward({*}, approximate={approximate})"
+    )
 
     approximate = prop_def(StringAttr)
 
@@ -52,6 +55,7 @@ class ReluGradOp(ActivationGradOp):
     """The gradient of y = max(x, 0): dx = dy where x > 0, else 0; y may stand for x."""
 
     name = "train.relu_grad"
+    TORCH: ClassVar[str] = "torch.ops.aten.threshold_backward({*}, 0)"
 
 
 @irdl_op_definition

@@ -33,6 +33,12 @@ class CtcOp(TrainOp):
     for no label.
     """
 
+    TORCH: ClassVar[str] = (
+        "{op}({*}, blank={blank}, zero_infinity={zero_infinity:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "alignment"
+    COST_CLASS: ClassVar[str] = "loss"
+
     log_probs = operand_def(TensorType)
     targets = operand_def(TensorType)
     steps = operand_def(TensorType)

@@ -24,6 +24,8 @@ from distir.dialects.train_ops.checks import check_shape, check_type
 class BatchNormOp(TrainOp):
     """Base of the ops of batch normalisation."""
 
+    TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
+
     def _verify(self, x: SSAValue, mean: SSAValue) -> None:
         shape = shape_of(x)
         if len(shape) < 2:
@@ -45,6 +47,7 @@ class BatchNormVarianceOp(BatchNormOp):
     """
 
     name = "train.batch_norm_variance"
+    TORCH: ClassVar[str] = "variance({*}, {count})"
 
     x = operand_def(TensorType)
     mean = operand_def(TensorType)
@@ -66,6 +69,7 @@ class BatchNormSumsOp(BatchNormOp):
     """
 
     name = "train.batch_norm_sums"
+    TORCH: ClassVar[str] = "sums({*}, {epsilon})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -94,6 +98,7 @@ class BatchNormGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_grad"
+    TORCH: ClassVar[str] = "gradients({*}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -125,6 +130,7 @@ class BatchNormInputGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_input_grad"
+    TORCH: ClassVar[str] = "input_grad({*}, {epsilon}, {count})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -153,6 +159,8 @@ class GhostNormOp(TrainOp):
     the statistics of parts of the batch, and of its gradient. The samples of `x` are
     `groups` parts of equal sizes, one after the other; a statistic is [groups, channels].
     """
+
+    TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -196,6 +204,7 @@ class GhostBatchNormOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm"
+    TORCH: ClassVar[str] = "ghost_norm({*}, {groups}, {epsilon:decimal})"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -235,6 +244,7 @@ class GhostBatchNormGradOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm_grad"
+    TORCH: ClassVar[str] = "ghost_norm_grad({*}, {groups}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

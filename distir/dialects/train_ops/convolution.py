@@ -104,6 +104,8 @@ class WindowsOp(TrainOp):
 class ConvGradOp(WindowsOp):
     """Base of the gradients of a convolution; `group` is as in ONNX."""
 
+    COST_CLASS: ClassVar[str] = "convolution"
+
     group = prop_def(I64)
 
     @property

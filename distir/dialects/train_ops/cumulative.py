@@ -30,6 +30,10 @@ class CumProdGradOp(TrainOp):
     """
 
     name = "train.cumprod_grad"
+    TORCH: ClassVar[str] = (
+        "cumprod_grad({*}, {axis}, exclusive={exclusive:flag}, reverse={reverse:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "cumulative"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

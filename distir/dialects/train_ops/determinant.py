@@ -37,6 +37,9 @@ class SlogdetOp(TrainOp):
     """
 
     name = "train.slogdet"
+    TORCH: ClassVar[str] = "slogdet({*})"
+    TORCH_MODULE: ClassVar[str] = "determinant"
+    COST_CLASS: ClassVar[str] = "contraction"
 
     x = operand_def(TensorType)
     sign = result_def(TensorType)
@@ -61,6 +64,9 @@ class SlogdetGradOp(TrainOp):
     """
 
     name = "train.slogdet_grad"
+    TORCH: ClassVar[str] = "slogdet_grad({*})"
+    TORCH_MODULE: ClassVar[str] = "determinant"
+    COST_CLASS: ClassVar[str] = "contraction"
 
     dlogarithm = operand_def(TensorType)
     x = operand_def(TensorType)

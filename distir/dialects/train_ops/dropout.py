@@ -190,6 +190,7 @@ class DropoutGradOp(TrainOp):
     """
 
     name = "train.dropout_grad"
+    TORCH: ClassVar[str] = "torch.where({1}, {0} * {op.scale}, 0)"
 
     dy = operand_def(TensorType)
     mask = operand_def(TensorType)

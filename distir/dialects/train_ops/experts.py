@@ -101,6 +101,8 @@ class RoutedRowsOp(TrainOp):
     of `train.expert_places`; `weights`, of each choice of each token, may be left out.
     """
 
+    COST_CLASS: ClassVar[str] = "gather"
+
     x = operand_def(TensorType)
     slots = operand_def(TensorType)
     rows = operand_def(TensorType)
@@ -182,6 +184,9 @@ class CombineWeightsGradOp(TrainOp):
     """
 
     name = "train.combine_weights_grad"
+    TORCH: ClassVar[str] = "combine_weights_grad({*})"
+    TORCH_MODULE: ClassVar[str] = "experts"
+    COST_CLASS: ClassVar[str] = "gather"
 
     x = operand_def(TensorType)
     slots = operand_def(TensorType)
@@ -251,6 +256,8 @@ class GroupedProductOp(GroupedOp):
     """
 
     name = "train.grouped_product"
+    TORCH: ClassVar[str] = "grouped_product({*}, {transposed:flag})"
+    TORCH_MODULE: ClassVar[str] = "experts"
 
     x = operand_def(TensorType)
     rows = operand_def(TensorType)

@@ -39,6 +39,8 @@ class LogitMaximumOp(TrainOp):
     """`maximum[i] = max_v logits[i, v]`, of logits `[..., V]`; f64 for f64, else f32."""
 
     name = "train.logit_maximum"
+    TORCH: ClassVar[str] = "logit_maximum({0}, {result:dtype})"
+    TORCH_MODULE: ClassVar[str] = "losses"
 
     logits = operand_def(TensorType)
     maximum = result_def(TensorType)
@@ -55,6 +57,9 @@ class ExponentialSumOp(TrainOp):
     """`total[i] = sum_v exp(logits[i, v] - maximum[i])`, in the type of the maximum."""
 
     name = "train.exponential_sum"
+    TORCH: ClassVar[str] = "exponential_sum({0}, {1})"
+    TORCH_MODULE: ClassVar[str] = "losses"
+    COST_CLASS: ClassVar[str] = "loss"
 
     logits = operand_def(TensorType)
     maximum = operand_def(TensorType)
@@ -75,6 +80,9 @@ class LabelLogitOp(TrainOp):
     """
 
     name = "train.label_logit"
+    TORCH: ClassVar[str] = "label_logit({0}, {1}, {result:dtype})"
+    TORCH_MODULE: ClassVar[str] = "losses"
+    COST_CLASS: ClassVar[str] = "gather"
 
     logits = operand_def(TensorType)
     labels = operand_def(TensorType)
@@ -98,6 +106,9 @@ class CrossEntropySumOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_sum"
+    TORCH: ClassVar[str] = (
+        "cross_entropy_sum({*}, {op.count}, {op.factor}, {op.ignored})"
+    )
 
     maximum = operand_def(TensorType)
     total = operand_def(TensorType)
@@ -135,6 +146,7 @@ class CrossEntropyPartGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_part_grad"
+    COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)
     logits = operand_def(TensorType)

@@ -33,6 +33,9 @@ class NormalizingOp(TrainOp):
     with ones in their place, and elements of f32 (f64 for f64).
     """
 
+    TORCH_MODULE: ClassVar[str] = "trained_normalization"
+    COST_CLASS: ClassVar[str] = "normalization"
+
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
     axis = prop_def(I64)
@@ -82,6 +85,7 @@ class LayerNormOp(NormalizingOp):
     """
 
     name = "train.layer_norm"
+    TORCH: ClassVar[str] = "layer_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -120,6 +124,7 @@ class RmsNormOp(NormalizingOp):
     """
 
     name = "train.rms_norm"
+    TORCH: ClassVar[str] = "rms_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -196,6 +201,7 @@ class RmsNormGradOp(NormGradOp):
     """
 
     name = "train.rms_norm_grad"
+    TORCH: ClassVar[str] = "rms_norm_grad({*})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

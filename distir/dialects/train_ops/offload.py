@@ -32,6 +32,8 @@ class OffloadOp(TrainOp):
     """Copies a tensor to the host's memory."""
 
     name = "train.offload"
+    TORCH: ClassVar[str] = "offload({0})"
+    TORCH_MODULE: ClassVar[str] = "offload"
 
     x = operand_def(TensorType)
     y = result_def(TensorType)
@@ -44,6 +46,8 @@ class FetchOp(TrainOp):
     """Copies a tensor back from the host's memory."""
 
     name = "train.fetch"
+    TORCH: ClassVar[str] = "fetch({0})"
+    TORCH_MODULE: ClassVar[str] = "offload"
 
     x = operand_def(TensorType)
     y = result_def(TensorType)

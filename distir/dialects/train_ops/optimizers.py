@@ -64,6 +64,8 @@ class UpdateOp(TrainOp):
     the default values.
     """
 
+    COST_CLASS: ClassVar[str] = "optimizer"
+
     learning_rate = prop_def(F64)
     weight_decay = prop_def(F64)
     given = opt_prop_def(ArrayAttr[StringAttr])
@@ -291,6 +293,7 @@ class SquareSumOp(TrainOp):
     """
 
     name = "train.square_sum"
+    TORCH: ClassVar[str] = "{0}.to({result:dtype}).square().sum()"
 
     source = operand_def(TensorType)
     total = result_def(TensorType)

@@ -36,6 +36,8 @@ class GridSampleGradOp(TrainOp):
     the elements at the edges, instead of their outer sides.
     """
 
+    COST_CLASS: ClassVar[str] = "gather"
+
     mode = prop_def(StringAttr)
     padding_mode = prop_def(StringAttr)
     align_corners = opt_prop_def(UnitAttr)

@@ -28,6 +28,10 @@ class ScanOperandsOp(TrainOp):
     computed in 32 bits, or in 64 if `x` has 64-bit elements, and are not kept.
     """
 
+    TORCH: ClassVar[str] = "{op}({*})"
+    TORCH_MODULE: ClassVar[str] = "selective_scan"
+    COST_CLASS: ClassVar[str] = "elementwise"
+
     x = operand_def(TensorType)
     dt = operand_def(TensorType)
     a = operand_def(TensorType)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.onnx_values import constant_value
+from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.lowering.emitter import Call, literal, torch_emitter, torch_templates
 from distir.lowering.ranges import is_non_negative
 
@@ -267,3 +268,25 @@ def split_to_sequence(call: Call) -> str:
 def concat_from_sequence(call: Call) -> str:
     function = "stack" if call.attribute("new_axis") else "cat"
     return call.write(f"torch.{function}({{0}}, {{axis}})")
+
+
+@torch_emitter("train.flatten")
+def flatten_blocks(call: Call) -> str:
+    assert isinstance(call.op, FlattenOp)
+    shape = call.result_shape()
+    assert shape is not None
+    given = [call.operand(0), repr(shape[0]), *_blocks(call.op)]
+    return call.like_op("flattening", given)
+
+
+@torch_emitter("train.unflatten")
+def unflatten_blocks(call: Call) -> str:
+    assert isinstance(call.op, UnflattenOp)
+    given = [call.operand(0), repr(call.result_shape()), *_blocks(call.op)]
+    return call.like_op("flattening", given)
+
+
+def _blocks(op: FlattenOp | UnflattenOp) -> list[str]:
+    """Returns the argument for the blocks, if there are any."""
+    parts = tuple(tuple(split) for split in op.parts)
+    return [repr(parts)] if parts else []

@@ -22,6 +22,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_values import ElementType
+from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import shape_of
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
@@ -113,7 +114,7 @@ class CostContext:
         profile = self.device.profile
         if profile is None or not profile.memory.logit:
             return 0
-        if _CLASSES.get(self.op.name) != "loss" or self.element_type not in NARROW:
+        if class_of(self.op) != "loss" or self.element_type not in NARROW:
             return 0
         return round(profile.memory.logit * max(self.operand_bytes) / 2)
 
@@ -173,9 +174,7 @@ class CostContext:
         if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
             return FREE  # numbers are the host's business
         moved, goes_on = self._moved(moved, profile.fusion)
-        op_class = _CLASSES.get(self.op.name) or (
-            "contraction" if flops else "elementwise"
-        )
+        op_class = class_of(self.op) or ("contraction" if flops else "elementwise")
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
         if goes_on or is_bucketed(self.op, profile.fusion):
@@ -210,11 +209,18 @@ _CLASSES = Registry[str](_FAMILIES)
 def op_class(name: str, *ops: str) -> None:
     """
     Declares to which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these
-    names belong. Other ops are contractions if they have floating-point operations, else
-    elementwise.
+    names belong; classes of ops that derive from `OpFacts` say so themselves (`COST_CLASS`).
+    Other ops are contractions if they have floating-point operations, else elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)
+
+
+def class_of(op: Operation) -> str | None:
+    """Returns the class of a profile's curves that an op belongs to, if one is declared."""
+    if isinstance(op, OpFacts) and op.COST_CLASS:
+        return op.COST_CLASS
+    return _CLASSES.get(op.name)
 
 
 def cost_of(context: CostContext) -> Cost:

@@ -1,0 +1,31 @@
+"""What the layers above the dialects read of an op, where it stands on the op's class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OpFacts:
+    """
+    Base of op classes that state facts about themselves, instead of registering a function
+    for each with the layer that needs it. An empty text states nothing: a function that is
+    registered for the op answers, or a default.
+    """
+
+    TORCH: ClassVar[str] = ""
+    """
+    PyTorch's expression for the op: a template of `distir.lowering.emitter.Call.write`.
+    """
+
+    TORCH_MODULE: ClassVar[str] = ""
+    """
+    The module of `distir/lowering/template` whose function `TORCH` calls; none if the
+    expression is PyTorch's own.
+    """
+
+    COST_CLASS: ClassVar[str] = ""
+    """
+    The class of a profile's curves (`profiles.OP_CLASSES`) that gives the op's time. Without
+    one it is that of contractions for ops with floating-point operations, else that of
+    elementwise ops.
+    """
