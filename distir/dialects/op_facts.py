@@ -29,3 +29,9 @@ class OpFacts:
     one it is that of contractions for ops with floating-point operations, else that of
     elementwise ops.
     """
+
+    FACTORS: ClassVar[str] = ""
+    """
+    The sharding rule, if shapes and attributes alone decide it: the factors of each dimension
+    of operands and results, in the notation of `distir.sharding.factor_text`.
+    """

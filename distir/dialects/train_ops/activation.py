@@ -14,6 +14,8 @@ from distir.dialects.train_ops.base import F32, TrainOp, Types, like
 class ActivationGradOp(TrainOp):
     """Base of the gradients of functions of one number; all values are of one type."""
 
+    FACTORS: ClassVar[str] = "[*d], [*d] -> [*d] linear 0"
+
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
     dx = result_def(TensorType)

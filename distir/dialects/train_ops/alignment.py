@@ -75,6 +75,7 @@ class CtcLossOp(CtcOp):
     """
 
     name = "train.ctc_loss"
+    FACTORS: ClassVar[str] = "[s, n, c], [n, l], [n], [n] -> [n] keep s l c"
 
     losses = result_def(TensorType)
 
@@ -90,6 +91,9 @@ class CtcLossGradOp(CtcOp):
     """
 
     name = "train.ctc_loss_grad"
+    FACTORS: ClassVar[str] = (
+        "[n], [s, n, c], [n, l], [n], [n] -> [s, n, c] keep s l c linear 0"
+    )
 
     dlosses = operand_def(TensorType)
     dx = result_def(TensorType)

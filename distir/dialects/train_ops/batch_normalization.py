@@ -47,6 +47,7 @@ class BatchNormVarianceOp(BatchNormOp):
     """
 
     name = "train.batch_norm_variance"
+    FACTORS: ClassVar[str] = "[n, c, *s], [c] -> [c]"
     TORCH: ClassVar[str] = "variance({*}, {count})"
 
     x = operand_def(TensorType)
@@ -69,6 +70,7 @@ class BatchNormSumsOp(BatchNormOp):
     """
 
     name = "train.batch_norm_sums"
+    FACTORS: ClassVar[str] = "[n, c, *s], [n, c, *s], [c], [c] -> [c], [c] linear 0"
     TORCH: ClassVar[str] = "sums({*}, {epsilon})"
 
     dy = operand_def(TensorType)
@@ -98,6 +100,9 @@ class BatchNormGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[n, c, *s], [n, c, *s], [c], [c], [c] -> [n, c, *s], [c], [c] linear 0"
+    )
     TORCH: ClassVar[str] = "gradients({*}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
@@ -130,6 +135,9 @@ class BatchNormInputGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_input_grad"
+    FACTORS: ClassVar[str] = (
+        "[n, c, *s], [n, c, *s], [c], [c], [c], [c], [c] -> [n, c, *s] linear 0+5+6"
+    )
     TORCH: ClassVar[str] = "input_grad({*}, {epsilon}, {count})"
 
     dy = operand_def(TensorType)
@@ -204,6 +212,9 @@ class GhostBatchNormOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm"
+    FACTORS: ClassVar[str] = (
+        "[g@groups m, c, *s], [c], [c] -> [g m, c, *s], [g, c], [g, c] keep m s"
+    )
     TORCH: ClassVar[str] = "ghost_norm({*}, {groups}, {epsilon:decimal})"
 
     x = operand_def(TensorType)
@@ -244,6 +255,10 @@ class GhostBatchNormGradOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[g@groups m, c, *s], [g m, c, *s], [c], [g, c], [g, c] "
+        "-> [g m, c, *s], [c], [c] keep m s linear 0"
+    )
     TORCH: ClassVar[str] = "ghost_norm_grad({*}, {groups}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)

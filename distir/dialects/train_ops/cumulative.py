@@ -30,6 +30,9 @@ class CumProdGradOp(TrainOp):
     """
 
     name = "train.cumprod_grad"
+    FACTORS: ClassVar[str] = (
+        "[*a@dimension, k, *b], [*a, k, *b] -> [*a, k, *b] keep k linear 0"
+    )
     TORCH: ClassVar[str] = (
         "cumprod_grad({*}, {axis}, exclusive={exclusive:flag}, reverse={reverse:flag})"
     )

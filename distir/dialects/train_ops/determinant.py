@@ -37,6 +37,7 @@ class SlogdetOp(TrainOp):
     """
 
     name = "train.slogdet"
+    FACTORS: ClassVar[str] = "[*b, n, m] -> [*b], [*b] keep n m flops 2*b*n*m*m/3"
     TORCH: ClassVar[str] = "slogdet({*})"
     TORCH_MODULE: ClassVar[str] = "determinant"
     COST_CLASS: ClassVar[str] = "contraction"
@@ -64,6 +65,9 @@ class SlogdetGradOp(TrainOp):
     """
 
     name = "train.slogdet_grad"
+    FACTORS: ClassVar[str] = (
+        "[*b], [*b, n, m] -> [*b, n, m] keep n m linear 0 flops 2*b*n*m*m"
+    )
     TORCH: ClassVar[str] = "slogdet_grad({*})"
     TORCH_MODULE: ClassVar[str] = "determinant"
     COST_CLASS: ClassVar[str] = "contraction"

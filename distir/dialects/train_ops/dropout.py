@@ -159,6 +159,8 @@ class DropoutOp(DrawingOp):
     """
 
     name = "train.dropout"
+    # No partial sums pass, so that elements are rounded as in the sequential program.
+    FACTORS: ClassVar[str] = "[*d], [], [] -> [*d], [*d]"
 
     x = operand_def(TensorType)
     y = result_def(TensorType)
@@ -190,6 +192,7 @@ class DropoutGradOp(TrainOp):
     """
 
     name = "train.dropout_grad"
+    FACTORS: ClassVar[str] = "[*d], [*d] -> [*d]"
     TORCH: ClassVar[str] = "torch.where({1}, {0} * {op.scale}, 0)"
 
     dy = operand_def(TensorType)

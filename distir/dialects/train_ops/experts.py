@@ -72,6 +72,7 @@ class ExpertPlacesOp(TrainOp):
     """
 
     name = "train.expert_places"
+    FACTORS: ClassVar[str] = "[g, ?, ?] -> [g, ?, ?], [?, g, ?]"
 
     ids = operand_def(TensorType)
     experts = prop_def(I64)
@@ -119,6 +120,9 @@ class DispatchOp(RoutedRowsOp):
     """
 
     name = "train.dispatch"
+    FACTORS: ClassVar[str] = (
+        "[g, t, w], [g, t, ?], [s, g, ?], [g, t, ?] -> [s, g, ?, w] linear 0, 3"
+    )
 
     result = result_def(TensorType)
 
@@ -147,6 +151,9 @@ class CombineOp(RoutedRowsOp):
     """
 
     name = "train.combine"
+    FACTORS: ClassVar[str] = (
+        "[s, g, ?, w], [g, t, ?], [s, g, ?], [g, t, ?] -> [g, t, w] linear 0, 3"
+    )
 
     result = result_def(TensorType)
 
@@ -184,6 +191,9 @@ class CombineWeightsGradOp(TrainOp):
     """
 
     name = "train.combine_weights_grad"
+    FACTORS: ClassVar[str] = (
+        "[s, g, ?, w], [g, t, ?], [g, t, w] -> [g, t, ?] linear 0, 2"
+    )
     TORCH: ClassVar[str] = "combine_weights_grad({*})"
     TORCH_MODULE: ClassVar[str] = "experts"
     COST_CLASS: ClassVar[str] = "gather"

@@ -39,6 +39,7 @@ class LogitMaximumOp(TrainOp):
     """`maximum[i] = max_v logits[i, v]`, of logits `[..., V]`; f64 for f64, else f32."""
 
     name = "train.logit_maximum"
+    FACTORS: ClassVar[str] = "[*p, v] -> [*p] max v"
     TORCH: ClassVar[str] = "logit_maximum({0}, {result:dtype})"
     TORCH_MODULE: ClassVar[str] = "losses"
 
@@ -57,6 +58,7 @@ class ExponentialSumOp(TrainOp):
     """`total[i] = sum_v exp(logits[i, v] - maximum[i])`, in the type of the maximum."""
 
     name = "train.exponential_sum"
+    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [*p]"
     TORCH: ClassVar[str] = "exponential_sum({0}, {1})"
     TORCH_MODULE: ClassVar[str] = "losses"
     COST_CLASS: ClassVar[str] = "loss"
@@ -80,6 +82,7 @@ class LabelLogitOp(TrainOp):
     """
 
     name = "train.label_logit"
+    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [*p] linear 0"
     TORCH: ClassVar[str] = "label_logit({0}, {1}, {result:dtype})"
     TORCH_MODULE: ClassVar[str] = "losses"
     COST_CLASS: ClassVar[str] = "gather"
@@ -106,6 +109,7 @@ class CrossEntropySumOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_sum"
+    FACTORS: ClassVar[str] = "[*p], [*p], [*p], [*p] -> []"
     TORCH: ClassVar[str] = (
         "cross_entropy_sum({*}, {op.count}, {op.factor}, {op.ignored})"
     )
@@ -146,6 +150,7 @@ class CrossEntropyPartGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_part_grad"
+    FACTORS: ClassVar[str] = "[], [*p, v], [*p], [*p], [*p] -> [*p, v] linear 0"
     COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)

@@ -73,6 +73,7 @@ class CrossEntropyOp(LabelLossOp):
     """
 
     name = "train.cross_entropy"
+    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [] decompose v"
     TORCH: ClassVar[str] = (
         "cross_entropy({*}, {op.factor}, {op.ignored}, {result:dtype})"
     )
@@ -97,6 +98,7 @@ class CrossEntropyGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_grad"
+    FACTORS: ClassVar[str] = "[], [*p, v], [*p] -> [*p, v] decompose v linear 0"
     COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)

@@ -85,6 +85,9 @@ class LayerNormOp(NormalizingOp):
     """
 
     name = "train.layer_norm"
+    FACTORS: ClassVar[str] = (
+        "[*r@dimension, *c], [*c], [*c] -> [*r, *c], [*r, *?], [*r, *?] keep c"
+    )
     TORCH: ClassVar[str] = "layer_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
@@ -124,6 +127,7 @@ class RmsNormOp(NormalizingOp):
     """
 
     name = "train.rms_norm"
+    FACTORS: ClassVar[str] = "[*r@dimension, *c], [*c] -> [*r, *c], [*r, *?] keep c"
     TORCH: ClassVar[str] = "rms_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
@@ -173,6 +177,10 @@ class LayerNormGradOp(NormGradOp):
     """
 
     name = "train.layer_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[*r@dimension, *c], [*r, *c], [*c], [*r, *?], [*r, *?] "
+        "-> [*r, *c], [*c], [*c] keep c linear 0"
+    )
 
     # A class's own values come before those of its base.
     dy = operand_def(TensorType)
@@ -201,6 +209,9 @@ class RmsNormGradOp(NormGradOp):
     """
 
     name = "train.rms_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[*r@dimension, *c], [*r, *c], [*c], [*r, *?] -> [*r, *c], [*c] keep c linear 0"
+    )
     TORCH: ClassVar[str] = "rms_norm_grad({*})"
 
     dy = operand_def(TensorType)

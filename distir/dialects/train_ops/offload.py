@@ -32,6 +32,7 @@ class OffloadOp(TrainOp):
     """Copies a tensor to the host's memory."""
 
     name = "train.offload"
+    FACTORS: ClassVar[str] = "[*d] -> [*d]"
     TORCH: ClassVar[str] = "offload({0})"
     TORCH_MODULE: ClassVar[str] = "offload"
 
@@ -46,6 +47,7 @@ class FetchOp(TrainOp):
     """Copies a tensor back from the host's memory."""
 
     name = "train.fetch"
+    FACTORS: ClassVar[str] = "[*d] -> [*d]"
     TORCH: ClassVar[str] = "fetch({0})"
     TORCH_MODULE: ClassVar[str] = "offload"
 

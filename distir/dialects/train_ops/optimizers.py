@@ -139,6 +139,7 @@ class SgdOp(UpdateOp):
     """
 
     name = "train.sgd"
+    FACTORS: ClassVar[str] = "[*d], [*d], [*d], [] -> [*d], [*d]"
     irdl_options = (
         ParsePropInAttrDict(),
         AttrSizedOperandSegments(as_property=True),
@@ -236,6 +237,8 @@ class AdamFamilyOp(UpdateOp):
     - `parameter - learning_rate / (1 - beta1 ** t) * exp_avg / denominator`
     """
 
+    FACTORS: ClassVar[str] = "[*d], [*d], [*d], [*d], [], [] -> [*d], [*d], [*d]"
+
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
     exp_avg = operand_def(TensorType)
@@ -293,6 +296,7 @@ class SquareSumOp(TrainOp):
     """
 
     name = "train.square_sum"
+    FACTORS: ClassVar[str] = "[*d] -> []"
     TORCH: ClassVar[str] = "{0}.to({result:dtype}).square().sum()"
 
     source = operand_def(TensorType)

@@ -71,6 +71,7 @@ class GridSampleGradInputOp(GridSampleGradOp):
     """The gradient with respect to `x`, whose type is given: sums of what was sampled."""
 
     name = "train.grid_sample_grad_input"
+    FACTORS: ClassVar[str] = "[n, c, *p], [n, *p, ?] -> [n, c, *s] keep s linear 0"
 
     dy = operand_def(TensorType)
     grid = operand_def(TensorType)
@@ -86,6 +87,9 @@ class GridSampleGradGridOp(GridSampleGradOp):
     """The gradient with respect to the grid."""
 
     name = "train.grid_sample_grad_grid"
+    FACTORS: ClassVar[str] = (
+        "[n, c, *p], [n, c, *s], [n, *p, ?] -> [n, *p, ?] keep s linear 0"
+    )
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

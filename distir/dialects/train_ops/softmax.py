@@ -19,6 +19,9 @@ class SoftmaxFamilyGradOp(TrainOp):
     of one shape and element type.
     """
 
+    FACTORS: ClassVar[str] = (
+        "[*a@dimension, k, *b], [*a, k, *b] -> [*a, k, *b] keep k linear 0"
+    )
     COST_CLASS: ClassVar[str] = "normalization"
 
     dy = operand_def(TensorType)
