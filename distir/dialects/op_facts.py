@@ -30,6 +30,15 @@ class OpFacts:
     elementwise ops.
     """
 
+    IS_VIEW: ClassVar[bool] = False
+    """Whether the result is the operand's memory, or a part of it, under another shape."""
+
+    IS_COPY: ClassVar[bool] = False
+    """Whether the result has the operand's values, in another form or place."""
+
+    IS_UPDATE: ClassVar[bool] = False
+    """Whether the op updates a parameter by its gradient."""
+
     FACTORS: ClassVar[str] = ""
     """
     The sharding rule, if shapes and attributes alone decide it: the factors of each dimension

@@ -7,12 +7,12 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.dialects.test import TestOp
 
 from distir.dialects.onnx import operator
+from distir.dialects.onnx_traits import FACTORS
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.train import Train
 from distir.dialects.train_ops.normalization import LayerNormOp
 from distir.sharding.factor_text import parsed, rule_for_shapes, rule_from
 from distir.sharding.rule import Factor, Linear, Rule
-from distir.sharding.rules.factors import ONNX_FACTORS
 
 
 def tensors(*shapes):
@@ -119,7 +119,7 @@ def test_lengths_that_do_not_follow_are_refused():
 
 def test_names_in_clauses_are_factors():
     texts = [op.FACTORS for op in Train.operations if issubclass(op, OpFacts)]
-    for text in filter(None, [*texts, *ONNX_FACTORS.values()]):
+    for text in filter(None, [*texts, *FACTORS.values()]):
         found = parsed(text)
         words = {
             word.partition("@")[0].lstrip("*")

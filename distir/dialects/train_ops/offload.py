@@ -32,6 +32,7 @@ class OffloadOp(TrainOp):
     """Copies a tensor to the host's memory."""
 
     name = "train.offload"
+    IS_COPY: ClassVar[bool] = True
     FACTORS: ClassVar[str] = "[*d] -> [*d]"
     TORCH: ClassVar[str] = "offload({0})"
     TORCH_MODULE: ClassVar[str] = "offload"
@@ -47,6 +48,7 @@ class FetchOp(TrainOp):
     """Copies a tensor back from the host's memory."""
 
     name = "train.fetch"
+    IS_COPY: ClassVar[bool] = True
     FACTORS: ClassVar[str] = "[*d] -> [*d]"
     TORCH: ClassVar[str] = "fetch({0})"
     TORCH_MODULE: ClassVar[str] = "offload"

@@ -65,6 +65,7 @@ class UpdateOp(TrainOp):
     """
 
     COST_CLASS: ClassVar[str] = "optimizer"
+    IS_UPDATE: ClassVar[bool] = True
 
     learning_rate = prop_def(F64)
     weight_decay = prop_def(F64)

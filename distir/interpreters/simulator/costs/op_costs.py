@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
+from distir.dialects.onnx_traits import VIEWS
 from distir.dialects.onnx_values import ElementType
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import shape_of
@@ -229,13 +230,6 @@ def cost_of(context: CostContext) -> Cost:
     cost = context.roofline() if function is None else function(context)
     copies = context.copies_of_logits
     return replace(cost, workspace=cost.workspace + copies) if copies else cost
-
-
-VIEWS = frozenset(
-    f"onnx.{name}"
-    for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-) | {"train.unflatten"}
-"""Ops whose result is their first operand's memory, or a part of it, under another shape."""
 
 
 @cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
