@@ -37,6 +37,7 @@ from xdsl.irdl import IRDLOperation
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import shape_of
+from distir.errors import DistIRError
 from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims, evaluated
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, RuleFunction
 
@@ -108,7 +109,8 @@ def parsed(text: str) -> FactorText:
 def rule_from(text: str) -> RuleFunction:
     """
     Returns the function from an op to the rule that a text gives; ops on tensors of unknown
-    shape are replicated. It is registered as any other is:
+    shape, and of shapes that it does not fit (the softmax of a scalar), are replicated. It is
+    registered as any other is:
 
     ```python
     sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
@@ -121,7 +123,10 @@ def rule_from(text: str) -> RuleFunction:
         if groups is None:
             return Rule.replicated(op)
         known = tuple((name, _attribute(op, name)) for name in numbers)
-        return rule_for_shapes(text, *groups, known)
+        try:
+            return rule_for_shapes(text, *groups, known)
+        except DistIRError:
+            return Rule.replicated(op)
 
     return function
 
@@ -173,8 +178,8 @@ def rule_for_shapes(
 ) -> Rule:
     """
     Returns the rule that a text gives operands and results of these shapes, with the values of
-    the attributes that it names. Raises ValueError for shapes that it does not fit, or from
-    which the lengths of runs do not follow, DistIRError for sizes of this kind.
+    the attributes that it names. Raises DistIRError for shapes that it does not fit, or from
+    which lengths of runs and sizes of factors do not follow.
     """
     known, pattern = dict(attributes), parsed(text)
     given = [(i, s) for i, group in enumerate(operands) for s in group]
@@ -274,10 +279,10 @@ def _lengths(
             rest = len(shape) - (len(dims) - len(runs))
             rest -= sum(lengths[key] for key in keys if key in lengths)
             if rest < 0 or (rest and not free):
-                raise ValueError(f"{dims} is no tensor of {len(shape)} dimensions")
+                raise DistIRError(f"{dims} is no tensor of {len(shape)} dimensions")
             lengths.update(dict.fromkeys(free, rest))
         if len(left) == len(pending):
-            raise ValueError(f"the lengths of the runs in {left[0][0]} do not follow")
+            raise DistIRError(f"the lengths of the runs in {left[0][0]} do not follow")
         pending = left
     return lengths, sizes
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from support import sharding_cases, train_cases
+from support.cases import named
+from support.sharding_harness import sequential
 from xdsl.dialects.builtin import TensorType, f32
 from xdsl.dialects.test import TestOp
 
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_traits import FACTORS
 from distir.dialects.op_facts import OpFacts
+from distir.dialects.tensors import shape_of
 from distir.dialects.train import Train
 from distir.dialects.train_ops.normalization import LayerNormOp
+from distir.errors import DistIRError
 from distir.sharding.factor_text import parsed, rule_for_shapes, rule_from
 from distir.sharding.rule import Factor, Linear, Rule
 
@@ -106,6 +111,23 @@ def test_an_op_on_unknown_sizes_is_replicated():
     assert rule_from("[a, b] -> [a, b]")(made) == Rule.replicated(made)
 
 
+def test_an_op_of_shapes_that_a_text_does_not_fit_is_replicated():
+    (value,) = TestOp(result_types=tensors(())).results
+    made = operator("Softmax").build_op([value], tensors(()))
+    assert rule_from(FACTORS["onnx.Softmax"])(made) == Rule.replicated(made)
+
+
+def test_texts_fit_the_cases_of_their_ops():
+    for case in (*sharding_cases.CASES, *train_cases.CASES):
+        op = sequential(case).op
+        text = op.FACTORS if isinstance(op, OpFacts) else FACTORS.get(op.name)
+        if text and 0 not in (n for v in op.operands for n in shape_of(v)):
+            with named(case):
+                assert rule_from(text)(op) != Rule.replicated(op) or not any(
+                    n > 1 for v in op.results for n in shape_of(v)
+                )
+
+
 @pytest.mark.parametrize("text", ["[a] [b]", "[a], b -> [a]", "[a] -> [a] -> [a]"])
 def test_what_is_no_rule_is_refused(text):
     with pytest.raises(ValueError, match="cannot read the factors"):
@@ -113,7 +135,7 @@ def test_what_is_no_rule_is_refused(text):
 
 
 def test_lengths_that_do_not_follow_are_refused():
-    with pytest.raises(ValueError, match="do not follow"):
+    with pytest.raises(DistIRError, match="do not follow"):
         rule_of("[*a, *b] -> [*a, *b]", [(2, 3)], [(2, 3)])
 
 
