@@ -59,6 +59,22 @@ UNARY = _named(
 )
 """Each element from the one at its place, by a function that is not linear."""
 
+OF_SEVERAL = _named(
+    """
+    And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Equal Greater GreaterOrEqual
+    Less LessOrEqual Mod Or PRelu Pow SwiGLU Xor
+    """
+)
+"""Each element from those of several operands at its place, by a function that is not linear."""
+
+ELEMENTWISE = (
+    UNARY
+    | OF_SEVERAL
+    | _named("Add Cast Div Max Mean Min Mul Neg Sub Sum Where")
+    | _stated("IS_ELEMENTWISE")
+)
+"""Each element from those of the operands at its place."""
+
 SIZE_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.CenterCropPad": (1,),
     "onnx.ConstantOfShape": (0,),

@@ -30,6 +30,9 @@ class OpFacts:
     elementwise ops.
     """
 
+    IS_ELEMENTWISE: ClassVar[bool] = False
+    """Whether each element of the results follows from those of the operands at its place."""
+
     IS_VIEW: ClassVar[bool] = False
     """Whether the result is the operand's memory, or a part of it, under another shape."""
 

@@ -15,6 +15,7 @@ class ActivationGradOp(TrainOp):
     """Base of the gradients of functions of one number; all values are of one type."""
 
     FACTORS: ClassVar[str] = "[*d], [*d] -> [*d] linear 0"
+    IS_ELEMENTWISE: ClassVar[bool] = True
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

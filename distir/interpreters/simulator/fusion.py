@@ -19,6 +19,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
+from distir.dialects import onnx_traits
 from distir.dialects.dist import COMPILED
 from distir.dialects.onnx_traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
@@ -32,26 +33,10 @@ BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
 )
 
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
-ELEMENTWISE_OPS = frozenset(
-    [
-        *(
-            f"onnx.{name}"
-            for name in (
-                *("Abs", "Add", "Cast", "Clip", "Cos", "Div", "Elu", "Equal", "Erf"),
-                *("Exp", "Gelu", "Greater", "HardSigmoid", "HardSwish", "LeakyRelu"),
-                *("Less", "Log", "Max", "Min", "Mish", "Mul", "Neg", "Not", "Pow"),
-                *("Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Softplus"),
-                *("Sqrt", "Sub", "SwiGLU", "Swish", "Tanh", "Where"),
-            )
-        ),
-        *(f"train.{name}" for name in ("dropout", "dropout_grad", "gelu_grad")),
-        "train.swish_grad",
-    ]
-)
 _REACH = 16
 """The most ops that may lie between two that run as one kernel."""
-_BEFORE = ELEMENTWISE_OPS | {"train.softmax_grad"}
-_AFTER = ELEMENTWISE_OPS | {"onnx.Softmax"}
+_BEFORE = onnx_traits.ELEMENTWISE | {"train.softmax_grad"}
+_AFTER = onnx_traits.ELEMENTWISE | {"onnx.Softmax"}
 
 
 def is_compiled(op: Operation) -> bool:

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import OF_SEVERAL
 from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (
@@ -23,11 +24,6 @@ from distir.sharding.rules.builder import (
     constant_operand,
     onnx_rule,
 )
-
-_OF_SEVERAL = """
-    And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Equal Greater GreaterOrEqual
-    Less LessOrEqual Mod Or PRelu Pow SwiGLU Xor
-"""
 
 
 def broadcast(
@@ -50,7 +46,7 @@ def broadcast(
     )
 
 
-@onnx_rule(*_OF_SEVERAL.split())
+@onnx_rule(*(name.removeprefix("onnx.") for name in OF_SEVERAL))
 def elementwise(op: OnnxOp) -> Rule:
     """The rule of ops of several operands through which partial values do not pass."""
     return broadcast(op)
