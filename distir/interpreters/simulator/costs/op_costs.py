@@ -278,11 +278,13 @@ def kernel_call(context: CostContext) -> Cost:
     if op.workspace is None:
         return cost
     rule = parse_rule(op.rule.data)
-    shapes = ([shape_of(v.type) for v in values] for values in (op.inputs, op.outputs))
+    inputs, outputs = (
+        [shape_of(v.type) for v in values] for values in (op.inputs, op.outputs)
+    )
     parts = context.work.parts
     local = {
         name: size // parts.get(factor, 1)
-        for factor, (name, size) in enumerate(rule.sizes(*shapes).items())
+        for factor, (name, size) in enumerate(rule.sizes(inputs, outputs).items())
     }
     return replace(cost, workspace=evaluated(op.workspace.data, local))
 
