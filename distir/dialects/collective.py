@@ -2,10 +2,11 @@
 The `collective` dialect: communication among the devices of a mesh.
 
 The same ops serve two forms of a program. In the *distributed* form an op names the mesh
-axes it runs `over`; what has to happen follows from the layouts of its operand and result,
-and the verifier rejects everything else. In the *per-rank* form the shapes are local and an
-op additionally lists its `group`, the global ranks that take part, in the order of their
-position along the axes; `dim`, `run` and `reduction` hold what local types do not show.
+axes it runs `over`; its work follows from the layouts of its operand and result, and the
+verifier rejects everything else. In the *per-rank* form the shapes are local and an op
+additionally lists its `group`, the global ranks that take part, in the order of their
+position along the axes; `dim`, `run` and `reduction` hold the facts that local types do not
+show.
 
 ```mlir
 %1 = collective.all_reduce %0 over ["t"] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>
@@ -16,8 +17,8 @@ position along the axes; `dim`, `run` and `reduction` hold what local types do n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -59,7 +60,7 @@ class _MeetsOthers(MemoryEffect):
 
     @classmethod
     def get_effects(cls, op: Operation) -> frozenset[EffectInstance]:
-        """Returns what generic passes must believe that an op writes to."""
+        """Returns the effects that generic passes must assume for an op."""
         return _MEETING if is_per_rank(op) else _NOTHING
 
 
@@ -67,9 +68,49 @@ _MEETING = frozenset((EffectInstance(MemoryEffectKind.WRITE),))
 _NOTHING = frozenset[EffectInstance]()
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """
+    The messages of a collective among the devices of a group, as the simulator prices them.
+
+    - `pattern`: `exchange`, every device sends each of the others its share of a tensor;
+      `shift`, each sends its operand to the next one; `chain`, the whole operand goes along
+      all devices, from or to the root; `parts`, the root sends each its part, or gets it;
+    - `kind`: of an exchange, the collective whose time it takes;
+    - `of_result`: whether an exchange shares out the result, and not the operand;
+    - `rounds`: the number of times that an exchange does so.
+    """
+
+    pattern: Literal["exchange", "shift", "chain", "parts"]
+    kind: Literal["", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"] = ""
+    of_result: bool = False
+    rounds: int = 1
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """
+    The tensors that lie in memory a second time while the collectives of a message are at
+    work.
+
+    - `operands`: all operands of the message;
+    - `results`: `all` of its results, or those of the `others` than the first;
+    - `if_copied`: none where a single tensor lies in memory as it travels: one that is split
+      or gathered along its first dimension;
+    - `last`: whether they are there until the last collective of the message, and not from
+      the first one on.
+    """
+
+    operands: bool = False
+    results: Literal["none", "others", "all"] = "none"
+    if_copied: bool = False
+    last: bool = False
+
+
 class CollectiveOp(IRDLOperation):
     """
-    Base of all collectives over mesh axes.
+    Base of all collectives over mesh axes. A new one states its facts below; its function in
+    PyTorch is in the package's `collectives`.
 
     - `axes`: the mesh axes, major to minor.
     - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
@@ -119,6 +160,21 @@ class CollectiveOp(IRDLOperation):
 
     CAN_JOIN: ClassVar[bool] = False
     """Whether several of these can travel in one message."""
+
+    REDUCES: ClassVar[bool] = False
+    """Whether terms are reduced by a monoid, which the per-rank form names."""
+
+    KEEPS_VALUE: ClassVar[bool] = True
+    """Whether the global value of the result is that of the operand."""
+
+    IN_PLACE: ClassVar[bool] = False
+    """Whether it works in its result, so that it needs its operand no longer."""
+
+    TRAFFIC: ClassVar[Traffic | None] = None
+    """The messages among the devices; None if there are none."""
+
+    BUFFERS: ClassVar[Buffers] = Buffers()
+    """The memory that it needs beside its operand and its result."""
 
     def __init__(
         self,
@@ -171,6 +227,11 @@ class CollectiveOp(IRDLOperation):
     @property
     def is_per_rank(self) -> bool:
         return self.group is not None
+
+    @property
+    def share(self) -> float:
+        """The share of the tensors that travels, from 0 to 1."""
+        return 1.0
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
         """
@@ -382,6 +443,10 @@ class AllReduceOp(CollectiveOp):
     name = "collective.all_reduce"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     CAN_JOIN: ClassVar[bool] = True
+    REDUCES: ClassVar[bool] = True
+    IN_PLACE: ClassVar[bool] = True
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("exchange", "all_reduce", rounds=2)
+    BUFFERS: ClassVar[Buffers] = Buffers(results="others")
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -396,6 +461,10 @@ class AllGatherOp(CollectiveOp):
     name = "collective.all_gather"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     CAN_JOIN: ClassVar[bool] = True
+    TRAFFIC: ClassVar[Traffic | None] = Traffic(
+        "exchange", "all_gather", of_result=True
+    )
+    BUFFERS: ClassVar[Buffers] = Buffers(results="all", if_copied=True, last=True)
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -413,6 +482,11 @@ class ReduceScatterOp(CollectiveOp):
     name = "collective.reduce_scatter"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     CAN_JOIN: ClassVar[bool] = True
+    REDUCES: ClassVar[bool] = True
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("exchange", "reduce_scatter")
+    BUFFERS: ClassVar[Buffers] = Buffers(
+        operands=True, results="others", if_copied=True
+    )
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction", "dim")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -424,6 +498,7 @@ class _Exchange(CollectiveOp):
     """Base of what moves the split from one dimension (gathered) to another (split)."""
 
     NEEDED: ClassVar[tuple[str, ...]] = ("dim", "split_dim")
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("exchange", "all_to_all")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
         n = len(self.axis_names)
@@ -444,6 +519,7 @@ class AllToAllOp(_Exchange):
 
     name = "collective.all_to_all"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
+    BUFFERS: ClassVar[Buffers] = Buffers(operands=True)
 
 
 @irdl_op_definition
@@ -461,6 +537,7 @@ class RaggedAllToAllOp(_Exchange):
     """
 
     name = "collective.ragged_all_to_all"
+    BUFFERS: ClassVar[Buffers] = Buffers(operands=True, results="all")
 
     source = operand_def(TensorType)
     rows = operand_def(TensorType)
@@ -489,7 +566,10 @@ class RaggedAllToAllOp(_Exchange):
 
     @property
     def share(self) -> float:
-        """The share of the rows that are taken."""
+        """
+        The share of the rows that are taken, where tokens are dealt evenly. Where they are
+        not, all devices wait for the one that gets the most.
+        """
         shards, _, places = shape_of(self.source)[:3]
         return min(1.0, self.taken.value.data / (shards * places))
 
@@ -531,6 +611,8 @@ class PermuteOp(CollectiveOp):
 
     name = "collective.permute"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
+    KEEPS_VALUE: ClassVar[bool] = False
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("shift")
 
     shift = opt_prop_def(I64)
 
@@ -552,12 +634,17 @@ class RootedOp(CollectiveOp):
 
     root = opt_prop_def(I64)
 
+    FROM_ROOT: ClassVar[bool] = False
+    """Whether the root has the operand, and not the result."""
+
 
 @irdl_op_definition
 class BroadcastOp(RootedOp):
     """Copies a value from one device to every device of a mesh."""
 
     name = "collective.broadcast"
+    FROM_ROOT: ClassVar[bool] = True
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("chain")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
         return [replace(_on_root(self, before), mesh=_other_mesh(self.result, before))]
@@ -568,6 +655,8 @@ class ScatterOp(RootedOp):
     """Sends each device of a mesh its shard of a value that one device holds."""
 
     name = "collective.scatter"
+    FROM_ROOT: ClassVar[bool] = True
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("parts")
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -580,6 +669,8 @@ class ReduceOp(RootedOp):
     """Reduces partial values of a mesh onto one device."""
 
     name = "collective.reduce"
+    REDUCES: ClassVar[bool] = True
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("chain")
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -593,6 +684,7 @@ class GatherOp(RootedOp):
     """Collects the shards of one dimension of a mesh on one device."""
 
     name = "collective.gather"
+    TRAFFIC: ClassVar[Traffic | None] = Traffic("parts")
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -775,24 +867,22 @@ class WaitOp(_Transfer):
             raise VerifyException(f"{self.name}: the tensor is waited for twice")
 
 
+COLLECTIVES: tuple[type[CollectiveOp], ...] = (
+    AllReduceOp,
+    AllGatherOp,
+    ReduceScatterOp,
+    AllToAllOp,
+    RaggedAllToAllOp,
+    SliceOp,
+    PermuteOp,
+    BroadcastOp,
+    ScatterOp,
+    ReduceOp,
+    GatherOp,
+)
+
 Collective = Dialect(
     "collective",
-    [
-        AllReduceOp,
-        AllGatherOp,
-        ReduceScatterOp,
-        AllToAllOp,
-        RaggedAllToAllOp,
-        SliceOp,
-        PermuteOp,
-        BroadcastOp,
-        ScatterOp,
-        ReduceOp,
-        GatherOp,
-        CoordinateOp,
-        SendToRankOp,
-        RecvFromRankOp,
-        WaitOp,
-    ],
+    [*COLLECTIVES, CoordinateOp, SendToRankOp, RecvFromRankOp, WaitOp],
     [],
 )

@@ -1,4 +1,4 @@
-"""What is known of values before a program runs: constants, and ops that keep them."""
+"""Facts about values before a program runs: constants, and ops that keep them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _kind_keeps_value(kind: type[Operation]) -> bool:
     often.
     """
     if issubclass(kind, collective.CollectiveOp):
-        return not issubclass(kind, collective.PermuteOp)
+        return kind.KEEPS_VALUE
     kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
     return issubclass(kind, kinds) or kind.name == "onnx.Identity"
 

@@ -193,7 +193,7 @@ class KindOp(IRDLOperation):
       workspaces of matrix products); `communicator_memory`: bytes for each group of devices
       that it communicates with (the buffers of NCCL). 0 if absent.
     - `host_bandwidth`: bytes/s, in either direction, between the device and the memory of its
-      host, for what is offloaded to that; `host_memory`: the bytes of that memory which are
+      host, for values offloaded to it; `host_memory`: the bytes of that memory which are
       this device's.
     """
 

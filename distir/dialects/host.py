@@ -1,4 +1,4 @@
-"""The type of what is in the host's memory while its device does not need it."""
+"""The type of values in the host's memory, which their device does not need then."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _patterns(text: str) -> tuple[list[list[str]], list[list[str]]]:
 
 class Shapes:
     """
-    The shapes of an op's operands and results; None for what is omitted or has no known
+    The shapes of an op's operands and results; None for a value that is omitted or has no known
     rank.
     """
 

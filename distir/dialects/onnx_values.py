@@ -173,7 +173,7 @@ def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
 def bytes_per_element(type_: Attribute) -> float:
     """
     Returns the bytes that one element is stored in on its device; sub-byte types give
-    fractions, what is in the host's memory nothing.
+    fractions, values in the host's memory zero.
     """
     if isinstance(type_, HostType):
         return 0.0

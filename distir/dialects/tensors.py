@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, SSAValue
 def tensor_of(element_type: Attribute, shape: tuple[int, ...]) -> TensorType[Any]:
     """
     Returns the type of tensors without a layout. Equal types are one object, as far as that
-    is cached: to make and verify one takes longer than most of what is asked about it.
+    is cached: to make and verify one takes longer than most questions about it.
     """
     return TensorType(element_type, shape)
 

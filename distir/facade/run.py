@@ -147,7 +147,7 @@ def run(
     from distir.tools.commands.run import check_options, executed
 
     if "outputs" in options:
-        raise DistIRError("distir.run: outputs are returned; what is returned has save")
+        raise DistIRError("distir.run: outputs are returned; the result has save")
     source = ModelProgram.of(program)
     given = command_options("run", "run", [source.name], options)
     check_options(given)

@@ -58,7 +58,7 @@ class SimulatedProgram:
 
     @cached_property
     def memory(self) -> MemoryReport:
-        """Reports what is in memory at the peak."""
+        """Reports the contents of memory at the peak."""
         return MemoryReport.of(self.simulation)
 
     def save(self, path: str | Path) -> None:
@@ -101,8 +101,8 @@ def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedPro
     wrong = [name for name in _OF_FILES if name in options]
     if wrong:
         raise DistIRError(
-            f"distir.simulate: {', '.join(wrong)} is an option of the command; what is "
-            f"returned has save, save_trace and memory"
+            f"distir.simulate: {', '.join(wrong)} is an option of the command; the "
+            f"result has save, save_trace and memory"
         )
     source = ModelProgram.of(program)
     given = command_options("simulate", "simulate", [source.name], options)

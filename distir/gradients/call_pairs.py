@@ -32,7 +32,7 @@ class CallPair:
 
 
 def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
-    """Returns what the first arguments of a backward function are, as (kind, index)."""
+    """Returns the origins of a backward function's first arguments, as (kind, index)."""
     attr = backward.attributes.get(SAVED)
     if not isinstance(attr, ArrayAttr):
         return []

@@ -154,7 +154,7 @@ def gradient_kernel(
 def _inlined(
     block: Block, operands: Sequence[SSAValue], build: GradientBuilder
 ) -> list[SSAValue]:
-    """Adds the ops of a block on these values; returns what its end returns."""
+    """Adds the ops of a block on these values; returns its results."""
     values = dict[SSAValue, SSAValue](zip(block.args, operands, strict=True))
     end = block.last_op
     assert end is not None

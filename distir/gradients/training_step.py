@@ -108,7 +108,7 @@ class TrainingStep:
         set_argument_attributes(self.function, self.attributes)
 
     def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
-        """Returns what the forward program updates itself, such as running statistics."""
+        """Returns the values that the forward program updates, such as running statistics."""
         self.describe_arguments()
         values, attributes = (
             return_op(self.function).operands,

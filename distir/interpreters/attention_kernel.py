@@ -27,7 +27,7 @@ def _by_head(x: Array, heads: int | None) -> Array:
 def _bias(
     op: OnnxOp, inputs: Sequence[Any], lengths: tuple[int, int], past: int
 ) -> Array:
-    """What is added to scores: the mask, and minus infinity where a key is hidden."""
+    """The addend of scores: the mask, and minus infinity where a key is hidden."""
     queries, keys = lengths
     mask, valid = inputs[3], inputs[6]
     bias = np.zeros((queries, keys))

@@ -93,7 +93,7 @@ def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
 @kernel("onnx.QuantizeLinear")
 def quantize(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    `onnx.reference` converts what is too large to integers before it clips it. This is for
+    `onnx.reference` converts numbers that are too large to integers before it clips them. This is for
     integers; floats of 8 bits are left to it.
     """
     x, scale = inputs[:2]

@@ -122,7 +122,7 @@ def run_together(
 def results_on(
     mesh: Mesh, members: Sequence[tuple[Operation, PythonValues]]
 ) -> list[PythonValues]:
-    """Returns what each device of a mesh computes for an op: group by group."""
+    """Returns the results of an op on each device of a mesh, group by group."""
     found: dict[int, PythonValues] = {}
     for group in mesh.groups(_group_axes(members[0][0])):
         places = [mesh.devices.index(device) for device in group]

@@ -39,7 +39,7 @@ class KernelFunctions(InterpreterFunctions):
     def call(
         self, interpreter: Interpreter, op: KernelCallOp, args: PythonValues
     ) -> PythonValues:
-        """Returns what the reference computes."""
+        """Returns the results of the reference."""
         shapes = tuple(shape_of(value.type) for value in op.inputs)
         key = op.symbol, shapes
         if key not in self._parts:

@@ -91,8 +91,8 @@ class Uses:
 
     def lookups(self, value: SSAValue, *, exactly: bool = False) -> list[Lookup]:
         """
-        Returns what the value, or another one that holds its elements, indexes; with
-        `exactly`, only where all of its elements arrive unchanged.
+        Returns the tables that the value, or another one that holds its elements, indexes;
+        with `exactly`, only where all of its elements arrive unchanged.
         """
         kept = _KEEPS_ALL_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
         found: list[Lookup] = []

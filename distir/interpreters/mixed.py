@@ -2,8 +2,8 @@
 The mixed interpreter (the DistIR paper, section 3.3): a value is a NumPy array if it is
 known, and a type if only its shape is.
 
-Each op has several implementations, from the most precise to the least; the first one that
-can work with what is known about the operands is taken. So `Shape` of a type is an array,
+Each op has several implementations, from the most precise to the least; the first one for
+which enough is known about the operands is taken. So `Shape` of a type is an array,
 an op on arrays is computed, and a `Reshape` of a type to a known shape has an exact type.
 """
 

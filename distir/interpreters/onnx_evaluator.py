@@ -62,8 +62,8 @@ def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
 
 def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
     """
-    Returns what an op computes from inputs that may have other shapes than its operands, or
-    the error that prevented it.
+    Returns the results of an op for inputs that may have other shapes than its operands, or
+    the error that prevented them.
     """
     own = kernel.get(op.name)
     if op.name == "onnx.QuantizeLinear" and not makes_integers(op, inputs):

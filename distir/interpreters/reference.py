@@ -255,7 +255,7 @@ class ReferenceInterpreter(Interpreter):
     def _run_jointly(
         self, op: Operation, inputs: PythonValues, mesh: Mesh
     ) -> list[PythonValues]:
-        """Returns what each device computes for an op in which devices exchange values."""
+        """Returns the results on each device of an op in which devices exchange values."""
         members: list[tuple[Operation, PythonValues]] = []
         for index, coordinates in enumerate(mesh.coordinates):
             key = tuple(coordinates.values())

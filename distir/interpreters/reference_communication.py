@@ -62,21 +62,6 @@ def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Arra
     return [results[device] for device in mesh.devices]
 
 
-_OVER_AXES = (
-    collective.AllReduceOp,
-    collective.AllGatherOp,
-    collective.ReduceScatterOp,
-    collective.AllToAllOp,
-    collective.SliceOp,
-)
-_ROOTED = (
-    collective.BroadcastOp,
-    collective.ScatterOp,
-    collective.ReduceOp,
-    collective.GatherOp,
-)
-
-
 def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
     """
     Returns the shards that a send to a mesh gives, put together of the pieces that each
@@ -107,9 +92,12 @@ class CommunicationFunctions(InterpreterFunctions):
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
-        yield from super()._impls()
-        yield from ((op_type, cls.run_over_axes) for op_type in _OVER_AXES)
-        yield from ((op_type, cls.run_rooted) for op_type in _ROOTED)
+        own = dict(super()._impls())
+        yield from own.items()
+        for op_type in collective.COLLECTIVES:
+            if op_type not in own:
+                is_rooted = issubclass(op_type, collective.RootedOp)
+                yield op_type, cls.run_rooted if is_rooted else cls.run_over_axes
 
     def run_over_axes(
         self, interpreter: Interpreter, op: collective.CollectiveOp, args: PythonValues

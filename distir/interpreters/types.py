@@ -62,7 +62,7 @@ def result_types(
 
 def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
     """
-    Returns what two types together say about one value. Raises DistIRError if they
+    Returns the type of a value that has both of these types. Raises DistIRError if they
     contradict each other.
     """
     if not isinstance(inferred, TensorType):

@@ -75,7 +75,7 @@ class Request:
       module's output is the loss;
     - `cluster`: a cluster, as text;
     - `distribution`: how to distribute over it, or a plan that a search found for it;
-    - `forward`: what is asked of the program before it is differentiated;
+    - `forward`: the options of the program before it is differentiated;
     - `own_statistics`: whether batch normalisation takes the statistics of a device's
       samples in a micro-batch, instead of those of the whole batch;
     - `kernels`: the files of kernels that a schedule may name;

@@ -31,7 +31,7 @@ _LIBRARIES = tuple(
     sysconfig.get_path(kind) + os.sep
     for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-"""The folders of what is installed, which is known by its version."""
+"""The folders of installed packages, which are known by their versions."""
 
 
 class _Pickler(pickle.Pickler):

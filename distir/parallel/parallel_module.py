@@ -364,7 +364,7 @@ class ParallelModule(nn.Module):
         return value.detach() if isinstance(value, torch.Tensor) else None
 
     def _tensor(self, name: str) -> torch.Tensor:
-        """Returns what this rank has of a parameter, buffer or state of its program."""
+        """Returns this rank's part of a parameter, buffer or state of its program."""
         value = self._others.get(name)
         if value is None:
             value = self._found(name)
@@ -389,8 +389,8 @@ def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:
 
 def _share_of_power(gradient: DTensor, order: float) -> torch.Tensor:
     """
-    Returns what this rank adds to a power of a norm, such that the sum over all ranks
-    counts once what several of them hold.
+    Returns this rank's term of a power of a norm. The sum over all ranks counts elements
+    that several of them hold once.
     """
     copies = prod(
         size

@@ -41,7 +41,7 @@ BATCH_NORMS = ("batch", "device")
 """What batch normalisation may take the statistics of; the default first."""
 
 CHECKS = ("import", "off", "step")
-"""What is compared with the module; the default first."""
+"""The comparisons with the module; the default first."""
 
 
 def parallelize(
@@ -91,7 +91,7 @@ def parallelize(
       module's output is the loss.
     - `labels`: an example of the global batch's labels, a tensor or several in a tuple, list
       or dictionary, where the shapes that a function takes do not tell.
-    - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
+    - `cluster`: a built-in cluster or the file of one, for decisions that depend on its speed.
     - `d`, `e`, `c`, `t`, `p`: degrees of data, expert, context, tensor and pipeline
       parallelism; there are r x d x e x c x t x p processes. `k`: micro-batches.
     - `r`: the number of groups of processes, such as nodes, that each hold all parameters,

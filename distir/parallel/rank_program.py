@@ -136,7 +136,7 @@ class RankProgram:
         self, spec: Any, part: torch.Tensor, whole: torch.Tensor
     ) -> torch.Tensor:
         """
-        Returns what this rank holds of a complex buffer, in the memory of its part of the
+        Returns this rank's part of a complex buffer, in the memory of its part of the
         pairs, as a DTensor if it is split. It is the `whole` buffer where pairs are split.
         """
         if spec.split and spec.split[-1]:
@@ -225,7 +225,7 @@ class RankProgram:
 
     def of_batch(self, spec: Any, given: torch.Tensor) -> torch.Tensor:
         """
-        Returns what this rank takes of an input, given its part of the batch. Raises
+        Returns this rank's part of an input, given its part of the batch. Raises
         DistIRError for another shape.
         """
         expected, own = self._batches.share(spec, self.batch_axes())

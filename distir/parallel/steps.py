@@ -67,7 +67,7 @@ class Steps:
 
     def needed(self, module: nn.Module, given: Mapping[str, torch.Tensor]) -> Needed:
         """
-        Returns what the step of a call on all ranks needs gradients of: parameters of
+        Returns the values that need gradients in a step on all ranks: parameters of
         `module` and of `given`, the inputs and labels by name. Every rank must call this.
         """
         if not torch.is_grad_enabled():

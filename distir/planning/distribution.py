@@ -154,8 +154,8 @@ class DistributionOptions(PipelineOptions):
             one_of("thing to pad", what, PADDABLE, f"{_NAME}: pad")
         if self.pad and self.t == 1:
             raise DistIRError(
-                "distribute: pad says what is padded so that the tensor-parallel devices can "
-                "share it, but t is 1; choose a larger -t"
+                "distribute: pad lets tensor-parallel devices share what their number does not "
+                "divide, but t is 1; choose a larger -t"
             )
         self.check_pipeline(_NAME)
         if self.overlap and self.blocking_sends:

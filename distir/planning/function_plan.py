@@ -1,4 +1,4 @@
-"""What was decided for a program: a strategy for each op of each function."""
+"""The decisions for a program: a strategy for each op of each function."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from distir.transforms.head_zeros import PaddedHeads
 from distir.transforms.padding import DimensionPadder, class_dimensions
 
 PADDABLE = ("heads",)
-"""What is padded only if a user asks for it."""
+"""The kinds of dimensions that are padded only if a user asks for it."""
 
 
 def pad_dimensions(

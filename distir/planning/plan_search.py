@@ -36,7 +36,7 @@ class PlanSearch:
         return found[0] if found else None
 
     def measured_note(self) -> str | None:
-        """Returns a note on what was chosen by running plans; None if none was run."""
+        """Returns a note on the choice among plans that were run; None if none was run."""
         best = self.best
         if best is None or best.plan not in self.measured:
             return None

@@ -82,7 +82,7 @@ class SavedPlan:
 
     def __getstate__(self) -> dict[str, Any]:
         """
-        Returns what is pickled: all but the reason and the program, which may hold the
+        Returns the state to pickle: all but the reason and the program, which may hold the
         whole search.
         """
         state = {**vars(self), "reason": _nothing, "searched": None}
@@ -369,7 +369,7 @@ def _digest(module: ModuleOp) -> str:
 
 
 def _text(name: str, value: Attribute) -> bytes:
-    """Returns what a property of an op adds to the digest of a program."""
+    """Returns the contribution of an op's property to the digest of a program."""
     if isinstance(value, FloatAttr | SymbolRefAttr):
         return b""
     if isinstance(value, DenseIntOrFPElementsAttr):

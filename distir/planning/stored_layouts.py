@@ -63,7 +63,7 @@ def _has_runs(layout: Layout, dim: int) -> bool:
 
 
 def axes_text(axes: Sequence[str], mesh: Mesh) -> str:
-    """Returns what to call the axes that ZeRO splits over, with a singular verb behind it."""
+    """Returns a name for the axes that ZeRO splits over, which takes a singular verb."""
     size = prod(map(mesh.size, axes))
     if len(axes) == 1:
         return f"axis {axes[0]!r} of size {size}"
@@ -87,7 +87,7 @@ def left_whole_notes(
 def flattened_note(
     names: Sequence[str], axes: Sequence[str], mesh: Mesh, is_padded: bool
 ) -> str:
-    """Returns the note for what is flattened, all of it with zeros behind or none of it."""
+    """Returns the note on flattened parameters, all padded with zeros or none of them."""
     shown = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         shown += f" and {len(names) - _NAMED} more"

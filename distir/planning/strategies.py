@@ -66,7 +66,7 @@ class OpLayouts(NamedTuple):
 
     @staticmethod
     def of(strategy: LayoutStrategy) -> OpLayouts:
-        """Returns what a strategy means for the program, without its options."""
+        """Returns the layouts that a strategy gives an op, without its options."""
         parts = tuple((part.operands, part.results) for part in strategy.parts)
         return OpLayouts(strategy.operands, strategy.results, parts)
 
@@ -125,7 +125,7 @@ AxisStrategy: TypeAlias = Strategy[Placement]
 def _options(
     assignment: Mapping[int, tuple[Shard, ...]], axes: Sequence[str]
 ) -> tuple[Option, ...]:
-    """Returns what each axis does where the factors of a rule have this assignment."""
+    """Returns the option of each axis for this assignment of a rule's factors."""
     found = {
         shard.axis: SplitFactor(factor, shard.run)
         for factor, shards in assignment.items()
@@ -137,7 +137,7 @@ def _options(
 def options(
     op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[SplitFactor]
 ) -> list[Option]:
-    """Returns what an axis can do to an op; `runs` are the run lengths worth trying."""
+    """Returns the options of an axis for an op; `runs` are the run lengths worth trying."""
     size = mesh.size(axis)
     found: list[Option] = [None]
     tried = [*map(SplitFactor, range(len(rule.factors))), *sorted(runs)]

@@ -28,7 +28,7 @@ def unruled_ops(module: ModuleOp) -> list[str]:
             if isinstance(op, CallOp | ReturnOp | ConstrainOp):
                 continue
             if not any(rank_of(value.type) for value in op.operands):
-                continue  # a constant, or what is computed of numbers
+                continue  # a constant, or computed from numbers
             count += 1
             if sharding_rule.get(op.name) is None:
                 found[_name(op)] += 1

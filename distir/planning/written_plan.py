@@ -79,7 +79,7 @@ class WrittenPlan:
 
     @staticmethod
     def of(plan: FunctionPlan[Layout]) -> WrittenPlan:
-        """Returns what a plan says of the program as it is now."""
+        """Returns the layouts and options that a plan gives to the program as it is now."""
         plans = list(with_callees(plan))
         numbers = {own: number for number, own in enumerate(plans)}
         shared: dict[Planned, Planned] = {}

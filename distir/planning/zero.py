@@ -101,7 +101,7 @@ def _gather_once(parameter: SSAValue, axes: Sequence[str], mesh: Mesh) -> None:
 
 
 def _uses_but_update(value: SSAValue) -> list[Use]:
-    """Returns the uses of a value by what is no update of a parameter."""
+    """Returns the uses of a value by ops other than updates of parameters."""
     return [use for use in value.uses if not isinstance(use.operation, UpdateOp)]
 
 
@@ -270,7 +270,7 @@ class _Storage:
         return found
 
     def _flatten(self) -> None:
-        """Flattens what is left whole, together with the updates that are elementwise."""
+        """Flattens the parameters that are still replicated and have elementwise updates."""
         found: dict[UpdateOp, list[int]] = {}
         # A flat parameter is gathered for each use, which only stage 3 is to do.
         stored_flat = ("parameter", "state") if self.stage == 3 else ("state",)

@@ -56,7 +56,7 @@ _SEEDS = (0, 1)
 
 
 class KernelCheck:
-    """The checks of one kernel; each raises DistIRError, which says what is wrong with it."""
+    """The checks of one kernel; each raises DistIRError, which names the fault."""
 
     def __init__(self, kernel: KernelDefOp, function: Function):
         self.kernel = kernel

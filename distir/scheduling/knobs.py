@@ -80,7 +80,8 @@ def knobs_of(
 
 def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
     """
-    Returns what a function returns for each combination of knobs, in the order of `KnobOp`.
+    Returns the results of a function for each combination of knobs, in the order of
+    `KnobOp`.
     """
     values = [map(knob_value, knob_op(knob.handle).all_values) for knob in knobs]
     return [function(*combination) for combination in product(*values)]

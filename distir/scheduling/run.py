@@ -129,20 +129,20 @@ class ScheduleRun:
                 self._gone[name] = origin(op)
 
     def _check_handles(self, op: Operation) -> None:
-        """Refuses handles of what is not in the program any more. Raises DistIRError."""
+        """Raises DistIRError for handles of ops that are not in the program any more."""
         self._now = origin(op)
         for handle in op.operands:
             if handle in self._consumed:
                 raise DistIRError(
-                    f"{origin(op)}: what this speaks of is not in the program any more: "
-                    f"{self._consumed[handle]} consumed it; find what is there now"
+                    f"{origin(op)}: these ops are not in the program any more: "
+                    f"{self._consumed[handle]} consumed them; find those that are there now"
                 )
             known = self._modules.get(handle, []) + self._parameters.get(handle, [])
             gone = next((name for name in known if name in self._gone), None)
             if gone is not None:
                 raise DistIRError(
                     f"{origin(op)}: {gone!r} is not in the program any more: "
-                    f"{self._gone[gone]} consumed it; match what is there now"
+                    f"{self._gone[gone]} consumed it; match the modules that are there now"
                 )
 
     def run(self, sequence: NamedSequenceOp) -> None:

@@ -27,8 +27,8 @@ def run_cbc(
 ) -> ProgramSolution:
     """
     Solves a program with further rows, within a time and to a relative gap, from a solution
-    to start with if given. CBC is a process of its own that returns what it has when it is
-    interrupted.
+    to start with if given. CBC is a process of its own that returns its best solution when it
+    is interrupted.
     """
     try:
         import pulp

@@ -4,7 +4,7 @@ Finds where a program's graph may be cut into segments (Rhino sections 4.3.1 and
 The *backbone* consists of the nodes on longest paths: with one unit of time for each node,
 their earliest time equals their latest. Nodes on it that compute much are *critical*.
 Critical nodes that come before or after every other node that computes much are *pivots*:
-what is before a pivot is decided, except for what skips it, independently of what is after.
+nodes before a pivot are decided, except for those that skip it, independently of nodes after it.
 
 In a training step the pivots are in the forward part. A backward node belongs to the
 segment whose values it reads: so the two passes over a layer are one segment, and
@@ -169,7 +169,7 @@ def _levels(
         first = [number.get(j, needed[j]) for j in users[node]]
         needed[node] = min((n for n in first if n is not None), default=None)
     level = [number[i] + 1 if i in number else needed[i] for i in range(len(order))]
-    # What is known before the first pivot says nothing: every layer may read it.
+    # Values from before the first pivot say nothing: every layer may read them.
     follows = [False] * len(order)
     for node in order:
         follows[node] = node in number or any(follows[j] for j in makers[node])

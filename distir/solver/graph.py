@@ -104,8 +104,8 @@ class CostGraph:
       entry: nothing.
     - `limit[p]`: how much may be occupied at point p; `always`: by how much what every
       choice occupies changes there.
-    - `constant`: the cost of what has been decided.
-    - `steps`: what was done, for `replay`.
+    - `constant`: the cost of the decisions so far.
+    - `steps`: the reductions so far, for `replay`.
     """
 
     costs: dict[int, Costs]
@@ -229,14 +229,14 @@ class CostGraph:
         return total + sum(float(m[choice[i], choice[j]]) for i, j, m in self.edges())
 
     def load(self, choice: Mapping[int, int]) -> Costs:
-        """Returns what a choice occupies at each point, beyond what every choice does."""
+        """Returns the bytes of a choice at each point, beyond those of every choice."""
         return self.load_of(
             {i: pieces.usage[:, choice[i]] for i, pieces in self.pieces.items()}
         )
 
     def load_of(self, usages: Mapping[int, Costs]) -> Costs:
         """
-        Returns what is occupied at each point, given what each piece of each node occupies.
+        Returns the bytes at each point, given those of each piece of each node.
         """
         if not usages:
             return np.zeros(len(self.limit))

@@ -4,7 +4,7 @@ Solves a graph as an integer program.
 With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each
 pair by how much the cost of a choice with it exceeds the bound at least. Only what exceeds
 it by little is kept; the rest is reduced again and is much smaller. Its optimum is that of
-the whole unless it costs more than what was left out, in which case more is kept. Memory
+the whole unless it costs more than the alternatives left out; then more are kept. Memory
 rows are added at the points where a solution exceeds the limit.
 """
 
@@ -67,8 +67,8 @@ def solve_integer_program(
 
 def decided(graph: CostGraph) -> SolverResult | None:
     """
-    Returns what the reductions found already: that nothing fits, or the choice of no nodes;
-    None if nodes remain.
+    Returns the result if the reductions found it already: that nothing fits, or the choice
+    of no nodes; None if nodes remain.
     """
     if (graph.capacity < 0).any():
         return SolverResult(None, math.inf, math.inf)
@@ -106,7 +106,7 @@ class _Relaxed:
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
             wide = slack >= WIDE * abs(self.bound)
-            # What is left out costs more above the relaxation than the slack.
+            # Alternatives left out cost more above the relaxation than the slack.
             outside = math.inf if whole else self.bound + slack
             part = self.part(reduced, slack)
             if part is None:

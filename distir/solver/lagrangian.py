@@ -1,6 +1,6 @@
 """
-Turns a memory limit into a price: what is occupied at a point costs its multiplier per
-byte.
+Turns a memory limit into a price: each byte occupied at a point costs the multiplier of
+the point.
 
 At given multipliers the problem without a limit has a cheapest choice, and its price less
 that of the capacity is a bound. The best multipliers come from cutting planes: each choice
@@ -147,8 +147,8 @@ class Lagrangian:
     def patience(self) -> float:
         """
         Returns the seconds that finding the cheapest choice may take. Some multipliers make
-        many choices equally cheap; what is found until then is a plane too, and its bound
-        is valid.
+        many choices equally cheap; the choice found until then gives a plane too, whose
+        bound is valid.
         """
         usual = (
             sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
@@ -166,7 +166,7 @@ class Lagrangian:
         return self.result().proven(self.gap) or self.clock.stopped
 
     def result(self) -> SolverResult:
-        """Returns what is known so far."""
+        """Returns the best choice and the bound so far."""
         # A bound above all choices means that none fits.
         bound = math.inf if self.bound > self.dearest else self.bound
         return self.best.better(SolverResult(None, math.inf, bound))
@@ -279,7 +279,7 @@ class Lagrangian:
             added = True
             for p in new[:4].tolist():
                 self.points.append(p)
-                # A first guess: that removing what is too much costs a tenth of everything.
+                # A first guess: removing the excess costs a tenth of everything.
                 most = 0.1 * (abs(costs[-1]) + 1.0) / float(excess[p])
                 self.highest.append(most)
 

@@ -154,7 +154,7 @@ class Program:
         return columns
 
     def load(self, columns: Costs) -> Costs:
-        """Returns what a solution, also of the relaxation, occupies at each point."""
+        """Returns the bytes of a solution, also of the relaxation, at each point."""
         graph = self.graph
         return graph.load_of(
             {

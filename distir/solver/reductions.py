@@ -82,7 +82,7 @@ class Reductions:
         self.settle()
 
     def settle(self) -> None:
-        """Reduces what is on the worklist and what follows, forgetting points too."""
+        """Reduces the nodes on the worklist and those that follow, forgetting points too."""
         while True:
             self.drain()
             if self.is_late:
@@ -94,11 +94,11 @@ class Reductions:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is over; what was reduced so far is valid."""
+        """Whether the time is over; the reductions so far are valid."""
         return self.clock is not None and self.clock.stopped
 
     def drain(self) -> None:
-        """Reduces what is on the worklist and what follows from that."""
+        """Reduces the nodes on the worklist and those that follow."""
         while self.queue and not self.is_late:
             _, i = heapq.heappop(self.queue)
             if i in self.queued:

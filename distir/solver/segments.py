@@ -45,7 +45,7 @@ Choices = npt.NDArray[np.int64]
 @dataclass
 class _Decided:
     """
-    What has been decided so far.
+    The decisions so far.
 
     - `choices[i]`: the alternative of node i in each history, for nodes with undecided
       neighbours;

@@ -50,10 +50,10 @@ class ProgramParser(NumberParser):
     are defined raises DistIRError.
 
     It has a memory: a distributed program of many layers and stages repeats a few hundred
-    ops, types and attribute dictionaries thousands of times. What has been read before is
-    recognised by its text, an op by its text without names (of values, of types, of
-    callees). Anything else is left to xDSL, so that what is accepted, and the errors, stay
-    the same.
+    ops, types and attribute dictionaries thousands of times. Repetitions are
+    recognised by their text, an op by its text without names (of values, of types, of
+    callees). Anything else is left to xDSL, so that the accepted texts, and the errors,
+    stay the same.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):
@@ -127,12 +127,12 @@ class ProgramParser(NumberParser):
         return found
 
     def _before(self) -> str:
-        """The last character before what is to be parsed, without spaces."""
+        """The last character before the next token, without spaces."""
         start = self._current_token.span.start
         return self._content[max(0, start - 9) : start].rstrip()[-1:]
 
     def _advice(self, name: str) -> str:
-        """Returns what to do about an op that no dialect has."""
+        """Returns advice for an op that no dialect has."""
         dialect = name.partition(".")[0]
         if self.ctx.get_optional_dialect(dialect) is not None:
             ops = [op.name for op in self.ctx.loaded_ops if op.name.startswith(dialect)]
@@ -146,8 +146,8 @@ class ProgramParser(NumberParser):
 
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
-        Returns what is known of an op from another one that differs in names alone, if
-        there is one.
+        Returns the facts about an op from another one that differs in names alone, if there
+        is one.
         """
         before = self._known_forms.get(text.form.key)
         if before is None:

@@ -42,7 +42,7 @@ class ProgramPrinter(NumberPrinter):
         super().__init__(stream=self._text)
         self._types: dict[int, tuple[Attribute, str]] = {}
         """
-        What is printed for a tensor type, by its identity, as hashing a type is slow; the
+        The text of a tensor type, by its identity, as hashing a type is slow; the
         entries keep the types alive.
         """
 

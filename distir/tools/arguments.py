@@ -34,7 +34,7 @@ def output_file(text: str) -> Path:
 
 
 def output_file_of(suffix: str) -> Callable[[str], Path]:
-    """Returns what parses the path of a file that a command will write, with a suffix."""
+    """Returns a parser of the path of a file that a command will write, with a suffix."""
 
     def parse(text: str) -> Path:
         path = output_file(text)
@@ -57,7 +57,7 @@ def output_program(text: str) -> Path:
     path = output_file(text)
     if path.suffix in _NO_PROGRAMS:
         raise ArgumentTypeError(
-            f"what is written is text of MLIR, not {path.suffix}: give {path.with_suffix('.mlir')}"
+            f"the output is text of MLIR, not {path.suffix}: give {path.with_suffix('.mlir')}"
         )
     return path
 
@@ -273,6 +273,6 @@ def add_backend_argument(parser: ArgumentParser) -> None:
         "--backend",
         choices=("gloo", "nccl"),
         default="gloo",
-        help="what is measured on: gloo, the cores of this machine's CPU (default), or nccl, "
+        help="the backend to measure: gloo, the cores of this machine's CPU (default), or nccl, "
         "its GPUs",
     )

@@ -46,7 +46,7 @@ def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--explain",
         action="store_true",
-        help="show for each module of the model what was chosen, what the runner-up takes, "
+        help="show for each module of the model the choice, the time of the runner-up, "
         "and whether memory binds",
     )
     group.add_argument(
@@ -290,7 +290,7 @@ def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
 
 
 def explanation(search: PlanSearch) -> str:
-    """Returns what `explain` prints, as text."""
+    """Returns the output of `explain`, as text."""
     file = StringIO()
     explain(search, file)
     return file.getvalue().strip("\n")

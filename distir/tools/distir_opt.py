@@ -111,7 +111,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _meant(message: str) -> str:
-    """Returns what to add to the message of xDSL about a pass that it does not know."""
+    """Returns an addition to xDSL's message about a pass that it does not know."""
     _, unknown, names = message.partition("Unrecognized passes: ")
     if not unknown:
         return ""

@@ -72,8 +72,8 @@ def _text(path: Path) -> str:
     """
     if str(path) == "-":
         raise DistIRError(
-            "a program is read from a file, and - is none; `distir-opt` reads what is piped "
-            "into it"
+            "a program is read from a file, and - is none; `distir-opt` reads a program that "
+            "is piped into it"
         )
     if path.is_dir():
         raise DistIRError(f"{path} is a folder; a program is an .mlir file")
@@ -117,8 +117,8 @@ def write_program(
     module: ModuleOp, path: Path, source: Path | None = None
 ) -> Path | None:
     """
-    Writes a module as text, with names for the types that it repeats. What was in the file
-    stays until all of it is written. The weights of one that was read from `source` become
+    Writes a module as text, with names for the types that it repeats. The old contents stay
+    until all of it is written. The weights of one that was read from `source` become
     available beside it (`weights_beside`); returns their path then.
     """
     with (
@@ -254,7 +254,7 @@ def weights_beside(
     """
     Makes the weights of a module that was read from `source` available beside `target`, to
     which it is written inside, as a module names its weights by a file in its own folder.
-    They are hard-linked if the file system allows it, else copied, and what was there stays
+    They are hard-linked if the file system allows it, else copied, and the old file stays
     if the module cannot be written. Gives their path, or None if there is nothing to do.
     """
     file = weights_file(module, source)

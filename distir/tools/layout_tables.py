@@ -1,4 +1,4 @@
-"""The tables of `distir show`: what a program's arguments are split into, and what is sent."""
+"""The tables of `distir show`: the parts of a program's arguments, and its messages."""
 
 from __future__ import annotations
 

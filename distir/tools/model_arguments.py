@@ -57,7 +57,7 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options for what is checked of a module's program."""
+    """Declares the options for checks of a module's program."""
     from distir.frontends.torch_trust import ACCEPTED
 
     parser.add_argument(

@@ -59,7 +59,7 @@ def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRu
 
 def report_runs(runs: Sequence[PlanRun]) -> None:
     """
-    Prints plans in the order of their measured throughput, beside what was predicted, and
+    Prints plans in the order of their measured throughput, beside the predicted one, and
     the rank correlation of the two.
     """
     from distir.planning.rank_correlation import rank_correlation

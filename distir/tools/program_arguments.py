@@ -68,7 +68,7 @@ def training_arguments(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Returns what a training of a program with these weights is given by name: all of
+    Returns the arguments, by name, of a training of a program with these weights: all of
     `given`, and random inputs and labels where it does not hold them. Inputs and labels in
     `given` may have one more dimension in front, of steps. The runtime initialises the
     rest. Raises DistIRError.

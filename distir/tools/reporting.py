@@ -123,7 +123,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def _progress_lines(message: str, total: int) -> Callable[[int], None]:
-    """Returns a function that counts what is done, and prints it now and then."""
+    """Returns a function that counts finished items, and prints the count now and then."""
     done, printed = 0, monotonic()
 
     def advance(count: int) -> None:

@@ -120,7 +120,7 @@ def _large_parameters(
     """
     Returns random parameters, for those that have no weights, with which layers pass on numbers
     as large as they get. Random parameters have the size with which trainings begin: with
-    norms as small, later layers and gradients would hardly show in what is compared.
+    norms as small, later layers and gradients would hardly show in the comparison.
     """
     from distir.program import argument_names, argument_roles, entry_function
 

@@ -101,7 +101,7 @@ def _row(result: Simulation, index: int) -> list[str]:
 
 def print_memory(report: MemoryReport) -> None:
     """
-    Prints what is alive at the peak: by kind for all devices, the rest for the fullest.
+    Prints the values that are alive at the peak: by kind for all devices, the rest for the fullest.
     """
     kinds = [kind for kind in report.largest.by_kind if _is_anywhere(kind, report)]
     print("\nmemory at the peak")

@@ -20,7 +20,8 @@ from distir.tools.reporting import note
 
 def report_training(imported: ImportedModel) -> None:
     """
-    Prints one line on what is trained, and a note if the model's file does not say it.
+    Prints one line on the loss and the optimizer, and a note if the model's file does not
+    say them.
     """
     function = entry_function(imported.module)
     reached = {*updated_arguments(function).values()}

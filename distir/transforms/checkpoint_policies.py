@@ -187,7 +187,7 @@ class KeptOps:
 
     @staticmethod
     def of(policy: str) -> KeptOps | None:
-        """Returns what a policy that lists ops keeps; None for the others."""
+        """Returns the ops that a policy lists as kept; None for policies that list none."""
         name, _, ops = policy.partition(":")
         if name not in LISTS:
             return None

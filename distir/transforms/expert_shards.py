@@ -44,7 +44,7 @@ def places_needed(op: ExpertPlacesOp, shards: int) -> int:
 def deal_out_experts(module: ModuleOp, shards: int) -> None:
     """
     Deals the experts of every mixture in a sequential program out to so many shards, in place.
-    What is computed stays the same. Values between dispatch and combination get other shapes;
+    The results stay the same. Values between dispatch and combination get other shapes;
     with more shards than experts a token chooses, more places stay empty. Raises DistIRError.
     """
     _Dealer(module, shards).run()

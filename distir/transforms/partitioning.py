@@ -168,7 +168,7 @@ class Partitioner:
             self.versions[old] = {layout: result}
 
     def _operands(self, op: Operation, wanted: Sequence[Layout]) -> list[SSAValue]:
-        """Returns what an op takes, in the layouts that it wants."""
+        """Returns the operands of an op in the layouts that it wants."""
         is_one_use = not isinstance(op, CallOp | ReturnOp)
         made: dict[tuple[SSAValue, Layout], SSAValue] = {}
         operands: list[SSAValue] = []
@@ -191,7 +191,7 @@ class Partitioner:
             return versions.get(layout) or next(iter(versions.values()))
         source = next(iter(versions.values()))
         if len(versions) > 1:
-            # What is made of all micro-batches comes too late for one of them.
+            # A value made of all micro-batches comes too late for one of them.
             time = placement_in(layout, TIME_AXIS)
             alike = [v for v in versions.values() if over_time(v) == time]
             source = min(

@@ -43,7 +43,7 @@ NORMALIZATIONS: dict[str, tuple[int, ...]] = {
 }
 """
 Normalisations and their gradients, and which of their operands are activations: that of the
-result's gradient first, then what is normalised.
+result's gradient first, then the normalised one.
 """
 
 

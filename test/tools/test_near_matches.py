@@ -115,7 +115,7 @@ def test_files_that_are_not_there_or_empty(model: Path):
     assert f"{empty} is empty; write the program" in failure("show", empty)
     error = failure("show", model, "--cluster", empty)
     assert f"{empty} is empty; `distir cluster` writes" in error
-    assert "`distir-opt` reads what is piped" in failure("show", "-")
+    assert "`distir-opt` reads a program that is piped" in failure("show", "-")
     error = failure("show", model, "--cluster", model)
     assert "holds none; `distir cluster` writes one" in error
 

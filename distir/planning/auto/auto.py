@@ -177,7 +177,7 @@ class AutoSearch(PlanSearch):
     layouts fit are tried with more micro-batches: in the end, or first, two in each round,
     while nothing fits. A plan is not distributed at all if a bound says that it cannot be faster than the best one known or cannot fit.
 
-    - `results`: what was judged; what it holds before the search is not judged again;
+    - `results`: the judged plans; those it holds before the search are not judged again;
       `pruned`: how many plans were not;
     - `finished`: whether it ended by itself; `interrupted`: whether the user ended it;
       `is_running`: whether it has not ended yet.
@@ -382,8 +382,8 @@ class AutoSearch(PlanSearch):
     def _followed(self) -> dict[Plan, Result]:
         """
         The results whose neighbours may be judged: all, but those of the surest plans only
-        once another one fits. They are slow, and what is a little too large for memory is a
-        better start.
+        once another one fits. They are slow, and a plan that is a little too large for memory
+        is a better start.
         """
         others = {p: r for p, r in self.results.items() if p not in self._surest}
         return self.results if ranked(others.values()) else others

@@ -23,7 +23,7 @@ _LARGEST = 4
 def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
     """
     Distributes a sequential program, in place, by the best plan that a search found,
-    verifies it, and notes what was chosen. Returns its simulation. Raises DistIRError.
+    verifies it, and notes the choice. Returns its simulation. Raises DistIRError.
     """
     best = search.best
     assert best is not None

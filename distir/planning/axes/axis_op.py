@@ -167,8 +167,8 @@ class AxisOp:
         self, placements: Sequence[Placement], is_reduction: bool
     ) -> Decomposition | None:
         """
-        Returns the op's decomposition for operands in these placements, into what is a
-        reduction as a whole or not; None if there is none.
+        Returns the op's decomposition for operands in these placements, as a reduction as a
+        whole or not; None if there is none.
         """
         parts = decompose(self.op)
         if parts is None:

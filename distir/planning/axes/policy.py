@@ -34,7 +34,7 @@ class AxisPolicy:
       constants only) may start a split. On a data axis they may not: there only a split
       input, label or annotated parameter starts one;
     - `is_forward`: whether the program is the forward of a training step, whose backward
-      will follow what is chosen for the parameters.
+      will follow the layouts of the parameters.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class AxisProgram:
         return linked_arguments(self.entry)
 
     def info(self, op: Operation) -> AxisOp:
-        """Returns what this axis can do to an op."""
+        """Returns the choices that this axis has for an op."""
         found = self._infos.get(op)
         if found is None:
             before = self.strategies[op]

@@ -198,8 +198,8 @@ class Reach:
         self, reached: Reached, value: SSAValue
     ) -> tuple[Placement | None, Source, bool]:
         """
-        Returns what is known of an operand of a call whatever is chosen: its placement if
-        that is fixed, what it is computed from, and whether its split was requested.
+        Returns the facts about an operand of a call that no choice changes: its placement if
+        that is fixed, the values it is computed from, and whether its split was requested.
         """
         is_argument = isinstance(value, BlockArgument)
         fixed = reached.arguments[value.index].fixed if is_argument else None

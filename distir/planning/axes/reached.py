@@ -1,4 +1,4 @@
-"""What is known of a function for one kind of call before anything is chosen."""
+"""Facts about a function, for one kind of call, before any layout is chosen."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Alternatives(tuple[A, ...]):
 
 
 class ArgumentFacts:
-    """What is known of a function's argument for one kind of call."""
+    """Facts about an argument of a function for one kind of call."""
 
     def __init__(self, placement: Placement | None, source: Source, requested: bool):
         self.fixed = placement
@@ -57,14 +57,14 @@ class ArgumentFacts:
 @dataclass(eq=False)
 class Reached:
     """
-    What is known of a function, for all its calls of one kind.
+    Facts about a function that hold for all its calls of one kind.
 
     - `kinds`: the kind of each call in it: calls of one kind decide alike;
     - `possible`: the placements in which each value may be available;
     - `sources`: what values are computed from, without activations; `requested`: those of
       them whose split was requested, not chosen here;
     - `strategies`: the alternatives of each op (without calls and the return); `calls`:
-      what is known of each callee.
+      the facts of each callee.
     """
 
     function: FuncOp

@@ -27,8 +27,8 @@ MAX_RUNS = 4
 
 class RunLengths:
     """
-    Finds the run lengths worth trying on one axis. `info` returns what the axis can do to
-    an op (None for ops that do not matter). With `backwards`, run lengths spread only from
+    Finds the run lengths worth trying on one axis. `info` returns the choices of
+    the axis for an op (None for ops that do not matter). With `backwards`, run lengths spread only from
     uses to the ops that compute the values, and their number is not limited. Those that a
     contraction leaves in its results (attention, whose query heads share key heads) reach the
     contractions that take these, and spread to what they take besides.

@@ -161,7 +161,7 @@ class ShardingPlan:
         return whole / left if left else 1.0
 
     def _strategies(self) -> dict[Operation, LayoutStrategy]:
-        """Returns what the axes so far do to each op, calls and returns included."""
+        """Returns the strategy of each op over the axes so far, calls and returns included."""
         found: dict[Operation, LayoutStrategy] = {}
         for plan in with_callees(self.plan):
             found.update(plan.ops)
@@ -260,8 +260,8 @@ class ShardingPlan:
 
     def _micro_batches(self, axis: str) -> tuple[AxisProgram, AxisPlan]:
         """
-        Returns what splitting the batch into micro-batches does; it is the first axis of
-        its mesh.
+        Returns the plan that splits the batch into micro-batches, over the first axis of the
+        mesh.
         """
         if axis != self.mesh.axes[0][0]:
             raise DistIRError(
@@ -272,7 +272,7 @@ class ShardingPlan:
         return program, MicroBatchPlanner(program).solve(keys)
 
     def _with_plan(self, program: AxisProgram, found: AxisPlan) -> FunctionPlan[Layout]:
-        """Combines the plan of all axes so far with what was found for one more."""
+        """Combines the plan of all axes so far with the plan of one more."""
         plans = {p.function: p for p in with_callees(self.plan)}
         combined: dict[AxisPlan, FunctionPlan[Layout]] = {}
 

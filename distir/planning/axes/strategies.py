@@ -41,7 +41,7 @@ while they send a byte.
 
 
 class OperandFacts(NamedTuple):
-    """What is known of an operand before anything is chosen."""
+    """Facts about an operand that hold before any layout is chosen."""
 
     possible: tuple[Placement, ...]
     source: Source

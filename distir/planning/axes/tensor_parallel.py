@@ -95,7 +95,7 @@ def _listed(ops: Sequence[str]) -> str:
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
     Returns a copy of a program; of a training step, only of its forward, up to the loss:
-    what is split there decides how the backward and the update are split.
+    its splits decide how the backward and the update are split.
     """
     function = entry_function(module)
     outputs = forward_results(function)

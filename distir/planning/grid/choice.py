@@ -247,7 +247,8 @@ class ChosenProgram:
         self, division: DividedProgram, ranks: int, buckets: bool
     ) -> SharedStages:
         """
-        Returns what pipelines on the meshes of such a division share. Raises NotUniform.
+        Returns the part that pipelines on the meshes of such a division share. Raises
+        NotUniform.
         """
         assert self._cluster is not None
         meshes = [Mesh.of(op) for op in division.meshes(ranks)]

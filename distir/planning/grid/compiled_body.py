@@ -333,7 +333,7 @@ class CompiledBody:
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        Returns what `CompiledFunctionBuilder.finish` gives, after forming the buckets of
+        Returns the result of `CompiledFunctionBuilder.finish`, after forming the buckets of
         collectives.
         """
         if self.compilation.shared.messages is not None:

@@ -1,6 +1,6 @@
 """
 Numbers for what ops and functions do in one micro-batch: equal numbers do the same, in
-whichever program, so that what was compiled for one program serves others. Within one
+whichever program, so that code compiled for one program serves others. Within one
 program, where layouts are chosen, `distir.sharding.signatures` numbers ops.
 
 A model with twice the batch and twice as many micro-batches, for example, has the same

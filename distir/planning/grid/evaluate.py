@@ -100,8 +100,8 @@ class Evaluator:
     for a batch size. `profiles` say what the devices reach in practice; by default those of
     `source`.
 
-    What is simulated is what `distribute` makes, except that only the finally chosen
-    program is verified. Plans share layouts (`LayoutChooser`), the division of the program
+    The simulated program is the one that `distribute` makes, except that only the finally
+    chosen program is verified. Plans share layouts (`LayoutChooser`), the division of the program
     into stages (`DividedProgram`), and compiled stages (`SharedStages`).
 
     `least` is a throughput in samples/s below which plans are of no interest, so that the

@@ -123,8 +123,8 @@ class Journal(JournalFile[Result]):
 
 def _digest(programs: Programs) -> dict[str, str]:
     """
-    Returns what identifies the programs of a search, by batch, and the profiles that they
-    are simulated with.
+    Returns the identity of the programs of a search, by batch, and of the profiles that
+    they are simulated with.
     """
     texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
     if programs.profiles:

@@ -65,7 +65,7 @@ class ArgumentRequest:
 
 
 def requests_of(module: ModuleOp) -> dict[int, ArgumentRequest]:
-    """Returns what a program asks for arguments of its entry, by index."""
+    """Returns the requests of a program for arguments of its entry, by index."""
     attributes = argument_attributes(entry_function(module))
     return {
         i: ArgumentRequest(layout, fixed_axes(entry) if FIXED in entry else None)

@@ -53,12 +53,12 @@ class GraphBuilder:
     Builds the graph of strategies of a program.
 
     - `functions`: the functions that the entry reaches, the entry last;
-    - `requests`: what is asked for arguments of the entry, by index;
+    - `requests`: the requests for arguments of the entry, by index;
     - `tie_layers`: whether repeated calls share their choices (`tied_ops`);
     - `clock`: when it stops, TimeIsOver is raised;
     - `stages`: the stages of the pipeline that the program is to become; sends between them
       then count;
-    - `intervals`: the lifetimes of what was built, as far as they were asked for.
+    - `intervals`: the lifetimes of built values, as far as they were asked for.
 
     If the mesh's first axis is the micro-batch axis, its choices follow from the inputs and
     must be given to `build` (`before`). What works on a micro-batch then counts once for

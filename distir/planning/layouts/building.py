@@ -22,7 +22,7 @@ from distir.sharding.mesh import TIME_AXIS
 
 @dataclass(frozen=True)
 class Before:
-    """What was decided for the first `axes` of the mesh's axes."""
+    """The decisions for the first `axes` of the mesh's axes."""
 
     plan: FunctionPlan[Layout]
     axes: int
@@ -34,8 +34,8 @@ class Building:
     The state of a graph of layouts while it is being built.
 
     - `graph`: the graph, whose nodes choose what the mesh's first `axes` axes do;
-    - `requests`: what is asked for arguments of the entry, by index;
-    - `before`: what was decided earlier and stays, if anything;
+    - `requests`: the requests for arguments of the entry, by index;
+    - `before`: the earlier decisions that stay, if there are any;
     - `stages`: the stages of the pipeline that the program is to become, if sends between
       them count;
     - `node_times`: for nodes of the entry how often they run: once, or once per

@@ -287,8 +287,8 @@ class FittedSearch:
         known: FittedPlan | None,
     ) -> FittedPlan:
         """
-        Returns what `run` does as if sends between stages took no time; `known` is a plan
-        that does not fit.
+        Returns the plan that `run` gives if sends between stages take no time; `known` is a
+        plan that does not fit.
         """
         finish, plans = self.finish, [] if known is None else [known]
         limit, failed, bound = self.memory, False, inf

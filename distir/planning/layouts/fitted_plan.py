@@ -18,7 +18,7 @@ class Step(NamedTuple):
     """
     A simulated step of a program: its seconds, the samples of the batch per second, and the
     peak bytes, and those that the software takes for them, of the device that has the least
-    left of its `memory_bytes`; and what is left on each device, or on one of each pipeline
+    left of its `memory_bytes`; and the bytes left on each device, or on one of each pipeline
     rank, in order.
     """
 

@@ -125,8 +125,8 @@ class LayoutResult:
       they were chosen;
     - `level`: as in `Limits`; at O2 the bound is far from the optimum;
     - `method`: how it was solved;
-    - `layouts`: what was chosen, for `apply_layouts`;
-    - `sends`: whether what the stages of a pipeline send each other is in the cost;
+    - `layouts`: the chosen layouts, for `apply_layouts`;
+    - `sends`: whether the cost has the sends between the stages of a pipeline;
     - `by_segments`: what level O2 finds, if the search at level O3 went on from it.
     """
 
@@ -213,7 +213,7 @@ def search_layouts(
       (`together`). Otherwise they are chosen one after the other, outermost first;
     - `stages`: the stages of the pipeline that the program is to become, so that sends
       between them count, if they are known;
-    - `clock`: limits the whole search; what was found when it stops is the answer. As
+    - `clock`: limits the whole search; the best answer when it stops is taken. As
       choosing one axis after the other is much faster, that is then done first.
 
     Returns the reason if no layouts fit into memory. Raises DistIRError for invalid
@@ -492,7 +492,7 @@ class _AxisGroups:
 
     def found(self, layouts: ChosenLayouts) -> LayoutResult:
         """
-        Returns what the last group of axes gave; `layouts` are those that were chosen.
+        Returns the result for the last group of axes; `layouts` are the chosen ones.
         """
         scale = self.costs.scale
         found = LayoutResult(
@@ -528,8 +528,8 @@ def _never_fits(least: Peak, limit: float, splits: float) -> NoLayouts:
     """
     largest = ", ".join(name for name, _ in least.held[:5])
     return NoLayouts(
-        f"search-sharding: no layouts fit into {limit / splits:.6g} bytes per device: what is "
-        f"in memory at one moment takes {least.bytes / splits:.6g} or more. Most is taken by "
+        f"search-sharding: no layouts fit into {limit / splits:.6g} bytes per device: at one "
+        f"moment {least.bytes / splits:.6g} or more are in memory. Most is taken by "
         f"{largest}. Use more devices, a smaller batch, or `activation-checkpoint` before "
         f"the search"
     )

@@ -69,7 +69,7 @@ class StageGraph:
         return dict(zip(self.ops, of_nodes, strict=True))
 
     def fits(self, of_nodes: Sequence[int]) -> bool:
-        """Whether parameters, states and what is kept of micro-batches fit into memory."""
+        """Whether parameters, states and residuals of micro-batches fit into memory."""
         memory = self.problem.memory
         held = self.problem.stage_memory(of_nodes)
         return memory is None or float(held.max()) <= memory.limit

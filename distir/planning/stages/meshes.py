@@ -97,7 +97,7 @@ def search_stage_meshes(
     time_limit: float | None = None,
 ) -> ScheduleOptions:
     """
-    Marks each forward op of a program with its stage, notes what was chosen, and returns the
+    Marks each forward op of a program with its stage, notes the choice, and returns the
     options with the mesh of each rank. `options.stage_meshes` has the meshes, or is `search`
     for any mesh that has divisors of the program's sizes of axes. `request` is the option
     `stages` of `pipeline`. Raises DistIRError.

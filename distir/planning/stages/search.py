@@ -38,7 +38,7 @@ def search_stages(
 ) -> None:
     """
     Marks each forward op of a program that is split into micro-batches with its stage, and
-    notes what was chosen. `method` and `time_limit` (seconds) are those of `search-stages`.
+    notes the choice. `method` and `time_limit` (seconds) are those of `search-stages`.
     Raises DistIRError.
     """
     start = monotonic()

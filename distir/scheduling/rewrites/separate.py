@@ -62,7 +62,7 @@ class _Separator:
         self.found: list[OpGroup] = []
         self._own: dict[CallPath, list[OpGroup]] = {}
         self._on_the_way: set[CallPath] = set()
-        # Maps a function and what is to be done in it to the function in which it was done.
+        # Maps a function and its treatment to the function that is the result.
         self._made: dict[_Treatment, FuncOp] = {}
         self._clones: dict[FuncOp, str] = {}
         for group in groups:
@@ -80,7 +80,7 @@ class _Separator:
         self._restore_names()
 
     def _treatment(self, function: FuncOp, path: CallPath) -> _Treatment:
-        """Returns what is to be done in a run of a function."""
+        """Returns the treatment of a call of a function."""
         calls = tuple(
             (i, self._treatment(self.known[op.callee.string_value()], (*path, op)))
             for i, op in enumerate(function.body.block.ops)
@@ -135,7 +135,7 @@ class _Separator:
 
 
 class _Treatment(NamedTuple):
-    """What is to be done in runs of a function, and, by position, in those of its calls."""
+    """The treatment of calls of a function, and, by position, of the calls in it."""
 
     function: FuncOp
     own: tuple[tuple[tuple[Operation, ...], tuple[SSAValue, ...]], ...]

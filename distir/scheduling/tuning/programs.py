@@ -60,7 +60,7 @@ class TunedPrograms:
         return module
 
     def evaluator(self, chosen: Chosen) -> Evaluator:
-        """Returns what simulates plans for programs with these values of the knobs."""
+        """A simulator of plans for the program at these values of the knobs."""
         return Evaluator(lambda batch: self.sequential(chosen, batch), self.profiles)
 
     def distributed(self, point: Point) -> ModuleOp:

@@ -51,7 +51,7 @@ class InOrder:
         price[0, 0] = 0.0
         came = np.zeros((count + 1, size + 1), np.int64)
         arriving = np.zeros(size + 2)
-        # With this many stretches before it the rest suffices for what is left.
+        # With this many stretches before it, the others suffice for the nodes that remain.
         most = np.minimum(count - self._least_stretches(cap), count - 1)
         for start in range(size):
             changed = slice(first_change[start], first_change[start + 1])
@@ -150,7 +150,7 @@ def _sums(values: object) -> Floats:
 
 def _changes(problem: StageProblem) -> tuple[Ints, Ints, Floats]:
     """
-    Returns what stretches pay, as second differences: of stretches that begin at `at` or
+    Returns the costs of stretches, as second differences: of stretches that begin at `at` or
     later, those that end at `index` or later pay `amount` more. The arrays are sorted by
     `at`.
     """

@@ -77,7 +77,7 @@ def solve(
     """
     Minimises communication, or with `balanced` the load of the busiest stage, among the
     divisions with no load above `cap`. `start` is such a division, if one is known. After
-    `time_limit` seconds, returns what was found, with the bound so far.
+    `time_limit` seconds, returns the best division found, with the bound so far.
     """
     low, high = stage_bounds(problem, cap)
     if any(n > h for n, h in zip(low, high, strict=True)):

@@ -56,8 +56,8 @@ class StageProblem:
     0, 1, ..., such that none of a node's predecessors is on a later one and no stage is
     empty.
 
-    - `loads[i]`: seconds of node i. What is computed backwards belongs to the node whose
-      forward it is: stages are mirrored, so that a backward op is with its forward whatever
+    - `loads[i]`: seconds of node i. Backward work belongs to the node of its
+      forward: stages are mirrored, so that a backward op is with its forward whatever
       is chosen. (Rhino orders forward and backward alike, which does not keep them
       together.)
     - `edges`: pairs (i, j), i < j, of nodes where j needs something of i: the nodes are

@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="the type of parameters and of what is computed (default: as in the model); "
+        help="the type of parameters and of computation (default: as in the model); "
         "the optimizer has f32 copies of parameters of 16 bits",
     )
     parser.add_argument(

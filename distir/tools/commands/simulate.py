@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         action="store_true",
-        help="say what is in memory at the peak, by kind and module, and what would "
+        help="show the contents of memory at the peak, by kind and module, and options that would "
         "take less",
     )
     parser.add_argument(

@@ -1,8 +1,8 @@
 """
 Computes arrays that depend on constants alone, such as masks.
 
-What is repeated along a dimension is stored and computed once, as NumPy does with a stride
-of 0: a mask for a large batch is no larger than one for a sequence. Arrays that are too
+Elements repeated along a dimension are stored and computed once, as NumPy does with a
+stride of 0: a mask for a large batch is no larger than one for a sequence. Arrays that are too
 large to be held, such as a mask for 32,768 tokens, are computed in blocks of rows.
 """
 
@@ -178,7 +178,7 @@ class KnownArrays:
             value.owner.parent_block() if isinstance(value.owner, Operation) else None
         )
         order: list[OnnxOp] = []
-        # Ops, with what is left of their operands.
+        # Ops, with the rest of their operands.
         pending: list[tuple[OnnxOp, Iterator[SSAValue]]] = []
         entered: set[Operation] = set()
 
@@ -220,7 +220,7 @@ def _rows_of(array: Array, first: int, last: int) -> Array:
 def _rows_of_triangle(
     op: OnnxOp, inputs: Sequence[Array | None], first: int, shape: tuple[int, ...]
 ) -> list[Array]:
-    """Returns what `_results` would of a Trilu whose operand's rows begin with `first`."""
+    """Returns the results, as `_results`, of a Trilu whose operand begins at row `first`."""
     matrix, diagonal = [*inputs, None][:2]
     if matrix is None or matrix.size > _MOST_ELEMENTS:
         return []
@@ -235,7 +235,7 @@ def _results(
     shapes: Sequence[tuple[int, ...] | None],
 ) -> list[Array]:
     """
-    Returns what an operator computes from these arrays, in these shapes; nothing if that is
+    Returns the results of an operator for these arrays, in these shapes; none if they are
     unknown or too large.
     """
     name, given = op.name.removeprefix("onnx."), inputs
@@ -262,7 +262,7 @@ def _results(
 
 
 def _repeating(array: Array) -> Array:
-    """Returns an array that stores once what is repeated along its dimensions."""
+    """Returns an array that stores elements repeated along its dimensions once."""
     stored = array
     for dim in range(array.ndim):
         before = (slice(None),) * dim

@@ -21,7 +21,7 @@ HIDDEN = -1e4
 
 
 class KnownMasks:
-    """Computes masks; what is found is kept for other layers, which often have the same."""
+    """Computes masks, and keeps them for other layers, which often have the same."""
 
     def __init__(self) -> None:
         self._arrays = KnownArrays()

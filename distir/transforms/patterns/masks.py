@@ -31,7 +31,7 @@ _FINITE_IF_OPERANDS_ARE = frozenset(
 def is_finite(value: SSAValue, depth: int = 64) -> bool:
     """
     Whether no element is minus infinity, as far as the ops that computed it tell:
-    constants, integers and booleans, and what is computed from them. Follows arguments into
+    constants, integers and booleans, and values computed from them. Follows arguments into
     callers.
     """
     if is_finite_constant(value):

@@ -80,8 +80,8 @@ def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | N
 
 def _beside(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
     """
-    Returns what stands beside a value with batch and heads apart: a number or a value that
-    has neither, as it is, others reshaped.
+    Returns an operand that stands beside a value with batch and heads apart: a number or a
+    value with neither as it is, another one reshaped.
     """
     shape = known_shape(value)
     if number(value) is not None:

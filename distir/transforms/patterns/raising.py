@@ -35,8 +35,8 @@ Pattern = Callable[[OnnxOp], object]
 
 def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Replaces each pattern by one operator, attention only if asked for. What is unused
-    afterwards is removed, arguments of called functions included (such as a mask that
+    Replaces each pattern by one operator, attention only if asked for. Unused ops
+    are removed, and unused arguments of called functions (such as a mask that
     `is_causal` replaces).
     """
     known = reachable_functions(module)
@@ -50,8 +50,8 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
 
 def raise_dropped_attention(module: ModuleOp) -> None:
     """
-    Replaces attention whose probabilities a `train.dropout` drops by one op. What is unused
-    afterwards is removed, arguments of called functions included.
+    Replaces attention whose probabilities a `train.dropout` drops by one op. Unused ops are
+    removed, and unused arguments of called functions.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -79,8 +79,9 @@ def _operators(function: FuncOp) -> Iterator[OnnxOp]:
 @contextmanager
 def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
     """
-    A context manager that removes what has no uses after changes to functions of a program,
-    the last of which is its entry: ops, and arguments of the others that had uses before.
+    A context manager that cleans up after changes to functions of a program, the last of
+    which is its entry: it removes unused ops, and arguments of the other functions that have
+    lost their uses.
     """
     *callees, entry = known
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
@@ -102,8 +103,8 @@ def _drop_no_op(op: OnnxOp) -> bool:
 
 def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     """
-    Replaces each pattern in these functions by one operator; what is unused afterwards
-    stays.
+    Replaces each pattern in these functions by one operator; ops that become
+    unused stay.
     """
     # In this order: what a later one looks for may be part of what an earlier one takes.
     if attention:

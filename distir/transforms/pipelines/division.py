@@ -191,7 +191,7 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
     Moves ops on gradients behind the micro-batches, where they run once on the sum instead
     of once for each. They must be linear, and have one operand, or else save sends of
     gradients between stages for each micro-batch (tied weights). A cast stays, as the sum
-    is to have its element type, and so does what is to be scattered early.
+    is to have its element type, and so does a value to be scattered early.
     """
     kinds = structure.kinds
     for op in list(structure.backward):

@@ -37,7 +37,7 @@ class GroupContents:
         self._known: dict[StageOps, GroupContent] = {}
 
     def of(self, group: StageOps) -> GroupContent:
-        """Returns what a group of ops does, and on which inputs."""
+        """Returns the content of a group of ops, and its inputs."""
         if group not in self._known:
             self._known[group] = self._find(group)
         return self._known[group]

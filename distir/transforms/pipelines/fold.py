@@ -105,7 +105,7 @@ class Fold:
         number: SSAValue | None,
     ) -> list[Operation]:
         """
-        Returns what an op is for one micro-batch, on folded operands: new ops, the last of
+        Returns the form of an op for one micro-batch, on folded operands: new ops, the last of
         which has its results. `number` is that of the micro-batch, an i64 scalar; without
         it, an op that needs it raises `NeedsNumber`.
         """

@@ -74,8 +74,8 @@ class StageFunction:
     """
     The interface of a function that does what a group of ops does, called by its `symbol`.
     It takes `inputs`, the values that it accumulates into (`added`) and, if it is
-    `numbered`, the number of the micro-batch; it returns what the group keeps for each
-    micro-batch, then what it accumulates.
+    `numbered`, the number of the micro-batch; it returns the values that the group keeps
+    for each micro-batch, then those that it accumulates.
     """
 
     symbol: SymbolRefAttr

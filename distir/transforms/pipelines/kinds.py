@@ -160,8 +160,8 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> WholeBatchNeeded:
 
 def whole_batch_remedy(op: Operation) -> str:
     """
-    Returns what a user can do about an op that needs something of the whole batch; options
-    of the training step are named if its program has what they are for.
+    Returns advice for an op that needs something of the whole batch; options of the training
+    step are named if they concern its program.
     """
     present = {type(each) for each in op.get_toplevel_object().walk()}
     options: list[str] = []

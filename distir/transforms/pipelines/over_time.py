@@ -46,7 +46,7 @@ def split_over_time(value: SSAValue) -> SplitPlacement:
 
 
 def monoid_over_time(value: SSAValue) -> str:
-    """Returns what combines the micro-batches of a value that is partial over them."""
+    """Returns the reduction over micro-batches of a value that is partial over them."""
     placement = over_time(value)
     assert isinstance(placement, PartialPlacement)
     return placement.monoid

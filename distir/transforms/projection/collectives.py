@@ -35,7 +35,7 @@ def per_rank_collective(
     known: Mapping[str, Mesh],
 ) -> collective.CollectiveOp:
     """
-    Returns what device `rank` of `mesh` does for a collective, given its part of the
+    Returns the part of device `rank` of `mesh` in a collective, given its part of the
     operand: the same op with its group and everything that local types do not show. Raises
     DistIRError.
     """
@@ -54,24 +54,20 @@ def per_rank_collective(
         dim, run, split_dim, split_run = split_dim, split_run, None, None
     monoids = dict(before.partial)
     reduced = [monoids[a] for a in op.axis_names if a in monoids]
-    reduces = isinstance(
-        op,
-        collective.AllReduceOp | collective.ReduceScatterOp | collective.ReduceOp,
-    )
     new = type(op)(
         source,
         op.axis_names,
         local_type(op.result.type, known),
         group=mesh.group(rank, op.axis_names),
-        reduction=reduced[0] if reduces else None,
+        reduction=reduced[0] if op.REDUCES else None,
         dim=dim,
         run=run,
         split_dim=split_dim,
         split_run=split_run,
     )
     new.attributes.update(op.attributes)
-    if isinstance(op, collective.PermuteOp) and op.shift is not None:
-        new.properties["shift"] = op.shift
+    own = {n: p for n, p in op.properties.items() if n not in new.properties}
+    new.properties.update(own)
     return new
 
 

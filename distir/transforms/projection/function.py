@@ -139,7 +139,7 @@ class FunctionProjection:
 
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
-        Returns what the function waits for before it ends: all that is in flight, except
+        Returns the values that the function waits for before it ends: all in flight, except
         for results that it may return in that state. Those are results of collectives; the
         program as a whole returns nothing in flight.
         """
@@ -354,8 +354,7 @@ class FunctionProjection:
         have no operand pass a placeholder; devices that get no result ignore it.
         """
         before, after = layouts_around(op)
-        from_root = isinstance(op, collective.BroadcastOp | collective.ScatterOp)
-        one, many = (before, after) if from_root else (after, before)
+        one, many = (before, after) if op.FROM_ROOT else (after, before)
         mesh = self.program.mesh_of[many.mesh]
         if not mesh.has_root(self.program.mesh_of[one.mesh], op.axis_names):
             raise DistIRError(
@@ -380,9 +379,8 @@ class FunctionProjection:
     ) -> collective.CollectiveOp:
         program = self.program
         new = per_rank_collective(op, source, program.rank, mesh, program.mesh_of)
-        if isinstance(op, collective.RaggedAllToAllOp):
+        if len(op.operands) > 1:
             new.operands = [source, *self._operands(op)[1:]]
-            new.properties["taken"] = op.taken
         self._append(op, [new], mesh)
         return new
 

@@ -1,5 +1,5 @@
 """
-Names for a function that stands for several pieces of a program, and for what is in it.
+Names for a function that stands for several pieces of a program, and for the values in it.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@
 // REGEX-NOT: dist.name = "h.0.k.weight", dist.layout
 
 // NOTHING: error: @nothing, op 1 (schedule.find): the model has no ops that compute the pattern (onnx.Tanh); there is no onnx.Tanh in it; look at the program's ops, or find what is `optional`
-// TWICE: error: @twice, op 3 (schedule.fuse): what this speaks of is not in the program any more: @twice, op 2 (schedule.fuse) consumed it
+// TWICE: error: @twice, op 3 (schedule.fuse): these ops are not in the program any more: @twice, op 2 (schedule.fuse) consumed them
 // OUTSIDE: error: @outside, op 2 (schedule.fuse): onnx.Mul %b (in h.*) uses what onnx.Add %a (in h.*) computes, a value inside of the group that ends with onnx.Sigmoid %s (in h.*)
 // OTHER: error: @other, op 2 (schedule.replace): onnx.Gelu does not compute what the group does that ends with onnx.Mul %b (in h.*): on random inputs its results are
 // MODULES: error: @modules, op 2 (schedule.fuse): this takes groups of ops that `find` gives, not modules
 // TIED: error: @tied, op 2 (schedule.merge): 'shared' is tied: onnx.MatMul %c (in h.*.v) uses it too
-// GONE: error: @gone, op 4 (schedule.split_linear): 'h.0.q' is not in the program any more: @gone, op 3 (schedule.merge) consumed it; match what is there now
+// GONE: error: @gone, op 4 (schedule.split_linear): 'h.0.q' is not in the program any more: @gone, op 3 (schedule.merge) consumed it; match the modules that are there now
 // LATE: error: apply-schedule: the program is a training step already; apply the schedule before `differentiate`
 
 func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"},

@@ -169,8 +169,8 @@ class Hardware:
     @staticmethod
     def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
         """
-        Returns what a `device.cluster` declares, with a profile for each of its kinds of
-        devices or none at all. A link gets the figures of the first profile that has it.
+        Returns the hardware that a `device.cluster` declares, with a profile for each of its
+        kinds of devices or none at all. A link gets the figures of the first profile that has it.
         Raises DistIRError.
         """
         of_kind = _profiles_by_kind(cluster, profiles)

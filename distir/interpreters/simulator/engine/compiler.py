@@ -310,9 +310,7 @@ class Compiler:
                 workspace=self.device_map.allocated(size, mesh) if size else 0,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
-                # An all-reduce works in its result.
-                holds_operand=is_collective
-                and not isinstance(op, collective.AllReduceOp),
+                holds_operand=is_collective and not op.IN_PLACE,
                 issue=max(t.issue for t in transfers),
                 results=results,
                 reusable=_reusable(op, operands),
@@ -371,8 +369,8 @@ class Compiler:
             return transfers_of(op, self.device_map)
         # By the ids of the types, which are kept alive here.
         types = op.operands[0].type, op.results[0].type
-        taken = op.taken if isinstance(op, collective.RaggedAllToAllOp) else None
-        key = (type(op), axes, taken, *map(id, types))
+        share = op.share if isinstance(op, collective.CollectiveOp) else 1.0
+        key = (type(op), axes, share, *map(id, types))
         if key not in self._known_transfers:
             self._known_transfers[key] = types, transfers_of(op, self.device_map)
         return self._known_transfers[key][1]
@@ -419,9 +417,9 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
     Returns the slots of the operands in whose memory an op works where it is the last that
-    needs it: sums of floats, and all-reduces of a single tensor.
+    needs it: sums of floats, and collectives of a single tensor that work in place.
     """
-    if isinstance(op, collective.AllReduceOp):
+    if isinstance(op, collective.CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands
     if op.name != "onnx.Add" or not isinstance(element_type(op.results[0]), AnyFloat):
         return ()

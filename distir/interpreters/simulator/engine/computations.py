@@ -62,7 +62,7 @@ class Computations:
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
-        Returns what an op on the mesh of that name (None: sequential) occupies. Raises
+        Returns the memory of an op on the mesh of that name (None: sequential). Raises
         DistIRError for values whose shape is not known.
         """
         hardware, mesh = (

@@ -130,7 +130,7 @@ class DeviceMap:
     def shape_of_type(self, type_: Attribute) -> tuple[int, ...]:
         """
         Returns the shape of a device's part of a value of this type; of no dimensions for
-        what is no tensor.
+        other values than tensors.
         """
         if not isinstance(type_, TensorType):
             return ()
@@ -185,8 +185,8 @@ class UniformDeviceMap(DeviceMap):
     """
     A device map with one position for each mesh, for programs in which all devices of a
     mesh do the same at the same time: they are of one kind, belong to no other mesh, and
-    wait only for each other or, all of them, for another mesh. What is simulated for one of
-    them is true of all, however many they are. Raises NotUniform for other programs.
+    wait only for each other or, all of them, for another mesh. The simulation of one of
+    them holds for all, however many they are. Raises NotUniform for other programs.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class Buffer:
     that hold it, which is one for new memory.
 
     `arrival` is the time at which the value arrives, per device of the program; `departure`
-    the time since when it, and what is before it on the same stream, has been in flight;
+    the time since when it, with all that precedes it on the stream, has been in flight;
     None once nobody has to wait for it. Until then `source`, the memory that it is made
     from, is held.
     """
@@ -150,7 +150,7 @@ class Machine:
                 self.release(source)
 
     def note_peak(self) -> None:
-        """Raises the peak of each device to what is live now."""
+        """Raises the peak of each device to the bytes that are live now."""
         np.maximum(self.peak, self.live, out=self.peak)
 
     def run(

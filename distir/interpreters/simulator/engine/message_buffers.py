@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from distir.dialects.collective import (
-    AllGatherOp,
-    AllReduceOp,
-    AllToAllOp,
-    CollectiveOp,
-    RaggedAllToAllOp,
-    ReduceScatterOp,
-    bucket_of,
-)
+from distir.dialects.collective import CollectiveOp, bucket_of
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 
@@ -23,8 +15,8 @@ class MessageBuffers:
     The bytes of collectives' buffers on each device. A tensor that is split or gathered along
     its first dimension lies in memory as it travels; along others it is copied into a buffer of
     its parts first, or out of one. Tensors in one message are laid one behind the other, so
-    that all of them are there twice for a moment: at the first collective of the message what
-    is reduced, and until the last one what is gathered.
+    that all of them are there twice for a moment: at the first collective of the message the
+    reduced ones, and until the last one the gathered ones.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -37,7 +29,7 @@ class MessageBuffers:
         before, size = self._last
         if not op.is_joined:
             size = self._bytes_of(op)
-        elif not isinstance(op, AllGatherOp):
+        elif not op.BUFFERS.last:
             size = 0  # what the message needs is there since its first collective
         elif before is None or op.prev_op is not before:
             size = self._bytes_of(op)
@@ -45,23 +37,18 @@ class MessageBuffers:
         return size
 
     def _bytes_of(self, op: CollectiveOp) -> int:
-        bucket = bucket_of(op)
-        is_alone = len(bucket) == 1
-        match op:
-            case AllGatherOp():
-                return 0 if is_alone and _lies_in_order(op) else self._made(bucket)
-            case AllReduceOp():
-                return self._made(bucket[1:])
-            case ReduceScatterOp():
-                if is_alone and _lies_in_order(op):
-                    return 0
-                return self._given(bucket) + self._made(bucket[1:])
-            case AllToAllOp():
-                return self._given(bucket)
-            case RaggedAllToAllOp():  # what is sent, and what arrives
-                return ceil(op.share * (self._given(bucket) + self._made(bucket)))
-            case _:
-                return 0
+        bucket, needed = bucket_of(op), op.BUFFERS
+        if needed.if_copied and len(bucket) == 1 and _lies_in_order(op):
+            return 0
+        size = self._given(bucket) if needed.operands else 0
+        match needed.results:
+            case "all":
+                size += self._made(bucket)
+            case "others":
+                size += self._made(bucket[1:])
+            case "none":
+                pass
+        return ceil(op.share * size)
 
     def _given(self, ops: Sequence[CollectiveOp]) -> int:
         return sum(self._device_map.bytes_of(op.source, op) for op in ops)

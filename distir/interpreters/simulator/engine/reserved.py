@@ -44,7 +44,7 @@ class Reserved:
         positions: int,
     ) -> Reserved:
         """
-        Returns what devices keep for a program that consists of the functions `used`, on a
+        Returns the bytes that libraries keep for a program of the functions `used`, on a
         machine with so many positions. A group of devices that communicates counts once per
         device, however many ops it has.
         """

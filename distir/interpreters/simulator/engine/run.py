@@ -151,7 +151,7 @@ class Run:
 
     @cached_property
     def reserved(self) -> Reserved:
-        """Returns what libraries keep on each position throughout."""
+        """Returns the bytes that libraries keep on each position throughout."""
         return Reserved.of(self.device_map, self._functions, self.positions)
 
     @property

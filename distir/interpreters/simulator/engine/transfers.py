@@ -5,7 +5,7 @@ each sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -64,14 +64,13 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
     """
     if isinstance(op, SendOp):
         return _send(op, device_map)
-    cost = _COLLECTIVES.get(type(op))
-    if cost is None:
+    if not isinstance(op, collective.CollectiveOp) or op.TRAFFIC is None:
         return None
-    assert isinstance(op, collective.CollectiveOp)
+    transfer = _PATTERNS[op.TRAFFIC.pattern](op, device_map)
     if op.is_joined:
         # The first one of the bucket takes the time of all.
-        return (replace(cost(op, device_map), seconds=0.0, issue=0.0),)
-    return (cost(op, device_map),)
+        transfer = replace(transfer, seconds=0.0, issue=0.0)
+    return (transfer,)
 
 
 def _local_bytes(op: collective.CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
@@ -98,15 +97,13 @@ def _groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
     return device_map.groups(layout.mesh, op.axis_names)
 
 
-def _rooted_groups(
-    op: collective.CollectiveOp, device_map: DeviceMap, root_is_source: bool
-) -> Groups:
+def _rooted_groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
     """Returns one group: the root first, then the other devices of the mesh."""
     before, after = layout_of(op.source), layout_of(op.result)
     if before is None or after is None:
         raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
     root, other = before.mesh, after.mesh
-    if not root_is_source:
+    if not _is_from_root(op):
         root, other = other, root
     devices = device_map.device_ids(root)
     if len(devices) != 1:
@@ -177,106 +174,79 @@ def _in_bucket(seconds: Seconds) -> Seconds:
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
-Cost = Callable[[collective.CollectiveOp, DeviceMap], Transfer]
-"""Returns the transfer of a collective. Raises DistIRError for values without a layout."""
-
-
-def _exchange(seconds: Seconds, side: int = 0, rounds: int = 1) -> Cost:
+def _exchange(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the cost of collectives in which every device of a group sends each of the
-    others its share of the tensor, in each of `rounds` rounds. The tensor is the operand
-    (side 0) or the result (side 1), and `seconds` gives the time from its bytes.
+    Returns the transfer of a collective in which every device of a group sends each of the
+    others its share of a tensor, in each of several rounds.
     """
+    traffic = op.TRAFFIC
+    assert traffic is not None
+    side = int(traffic.of_result)
+    groups = _groups(op, device_map)
+    size = op.share * _local_bytes(op, device_map)[side]
+    sent = traffic.rounds * (groups.size - 1) / groups.size * size
+    whole = op.share * _message_bytes(op, device_map, side)
+    return _transfer(op, groups, _SECONDS[traffic.kind], whole, sent, traffic.kind)
 
-    def cost(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-        groups, size = _groups(op, device_map), _local_bytes(op, device_map)[side]
-        sent = rounds * (groups.size - 1) / groups.size * size
-        whole = _message_bytes(op, device_map, side)
-        return _transfer(op, groups, seconds, whole, sent)
 
-    return cost
-
-
-def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+def _shift(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    """Returns the transfer of a collective in which each device sends to the next one."""
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = size if groups.size > 1 else 0
     return _transfer(op, groups, communication.shift_seconds, size, sent)
 
 
-def _ragged_exchange(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+def _chain(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of an all-to-all of rows where tokens are dealt evenly: each device
-    sends each of the others as many of the rows that are taken. Where experts are chosen unevenly,
-    all wait for the device that gets the most.
+    Returns the transfer of a broadcast or a reduction along a chain that begins or ends at
+    the root.
     """
-    assert isinstance(op, collective.RaggedAllToAllOp)
-    groups = _groups(op, device_map)
-    size = op.share * _local_bytes(op, device_map)[0]
-    sent = (groups.size - 1) / groups.size * size
-    seconds = communication.all_to_all_seconds
-    return _transfer(op, groups, seconds, size, sent, "all_to_all")
+    groups, (size, _) = _rooted_groups(op, device_map), _local_bytes(op, device_map)
+    sent = np.full(groups.size, float(size))
+    sent[-1 if _is_from_root(op) else 0] = 0.0  # the end of the chain
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
 
-def _chain(root_is_source: bool) -> Cost:
-    """
-    Returns the cost of a broadcast or a reduction along a chain that begins or ends at the
-    root.
-    """
-
-    def cost(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-        groups = _rooted_groups(op, device_map, root_is_source)
-        size, _ = _local_bytes(op, device_map)
-        sent = np.full(groups.size, float(size))
-        sent[-1 if root_is_source else 0] = 0.0  # the end of the chain
-        return _transfer(op, groups, communication.broadcast_seconds, size, sent)
-
-    return cost
-
-
-def _scatter(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups = _rooted_groups(op, device_map, root_is_source=True)
-    _, part = _local_bytes(op, device_map)
+def _parts(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    """Returns the transfer of a collective in which the root sends or gets parts."""
+    groups, from_root = _rooted_groups(op, device_map), _is_from_root(op)
+    part = _local_bytes(op, device_map)[int(from_root)]
     whole = part * groups.size
-    sent = np.zeros(groups.size)
-    sent[0] = whole - part
+    sent = np.full(groups.size, 0.0 if from_root else float(part))
+    sent[0] = whole - part if from_root else 0.0
     return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
-def _gather(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups = _rooted_groups(op, device_map, root_is_source=False)
-    part, _ = _local_bytes(op, device_map)
-    whole = part * groups.size
-    sent = np.full(groups.size, float(part))
-    sent[0] = 0.0
-    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
+def _is_from_root(op: collective.CollectiveOp) -> bool:
+    return isinstance(op, collective.RootedOp) and op.FROM_ROOT
 
 
-_COLLECTIVES: dict[type[Operation], Cost] = {
-    collective.AllReduceOp: _exchange(communication.all_reduce_seconds, rounds=2),
-    collective.AllGatherOp: _exchange(communication.all_gather_seconds, side=1),
-    collective.ReduceScatterOp: _exchange(communication.reduce_scatter_seconds),
-    collective.AllToAllOp: _exchange(communication.all_to_all_seconds),
-    collective.RaggedAllToAllOp: _ragged_exchange,
-    collective.PermuteOp: _permute,
-    collective.BroadcastOp: _chain(root_is_source=True),
-    collective.ReduceOp: _chain(root_is_source=False),
-    collective.ScatterOp: _scatter,
-    collective.GatherOp: _gather,
+_PATTERNS: Mapping[str, Callable[[collective.CollectiveOp, DeviceMap], Transfer]] = {
+    "exchange": _exchange,
+    "shift": _shift,
+    "chain": _chain,
+    "parts": _parts,
 }
+"""
+The transfer of a collective, by the pattern of its traffic. Raises DistIRError for values
+without a layout.
+"""
 
-
-_EXCHANGES: dict[str, Seconds] = {
+_SECONDS: Mapping[str, Seconds] = {
+    "all_reduce": communication.all_reduce_seconds,
     "all_gather": communication.all_gather_seconds,
     "reduce_scatter": communication.reduce_scatter_seconds,
+    "all_to_all": communication.all_to_all_seconds,
 }
+"""The seconds of an exchange of so many bytes, by its kind."""
 
 
 def exchange_of(
     op: Operation, operands: Sequence[Layout], device_map: DeviceMap
 ) -> Transfer | None:
     """
-    Returns what an op that gathers a state in each of its steps communicates on the whole,
-    if its operands have these layouts; None if that is nothing.
+    Returns the communication of an op that gathers a state in each of its steps, all steps
+    together, for operands in these layouts; None if there is none.
     """
     name = operands[0].mesh if operands else ""
     mesh = device_map.meshes.get(name)
@@ -287,7 +257,7 @@ def exchange_of(
     once = (groups.size - 1) / groups.size * found.size
     total: Transfer | None = None
     for kind, times in found.kinds:
-        each = _transfer(op, groups, _EXCHANGES[kind], found.size, once, kind)
+        each = _transfer(op, groups, _SECONDS[kind], found.size, once, kind)
         seconds, sent, issue = (
             times * each.seconds,
             times * each.sent,

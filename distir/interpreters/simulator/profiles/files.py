@@ -44,7 +44,7 @@ def _name_of(path: Path) -> str:
 
 
 def _data(path: Path, above: tuple[Path, ...]) -> Any:
-    """Returns what a file holds, merged with what it takes from its base."""
+    """Returns the data of a file, merged with those it takes from its base."""
     if path in above:
         raise DistIRError(
             f"profile {_name_of(path)} is its own base; take it from another one"

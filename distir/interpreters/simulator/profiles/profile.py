@@ -276,9 +276,9 @@ class Profile:
     - `links`: by name of a `device.link`;
     - `fusion`: which ops run together (see `distir.interpreters.simulator.fusion`);
     - `ops`: by element type, figures of ops that were measured one by one;
-    - `memory`: what the software keeps in memory beside values;
-    - `contention`: the share of a device that an asynchronous collective takes from what is
-      computed beside it.
+    - `memory`: the bytes that the software keeps beside values;
+    - `contention`: the share of a device that an asynchronous collective takes from the
+      computation beside it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Reads the objects of a profile's JSON, with errors that say where and what is wrong."""
+"""Reads the objects of a profile's JSON, with errors that name the field and its fault."""
 
 from __future__ import annotations
 

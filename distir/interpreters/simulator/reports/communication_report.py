@@ -95,7 +95,7 @@ class CommunicationRecorder(Follower):
 
     def report(self) -> list[Sent]:
         """
-        Returns what is sent, once the program has been executed: the modules in the order
+        Returns the messages, once the program has been executed: the modules in the order
         in which they first communicate.
         """
         most: dict[Key, Sent] = {}
@@ -121,7 +121,7 @@ def _messages(
 
 def communication_of(simulation: Simulation, by_layer: bool = False) -> list[Sent]:
     """
-    Executes a simulated program once more and returns what its devices send. Layers that
+    Executes a simulated program once more and returns the messages of its devices. Layers that
     send the same kinds of messages are one entry, unless they are to be told apart
     (`by_layer`).
     """

@@ -98,7 +98,7 @@ class Difference:
 
     @property
     def causes(self) -> list[tuple[Cause, Spent]]:
-        """Returns what takes longer or shorter, the largest difference first."""
+        """Returns the causes that take longer or shorter, the largest difference first."""
         none = Spent()
         changes = [
             (

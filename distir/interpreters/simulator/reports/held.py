@@ -1,4 +1,4 @@
-"""A piece of what is in memory at a peak."""
+"""Bytes in memory at a peak, with their kind and origin."""
 
 from __future__ import annotations
 

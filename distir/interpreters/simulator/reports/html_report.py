@@ -75,7 +75,7 @@ def html_report(simulation: Simulation, title: str) -> str:
 
 
 def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
-    """Returns what the page shows, as JSON data."""
+    """Returns the data of the page, as JSON."""
     groups = simulation.groups
     shown = groups[:SHOWN_GROUPS]
     is_short = simulation.ops * len(shown) <= SHOWN_BLOCKS

@@ -1,5 +1,5 @@
 """
-Reports what is in the memory of each device at its peak, and how memory changes over the
+Reports the contents of each device's memory at its peak, and how memory changes over the
 step.
 """
 
@@ -46,7 +46,7 @@ class GroupMemory:
     The memory of one device of a group.
 
     - `peak` bytes, first reached at `peak_time` seconds by the op `peak_op`;
-    - `held`: what is alive then; the sizes add up to the peak;
+    - `held`: the contents then; the sizes add up to the peak;
     - `curve`: for each of equal intervals of the step the most that is alive in it, in
       bytes by kind (the columns are `KINDS`).
     """
@@ -176,7 +176,7 @@ class MemoryRecorder(Follower):
         self._argument_names: dict[SSAValue, str] = {arg: name for arg, name in names}
 
     def _reserve(self, row: int) -> list[Held]:
-        """Returns what libraries keep on the device of a row."""
+        """Returns the bytes that libraries keep on the device of a row."""
         reserved = self._simulation.run.reserved
         position = self._groups[row].group.position
         found: list[Held] = []
@@ -262,7 +262,7 @@ class MemoryRecorder(Follower):
         path: Sequence[CallStep],
         workspace: int,
     ) -> None:
-        """Notes what is alive on the device of a row."""
+        """Notes the live values on the device of a row."""
         memory = self._groups[row]
         memory.peak_time = float(self.machine.clock[memory.group.position])
         open_calls = set(path)

@@ -46,7 +46,7 @@ class Cause(NamedTuple):
 @dataclass
 class Spent:
     """
-    The ticks in which a device computes; communicates, or waits for what is being sent; and
+    The ticks in which a device computes; communicates, or waits for messages; and
     waits for others.
     """
 

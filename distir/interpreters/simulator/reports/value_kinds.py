@@ -58,7 +58,7 @@ class ValueKinds:
     - Arguments of the entry function are classified by their role. Results that update one
       are of its kind, and so are the forms from which they are made (gathered parts,
       casts).
-    - Gradients are those of parameters: what optimizers take, what is returned in that
+    - Gradients are those of parameters: operands of optimizers, results in that
       role, and the terms and parts of these. They are found backwards, across calls. A
       function that is called from several places is classified once for all.
     - Constants are `onnx.Constant`; communication buffers are other results of collectives
