@@ -52,6 +52,10 @@ _CLAUSE = re.compile(r"\s(keep|max|min|decompose|linear|flops)\s")
 _TENSOR = re.compile(r"\[([^\[\]]*)\]")
 
 
+class UnfitShapesError(ValueError):
+    """Shapes that a text does not fit, or from which lengths and sizes do not follow."""
+
+
 @dataclass(frozen=True)
 class FactorText:
     """
@@ -125,7 +129,7 @@ def rule_from(text: str) -> RuleFunction:
         known = tuple((name, _attribute(op, name)) for name in numbers)
         try:
             return rule_for_shapes(text, *groups, known)
-        except DistIRError:
+        except UnfitShapesError:
             return Rule.replicated(op)
 
     return function
@@ -178,7 +182,7 @@ def rule_for_shapes(
 ) -> Rule:
     """
     Returns the rule that a text gives operands and results of these shapes, with the values of
-    the attributes that it names. Raises DistIRError for shapes that it does not fit, or from
+    the attributes that it names. Raises UnfitShapesError for shapes that it does not fit, or from
     which lengths of runs and sizes of factors do not follow.
     """
     known, pattern = dict(attributes), parsed(text)
@@ -193,7 +197,10 @@ def rule_for_shapes(
     named = [tuple(_expanded(dims, lengths, anonymous)) for dims, _ in tensors]
     kernel = KernelRule(tuple(named[: len(read)]), tuple(named[len(read) :]))
     shapes = [s for _, s in read], [s for _, s in made]
-    sizes = kernel.sizes(*shapes, known=sizes)
+    try:
+        sizes = kernel.sizes(*shapes, known=sizes)
+    except DistIRError as error:
+        raise UnfitShapesError(str(error)) from error
 
     factors: list[Factor] = []
     number: dict[str, Dim] = {}
@@ -279,10 +286,14 @@ def _lengths(
             rest = len(shape) - (len(dims) - len(runs))
             rest -= sum(lengths[key] for key in keys if key in lengths)
             if rest < 0 or (rest and not free):
-                raise DistIRError(f"{dims} is no tensor of {len(shape)} dimensions")
+                raise UnfitShapesError(
+                    f"{dims} is no tensor of {len(shape)} dimensions"
+                )
             lengths.update(dict.fromkeys(free, rest))
         if len(left) == len(pending):
-            raise DistIRError(f"the lengths of the runs in {left[0][0]} do not follow")
+            raise UnfitShapesError(
+                f"the lengths of the runs in {left[0][0]} do not follow"
+            )
         pending = left
     return lengths, sizes
 

@@ -15,8 +15,12 @@ from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import shape_of
 from distir.dialects.train import Train
 from distir.dialects.train_ops.normalization import LayerNormOp
-from distir.errors import DistIRError
-from distir.sharding.factor_text import parsed, rule_for_shapes, rule_from
+from distir.sharding.factor_text import (
+    UnfitShapesError,
+    parsed,
+    rule_for_shapes,
+    rule_from,
+)
 from distir.sharding.rule import Factor, Linear, Rule
 
 
@@ -135,7 +139,7 @@ def test_what_is_no_rule_is_refused(text):
 
 
 def test_lengths_that_do_not_follow_are_refused():
-    with pytest.raises(DistIRError, match="do not follow"):
+    with pytest.raises(UnfitShapesError, match="do not follow"):
         rule_of("[*a, *b] -> [*a, *b]", [(2, 3)], [(2, 3)])
 
 
