@@ -37,7 +37,7 @@ from measured import (
 )
 from measured.rows import Row
 
-from distir.planning.rank_correlation import rank_correlation
+from distir.planning.plans.rank_correlation import rank_correlation
 
 LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "gpt_inference*": inference.load,

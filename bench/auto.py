@@ -41,9 +41,9 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.grid import GridPlan, Plan, Result, Simulated
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.plan import SearchOptions
-from distir.planning.programs import replace_cluster
-from distir.planning.result import from_json
+from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import from_json
 
 ROUNDS = 1
 """The rounds of the search for DistIR's rows: the grid and searched layouts."""

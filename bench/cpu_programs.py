@@ -14,7 +14,7 @@ from distir.dialects.device import ClusterOp
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from distir.launch.timing import (
     typical,
 )
 from distir.lowering.torch_package import write_package
-from distir.planning.rank_correlation import rank_correlation
+from distir.planning.plans.rank_correlation import rank_correlation
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HEADING = "## Against real runs on the CPU"

@@ -15,10 +15,10 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.planning.distribution import DistributionOptions, choose_layouts
+from distir.planning.distribution.distribute import DistributionOptions, choose_layouts
+from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.grid.bounds import Bounds
-from distir.planning.overlap import overlap_communication
-from distir.planning.plan import GridPlan
+from distir.planning.plans.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.pipeline import make_pipeline

@@ -23,6 +23,8 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
+from distir.planning.costs.micro_batches import costs_on
+from distir.planning.distribution.meshes import add_mesh
 from distir.planning.layouts.builder import (
     work_size,
 )
@@ -31,9 +33,7 @@ from distir.planning.layouts.fitted_plan import FittedPlan
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.layouts.search import LEVELS, Limits, search_sharding
-from distir.planning.meshes import add_mesh
-from distir.planning.micro_batch_costs import costs_on
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 from distir.program import reachable_functions
 from distir.solver import Problem, Solution, solve
 from distir.solver.flow import Segments

@@ -34,8 +34,8 @@ from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.grid import Result, Space, run
 from distir.planning.grid.runner import available_cores
-from distir.planning.programs import replace_cluster
-from distir.planning.result import from_json
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import from_json
 
 WORLD_SIZE = 16
 VOCABULARY = 50257

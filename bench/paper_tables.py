@@ -10,7 +10,7 @@ from pathlib import Path
 from report import DOCUMENT, table
 
 from distir.planning.grid import GridPlan, Plan, Result, Simulated, ranked
-from distir.planning.result import simulated
+from distir.planning.plans.result import simulated
 from distir.tools.pareto_plot import write_pareto_plot
 
 CLOSE = 0.95

@@ -43,7 +43,7 @@ from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.grid.bounds import Bounds
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 
 M8, S1 = "v100-roce", "v100-pcie-roce"
 PROFILE = ("auto",)

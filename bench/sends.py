@@ -20,9 +20,9 @@ from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.pipelining import PipelineOptions
+from distir.planning.distribution.meshes import add_mesh
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.search import Limits
-from distir.planning.meshes import add_mesh
 
 Axes = tuple[tuple[str, int], ...]
 

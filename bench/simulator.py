@@ -22,7 +22,7 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 
 STRATEGIES = ((16, 1, 1, 1), (1, 16, 1, 1), (2, 4, 2, 8), (1, 2, 8, 64))
 RUNS = 3

@@ -30,9 +30,9 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.plan import GridPlan
-from distir.planning.rank_correlation import rank_correlation
-from distir.planning.result import Simulated
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.rank_correlation import rank_correlation
+from distir.planning.plans.result import Simulated
 from distir.scheduling import Schedule
 from distir.scheduling.tuning.corrections import Corrections
 from distir.scheduling.tuning.programs import TunedPrograms

@@ -27,7 +27,7 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 
 BIN = Path(sys.executable).parent
 

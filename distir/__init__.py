@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from distir.facade.simulate import simulate as simulate
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
-    from distir.planning.saved_plan import SavedPlan
+    from distir.planning.plans.saved_plan import SavedPlan
 
     Plan = SavedPlan
 
 _NAMES = {
     "DistIRError": "distir.errors:DistIRError",
     "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
-    "Plan": "distir.planning.saved_plan:SavedPlan",
+    "Plan": "distir.planning.plans.saved_plan:SavedPlan",
     "build": "distir.facade.programs:build",
     "calibrate": "distir.facade.files:calibrate",
     "check": "distir.facade.check:check",

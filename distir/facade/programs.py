@@ -13,7 +13,7 @@ from distir.facade.options import command_options
 if TYPE_CHECKING:
     import torch
 
-    from distir.planning.saved_plan import SavedPlan
+    from distir.planning.plans.saved_plan import SavedPlan
 
 _NOWHERE = ("-o", "-")
 """The output file of a command, which a function does not write."""
@@ -103,7 +103,7 @@ def distribute(
     by the `plan` that `distir.search` found for it. The given program stays as it is; the
     `notes` of the result say what could not be split. Raises DistIRError.
     """
-    from distir.planning.saved_plan import SavedPlan
+    from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.distribution import distribute_as_asked
 
     source = ModelProgram.of(program)

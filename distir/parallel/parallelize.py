@@ -31,8 +31,8 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Steps, training
 from distir.parallel.wording import in_python
-from distir.planning.distribution import DistributionOptions
-from distir.planning.saved_plan import SavedPlan
+from distir.planning.distribution.distribute import DistributionOptions
+from distir.planning.plans.saved_plan import SavedPlan
 
 CLUSTER = "cpu"
 """The cluster that modules are distributed for by default."""

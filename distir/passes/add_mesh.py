@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
 from distir.pipelining.options import axes_of
-from distir.planning.meshes import add_mesh, check_sequential, cluster_in
+from distir.planning.distribution.meshes import add_mesh, check_sequential, cluster_in
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.results import emit, nothing_found
-from distir.planning.meshes import check_sequential
-from distir.planning.plan import SearchOptions
+from distir.planning.distribution.meshes import check_sequential
+from distir.planning.plans.plan import SearchOptions
 from distir.planning.requests import Requests
 
 

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.buckets import bucket_collectives_of
+from distir.planning.distribution.buckets import bucket_collectives_of
 
 
 @dataclass(frozen=True)

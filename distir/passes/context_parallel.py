@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.context import split_context
+from distir.planning.distribution.context import split_context
 
 
 @dataclass(frozen=True)

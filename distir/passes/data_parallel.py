@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.batches import split_batch
+from distir.planning.distribution.batches import split_batch
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.distribution import DistributionOptions, distribute
+from distir.planning.distribution.distribute import DistributionOptions, distribute
 
 
 @dataclass(frozen=True)

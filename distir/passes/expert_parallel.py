@@ -8,8 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.batches import split_batch
-from distir.planning.experts import split_experts
+from distir.planning.distribution.batches import split_batch
+from distir.planning.distribution.experts import split_experts
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class OverlapCommunicationPass(DistIRPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         # It brings the simulator, which takes long to import.
-        from distir.planning.overlap import overlap_communication
+        from distir.planning.distribution.overlap import overlap_communication
 
         kinds = self.kinds or KINDS
         overlap_communication(op, self.ahead, kinds, profiles=self.profile)

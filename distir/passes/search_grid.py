@@ -12,7 +12,7 @@ from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
-from distir.planning.distribution import distribute
+from distir.planning.distribution.distribute import distribute
 from distir.planning.grid import (
     GridPlan,
     Programs,
@@ -24,8 +24,8 @@ from distir.planning.grid import (
     run,
     trains,
 )
-from distir.planning.plan import SearchOptions
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.programs import replace_cluster
 
 
 @dataclass(frozen=True)

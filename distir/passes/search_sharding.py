@@ -14,12 +14,12 @@ from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions
 from distir.pipelining.options import axes_of
 from distir.planning.annotations import add_notes
+from distir.planning.distribution.meshes import add_mesh, check_sequential, cluster_in
 from distir.planning.expectations import check_expectations
+from distir.planning.graph.unruled import unruled_ops
 from distir.planning.layouts.fitted import FittedSearch, search_without_cluster
 from distir.planning.layouts.search import LEVELS, SOLVERS, LayoutResult, Limits
-from distir.planning.meshes import add_mesh, check_sequential, cluster_in
 from distir.planning.requests import keep_whole, request_shards
-from distir.planning.unruled import unruled_ops
 from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.verification import verify_distribution

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.zero import store_split
+from distir.planning.distribution.zero import store_split
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """
 Numbers for the ops of one program: equal numbers mean that a choice of layouts need not
 tell the ops apart. Across programs, for compiled code, `distir.planning.grid.contents` does
-that; `distir.planning.tied_ops` says which ops with equal numbers share their choice.
+that; `distir.planning.graph.tied_ops` says which ops with equal numbers share their choice.
 """
 
 from __future__ import annotations

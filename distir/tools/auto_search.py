@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from distir.dialects.device import ClusterOp
     from distir.planning.auto.auto import AutoSearch
-    from distir.planning.plan import Plan, SearchOptions
-    from distir.planning.plan_search import PlanSearch
+    from distir.planning.plans.plan import Plan, SearchOptions
+    from distir.planning.plans.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
 _NOT_ENDED = "the search had not ended when this plan was saved"
@@ -86,7 +86,7 @@ def search_options(arguments: argparse.Namespace, cluster: ClusterOp) -> SearchO
     """
     from dataclasses import fields
 
-    from distir.planning.plan import SearchOptions
+    from distir.planning.plans.plan import SearchOptions
 
     given = {
         field.name: getattr(arguments, field.name) for field in fields(SearchOptions)
@@ -227,7 +227,7 @@ class PlanFiles:
     def _write_plan(
         search: PlanSearch, file: Path, explanation: Callable[[], str]
     ) -> None:
-        from distir.planning.saved_plan import SavedPlan
+        from distir.planning.plans.saved_plan import SavedPlan
 
         SavedPlan.of(search, explanation).save(file)
 

@@ -277,7 +277,7 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     from distir.hardware import load_cluster
     from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.passes.distribute import DistributePass
-    from distir.planning.programs import replace_cluster
+    from distir.planning.plans.programs import replace_cluster
     from distir.tools.files import apply_passes
     from distir.tools.reporting import progress
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distir.errors import DistIRError
 from distir.planning.grid import Result, Simulated, pareto_front
-from distir.planning.result import simulated
+from distir.planning.plans.result import simulated
 from distir.system.output_files import write_text
 from distir.tools.svg import Chart, document, line
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distir.launch.step_times import StepTiming
-    from distir.planning.plan_search import PlanSearch
-    from distir.planning.result import Simulated
+    from distir.planning.plans.plan_search import PlanSearch
+    from distir.planning.plans.result import Simulated
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def report_runs(runs: Sequence[PlanRun]) -> None:
     Prints plans in the order of their measured throughput, beside the predicted one, and
     the rank correlation of the two.
     """
-    from distir.planning.rank_correlation import rank_correlation
+    from distir.planning.plans.rank_correlation import rank_correlation
     from distir.tools.reporting import seconds_text, table
 
     order = sorted(enumerate(runs), key=lambda each: -each[1].throughput)

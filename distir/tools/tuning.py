@@ -126,8 +126,8 @@ def tune(
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.interpreters.simulator.profiles.files import load_profiles
-    from distir.planning.plan import Space
-    from distir.planning.programs import batch_of
+    from distir.planning.plans.plan import Space
+    from distir.planning.plans.programs import batch_of
     from distir.scheduling.tuning.programs import TunedPrograms
     from distir.scheduling.tuning.space import TuningSpace
     from distir.scheduling.tuning.tuner import Tuner, journal_of
@@ -205,7 +205,7 @@ def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
 
 def _report(tuner: Tuner, top: int) -> None:
     """Prints how many points were tried, and the best of them."""
-    from distir.planning.result import Impossible, Simulated
+    from distir.planning.plans.result import Impossible, Simulated
     from distir.tools.reporting import bytes_text, note, seconds_text, table
 
     results = list(tuner.trials.values())
@@ -241,8 +241,8 @@ def _report(tuner: Tuner, top: int) -> None:
 
 def _report_runs(tuner: Tuner) -> None:
     """Prints the measurements beside the predictions."""
-    from distir.planning.rank_correlation import rank_correlation
-    from distir.planning.result import Simulated
+    from distir.planning.plans.rank_correlation import rank_correlation
+    from distir.planning.plans.result import Simulated
     from distir.tools.reporting import table
 
     rows: list[list[str]] = []

@@ -33,7 +33,7 @@ from distir.interpreters.simulator.engine.compiled import (
 from distir.interpreters.simulator.profiles.files import load_profile
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 from distir.program import entry_function
 from distir.scheduling import Schedule, kernels, patterns
 from distir.sharding.mesh import meshes

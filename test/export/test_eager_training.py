@@ -20,8 +20,8 @@ from distir.export.tensor_parallel import ParallelStyle
 from distir.export.weights import WeightKind
 from distir.hardware import load_cluster
 from distir.parallel.compilation import training_program
-from distir.planning.distribution import DistributionOptions, distribute
-from distir.planning.programs import replace_cluster
+from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.plans.programs import replace_cluster
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama t2": ("llama", dict(t=2)),

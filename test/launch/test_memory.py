@@ -18,8 +18,8 @@ from distir.interpreters.simulator import simulate
 from distir.launch.memory import CountedMemory, count_memory
 from distir.launch.packages import Spawner
 from distir.lowering.torch_package import write_package
-from distir.planning.distribution import DistributionOptions, distribute
-from distir.planning.programs import replace_cluster
+from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.plans.programs import replace_cluster
 
 MOST = 0.05
 """How far the simulated peak may be from the counted one, as a part of it."""

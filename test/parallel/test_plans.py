@@ -17,11 +17,11 @@ import distir
 from distir.hardware import load_cluster
 from distir.parallel.compilation import training_program
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.plan_search import PlanSearch
-from distir.planning.programs import Programs
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.programs import Programs
+from distir.planning.plans.saved_plan import SavedPlan
 from distir.planning.requests import Requests
-from distir.planning.saved_plan import SavedPlan
 
 TRAINED = dict(loss="cross_entropy")
 

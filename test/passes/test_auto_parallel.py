@@ -43,9 +43,9 @@ from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts import fitted
 from distir.planning.layouts.chosen import ChosenLayouts
-from distir.planning.plan import Plan, SearchOptions
+from distir.planning.plans.plan import Plan, SearchOptions
+from distir.planning.plans.result import Impossible, Result, simulated
 from distir.planning.requests import Requests
-from distir.planning.result import Impossible, Result, simulated
 from distir.program import argument_names, entry_function
 
 AXES_OF_FOUR = ((("d", 4),), (("t", 4),), (("d", 2), ("t", 2)))

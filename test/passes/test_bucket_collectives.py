@@ -24,7 +24,7 @@ from distir.interpreters.simulator import simulate
 from distir.passes.bucket_collectives import BucketCollectivesPass
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 from distir.program import entry_function, functions
 from distir.transforms.projection import devices_of, project
 

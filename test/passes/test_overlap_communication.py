@@ -26,7 +26,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.planning.annotations import read_notes
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 from distir.program import entry_function, functions
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.projection import devices_of, project

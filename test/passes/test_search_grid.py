@@ -25,7 +25,7 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.search_grid import SearchGridPass
 from distir.planning.annotations import read_notes
-from distir.planning.distribution import distribute
+from distir.planning.distribution.distribute import distribute
 from distir.planning.grid import (
     Evaluator,
     GridPlan,
@@ -41,8 +41,8 @@ from distir.planning.grid import (
     run,
     switched,
 )
-from distir.planning.programs import replace_cluster
-from distir.planning.result import simulated
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import simulated
 
 CLUSTER = "dgx2"
 

@@ -29,10 +29,10 @@ from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.pipelining import PipelineOptions
 from distir.planning.annotations import read_notes
+from distir.planning.costs.micro_batches import costs_on
+from distir.planning.distribution.meshes import add_mesh
 from distir.planning.layouts.chosen import apply_layouts
 from distir.planning.layouts.search import search_sharding
-from distir.planning.meshes import add_mesh
-from distir.planning.micro_batch_costs import costs_on
 from distir.program import argument_names, entry_function
 from distir.transforms.pipelines.pipeline import make_pipeline
 from distir.transforms.resharding import lower_reshards

@@ -28,9 +28,9 @@ from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
+from distir.planning.costs.micro_batches import costs_on
+from distir.planning.distribution.meshes import add_mesh
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
-from distir.planning.meshes import add_mesh
-from distir.planning.micro_batch_costs import costs_on
 from distir.program import (
     argument_names,
     argument_roles,

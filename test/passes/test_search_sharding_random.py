@@ -22,7 +22,12 @@ from distir.dialects.dist import SEPARATE_COPIES, Layout
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import VerifyDistributionPass
-from distir.planning.annotate import annotate
+from distir.planning.costs.simulated import SimulatedCosts
+from distir.planning.graph.annotate import annotate
+from distir.planning.graph.strategies import (
+    Option,
+    PassPartial,
+)
 from distir.planning.layouts import (
     builder as builder_module,
 )
@@ -34,11 +39,6 @@ from distir.planning.layouts.reshards import (
     chosen_plan,
 )
 from distir.planning.layouts.search import search_sharding
-from distir.planning.simulated_costs import SimulatedCosts
-from distir.planning.strategies import (
-    Option,
-    PassPartial,
-)
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.solver import Problem, solve

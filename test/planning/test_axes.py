@@ -18,8 +18,8 @@ from distir.passes.distribute import DistributePass
 from distir.planning.axes.axis import AxisPlanner
 from distir.planning.axes.reached import ArgumentKey
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.meshes import add_mesh
-from distir.planning.programs import replace_cluster
+from distir.planning.distribution.meshes import add_mesh
+from distir.planning.plans.programs import replace_cluster
 from distir.program import entry_function
 from distir.sharding.placement import REPLICATED
 

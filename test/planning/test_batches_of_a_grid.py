@@ -13,10 +13,10 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.distribution import choose_layouts
+from distir.planning.distribution.distribute import choose_layouts
 from distir.planning.grid import Evaluator, GridPlan, Space, run
 from distir.planning.grid.between import Between, Sizes
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 from distir.text import ProgramParser, new_context
 from distir.transforms.partitioning import partition
 

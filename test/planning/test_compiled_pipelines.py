@@ -18,11 +18,11 @@ from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.distribution import distribute
+from distir.planning.distribution.distribute import distribute
 from distir.planning.grid import Evaluator, evaluate
-from distir.planning.plan import GridPlan
-from distir.planning.programs import replace_cluster
-from distir.planning.result import Impossible, Simulated
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import Impossible, Simulated
 
 BATCH = 16
 

@@ -10,8 +10,8 @@ from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.space import AutoSpace
-from distir.planning.context import context_degrees
-from distir.planning.plan import GridPlan, SearchOptions
+from distir.planning.distribution.context import context_degrees
+from distir.planning.plans.plan import GridPlan, SearchOptions
 
 
 def step(seq: int) -> ModuleOp:

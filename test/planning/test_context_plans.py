@@ -14,10 +14,10 @@ from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.grid.evaluate import Evaluator, distribute_as
 from distir.planning.grid.search import GridSearch
-from distir.planning.plan import GridPlan, SearchOptions
-from distir.planning.programs import Programs
+from distir.planning.plans.plan import GridPlan, SearchOptions
+from distir.planning.plans.programs import Programs
+from distir.planning.plans.result import Simulated, from_json
 from distir.planning.requests import Requests
-from distir.planning.result import Simulated, from_json
 
 MEMORY = 3 * 10**6
 LINKS = ((4, 1e9, 1e-6),)

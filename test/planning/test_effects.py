@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distir.planning.auto.effects import Effects
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.result import Impossible, Simulated
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.result import Impossible, Simulated
 
 
 def result(plan: Plan, samples: float, needed: int) -> Simulated:

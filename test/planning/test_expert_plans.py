@@ -16,8 +16,8 @@ from distir.frontends.models.basic import build_gpt, build_moe
 from distir.frontends.models.function_builder import FunctionBuilder
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.experts import expert_degrees
-from distir.planning.plan import GridPlan, SearchOptions, Space
+from distir.planning.distribution.experts import expert_degrees
+from distir.planning.plans.plan import GridPlan, SearchOptions, Space
 from distir.program import ENTRY
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.planning.auto.forecast import SAMPLE, enough, forecast
-from distir.planning.plan import GridPlan, LayoutPlan
+from distir.planning.plans.plan import GridPlan, LayoutPlan
 from distir.tools.reporting import time_range_text
 
 GRID = [GridPlan(batch=8, d=2) for _ in range(20)]

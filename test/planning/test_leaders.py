@@ -10,8 +10,8 @@ from support.training_programs import training_mlp
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.leaders import leaders
 from distir.planning.layouts.chosen import ChosenLayouts
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.result import Simulated
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.result import Simulated
 
 
 def result(plan: Plan, seconds: float, memory: int = 1) -> Simulated:

@@ -21,9 +21,9 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.space import AutoSpace
 from distir.planning.grid import Evaluator, GridPlan, Space
-from distir.planning.plan import SearchOptions
-from distir.planning.programs import replace_cluster
-from distir.planning.result import Impossible, Simulated, simulated
+from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import Impossible, Simulated, simulated
 
 
 def machine(devices: int, memory: int = 10**9) -> ClusterOp:

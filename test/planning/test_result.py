@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from distir.planning.plan import GridPlan, LayoutPlan
-from distir.planning.result import Impossible, Result, Simulated, from_json
+from distir.planning.plans.plan import GridPlan, LayoutPlan
+from distir.planning.plans.result import Impossible, Result, Simulated, from_json
 
 SEARCHED = LayoutPlan(8, axes=(("d", 2), ("t", 16)), p=2, k=4, schedule="zb-h1")
 

@@ -14,11 +14,11 @@ from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.plan_search import PlanSearch
-from distir.planning.programs import Programs
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.programs import Programs
+from distir.planning.plans.saved_plan import SavedPlan
 from distir.planning.requests import Requests
-from distir.planning.saved_plan import SavedPlan
 from distir.text import ProgramParser, new_context
 
 PLANS: tuple[Plan, ...] = (

@@ -25,17 +25,17 @@ from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.pipelining import PipelineOptions, build_schedule
 from distir.planning.annotations import read_notes
+from distir.planning.costs.micro_batches import costs_on, price_of_sends
+from distir.planning.costs.rank_links import RankLink
+from distir.planning.distribution.meshes import add_mesh
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.layouts.chosen import apply_layouts
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.fitted_plan import FittedPlan
 from distir.planning.layouts.search import Limits, search_sharding
 from distir.planning.layouts.sends import StagesOfOps, note_places, places_of
-from distir.planning.meshes import add_mesh
-from distir.planning.micro_batch_costs import costs_on, price_of_sends
-from distir.planning.plan import LayoutPlan
-from distir.planning.rank_links import RankLink
-from distir.planning.result import Simulated
+from distir.planning.plans.plan import LayoutPlan
+from distir.planning.plans.result import Simulated
 from distir.sharding.mesh import Mesh
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.pipeline import divided, make_pipeline

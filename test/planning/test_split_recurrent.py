@@ -19,7 +19,7 @@ from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.search_sharding import SearchShardingPass
-from distir.planning.plan import GridPlan
+from distir.planning.plans.plan import GridPlan
 from distir.scheduling import Schedule
 from distir.sharding.exchanges import exchanged_axes
 

@@ -17,7 +17,7 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 
 
 @functools.cache

@@ -11,9 +11,9 @@ from distir.frontends.models.function_builder import FunctionBuilder
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.grid import Evaluator, run
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.programs import replace_cluster
-from distir.planning.result import Impossible, Simulated
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import Impossible, Simulated
 from distir.program import ENTRY
 
 BATCH = 8

@@ -16,10 +16,10 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.annotations import read_notes, requested_layout
+from distir.planning.costs.unit import GATHER_PENALTY, PREFERENCE, UnitCosts
+from distir.planning.distribution.meshes import add_mesh
+from distir.planning.graph.strategies import Strategy
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
-from distir.planning.meshes import add_mesh
-from distir.planning.strategies import Strategy
-from distir.planning.unit_costs import GATHER_PENALTY, PREFERENCE, UnitCosts
 from distir.program import argument_attributes, argument_names, entry_function
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import REPLICATED, PartialPlacement, SplitPlacement

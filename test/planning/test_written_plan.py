@@ -22,7 +22,10 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from distir.planning.graph import Node, StrategyGraph
+from distir.planning.costs.micro_batches import costs_on
+from distir.planning.distribution.meshes import add_mesh
+from distir.planning.graph.nodes import Node, StrategyGraph
+from distir.planning.graph.written_plan import PlannedOp
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.layouts import layout_graph
 from distir.planning.layouts.chosen import (
@@ -31,12 +34,9 @@ from distir.planning.layouts.chosen import (
     follow_requests,
 )
 from distir.planning.layouts.search import search_sharding
-from distir.planning.meshes import add_mesh
-from distir.planning.micro_batch_costs import costs_on
-from distir.planning.plan import LayoutPlan
-from distir.planning.programs import Programs
-from distir.planning.result import Simulated
-from distir.planning.written_plan import PlannedOp
+from distir.planning.plans.plan import LayoutPlan
+from distir.planning.plans.programs import Programs
+from distir.planning.plans.result import Simulated
 from distir.sharding.mesh import Mesh
 
 Axes = list[tuple[str, int]]

@@ -15,7 +15,7 @@ from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_moe
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.plan import SearchOptions, Space
+from distir.planning.plans.plan import SearchOptions, Space
 from distir.program import argument_names, argument_roles, entry_function
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import only_mesh

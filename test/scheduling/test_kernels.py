@@ -16,11 +16,11 @@ from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.distribution import distribute
+from distir.planning.distribution.distribute import distribute
 from distir.planning.grid import Evaluator
-from distir.planning.plan import GridPlan
-from distir.planning.programs import replace_cluster
-from distir.planning.result import Simulated
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.result import Simulated
 from distir.program import walk_functions
 from distir.scheduling import Columns, Kernel, Rows, Schedule, patterns
 from distir.sharding.verification import verify_distribution

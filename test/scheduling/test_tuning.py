@@ -19,8 +19,8 @@ from distir.errors import DistIRError
 from distir.frontends.models.basic import build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.plan import GridPlan, Space
-from distir.planning.result import Impossible, Simulated
+from distir.planning.plans.plan import GridPlan, Space
+from distir.planning.plans.result import Impossible, Simulated
 from distir.scheduling import Columns, Rows, Schedule
 from distir.scheduling.tuning.corrections import Candidate, Corrections
 from distir.scheduling.tuning.journal import TuningJournal

@@ -21,9 +21,9 @@ from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.planning.distribution import distribute
+from distir.planning.distribution.distribute import distribute
 from distir.planning.grid import Evaluator, GridPlan
-from distir.planning.result import Simulated
+from distir.planning.plans.result import Simulated
 from distir.program import argument_names, argument_roles, entry_function
 from support.programs import parse
 

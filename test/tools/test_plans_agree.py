@@ -16,7 +16,7 @@ from support.command_line import distir, succeed
 from distir.hardware import load_cluster
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.fitted_plan import FittedPlan, Step
-from distir.planning.saved_plan import SavedPlan
+from distir.planning.plans.saved_plan import SavedPlan
 from distir.tools import distir_opt
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from support.command_line import failure, succeed, write_program
 
 from distir.errors import DistIRError
 from distir.planning.auto.auto import AutoSearch
-from distir.planning.plan import Plan
-from distir.planning.saved_plan import SavedPlan
+from distir.planning.plans.plan import Plan
+from distir.planning.plans.saved_plan import SavedPlan
 
 TWO = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
 

@@ -18,8 +18,8 @@ from distir.hardware import load_cluster
 from distir.launch import step_times
 from distir.launch.packages import OutOfMemory, Spawner
 from distir.launch.step_times import StepTimer
-from distir.planning.programs import replace_cluster
-from distir.planning.rank_correlation import rank_correlation
+from distir.planning.plans.programs import replace_cluster
+from distir.planning.plans.rank_correlation import rank_correlation
 
 STEP = ("--layers", "2", "--d-model", "16", "--batch", "8", "--training")
 

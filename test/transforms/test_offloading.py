@@ -30,8 +30,8 @@ from distir.interpreters.simulator import simulate
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.plan import GridPlan
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.programs import replace_cluster
 from distir.program import (
     argument_names,
     entry_function,

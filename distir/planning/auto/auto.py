@@ -26,18 +26,24 @@ from distir.planning.auto.space import (
     own_axes,
     with_micro_batches,
 )
-from distir.planning.context import context_degrees
-from distir.planning.experts import expert_degrees
+from distir.planning.distribution.context import context_degrees
+from distir.planning.distribution.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
-from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, switched
-from distir.planning.plan_search import PlanSearch
-from distir.planning.programs import Programs, trains
+from distir.planning.plans.plan import (
+    GridPlan,
+    LayoutPlan,
+    Plan,
+    SearchOptions,
+    switched,
+)
+from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.programs import Programs, trains
+from distir.planning.plans.result import Impossible, Result, Simulated, simulated
 from distir.planning.requests import Requests
-from distir.planning.result import Impossible, Result, Simulated, simulated
 from distir.program import entry_function, parameters_of_states
 from distir.solver.clock import SEARCHING, Clock
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from distir.planning.plan import LayoutPlan, Plan
-from distir.planning.result import Result, Simulated
+from distir.planning.plans.plan import LayoutPlan, Plan
+from distir.planning.plans.result import Result, Simulated
 
 _IMPOSSIBLE = 2.0
 """What stands for the effect of a change that led to a plan that is not possible."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distir.planning.plan import LayoutPlan, Plan
+from distir.planning.plans.plan import LayoutPlan, Plan
 
 SAMPLE = 5
 """The fewest plans that have to be judged before anything can be told."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distir.planning.grid.results import ranked
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.result import Result, Simulated, simulated
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.result import Result, Simulated, simulated
 
 _FAR = 1.3
 """

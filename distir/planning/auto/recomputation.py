@@ -12,8 +12,8 @@ from math import ceil
 
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.results import ranked
-from distir.planning.plan import LayoutPlan, Plan
-from distir.planning.result import Result, Simulated
+from distir.planning.plans.plan import LayoutPlan, Plan
+from distir.planning.plans.result import Result, Simulated
 from distir.transforms.checkpoint_policies import LayerPolicies
 
 _TRIES = 3

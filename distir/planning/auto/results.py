@@ -12,10 +12,10 @@ from distir.planning.annotations import add_notes
 from distir.planning.auto.auto import AutoSearch
 from distir.planning.grid.evaluate import Evaluator, distribute_as
 from distir.planning.grid.results import nothing_fits, ranked
-from distir.planning.plan import LayoutPlan
-from distir.planning.plan_search import PlanSearch
-from distir.planning.programs import Programs
-from distir.planning.result import Impossible, Simulated, simulated
+from distir.planning.plans.plan import LayoutPlan
+from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.programs import Programs
+from distir.planning.plans.result import Impossible, Simulated, simulated
 
 _LARGEST = 4
 

@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
-from distir.planning.distribution import CONTEXTS
-from distir.planning.plan import Axes, GridPlan, LayoutPlan, Plan, Space
+from distir.planning.distribution.distribute import CONTEXTS
+from distir.planning.plans.plan import Axes, GridPlan, LayoutPlan, Plan, Space
 from distir.transforms.checkpoint_policies import LayerPolicies
 
 AXES = "dtsu"

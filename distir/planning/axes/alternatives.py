@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from distir.planning.strategies import AxisStrategy
+from distir.planning.graph.strategies import AxisStrategy
 from distir.sharding.placement import Placement
 
 Source = Literal["activation", "constant", "parameter"]

@@ -19,9 +19,9 @@ from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reach import Reach
 from distir.planning.axes.reached import ArgumentKey
-from distir.planning.bodies import plan_of
-from distir.planning.function_plan import AxisPlan
-from distir.planning.graph import Node
+from distir.planning.graph.bodies import plan_of
+from distir.planning.graph.function_plan import AxisPlan
+from distir.planning.graph.nodes import Node
 from distir.program import return_op
 from distir.sharding.placement import REPLICATED, PartialPlacement, Placement
 from distir.solver import solve

@@ -10,14 +10,14 @@ from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout, Shard
 from distir.dialects.tensors import rank_of, shape_of
-from distir.planning.strategies import (
+from distir.planning.costs.unit import UnitCosts
+from distir.planning.graph.strategies import (
     AxisStrategy,
     LayoutStrategy,
     PassPartial,
     SplitFactor,
     Strategy,
 )
-from distir.planning.unit_costs import UnitCosts
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh

@@ -31,9 +31,9 @@ from distir.planning.axes.edge_costs import (
 )
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
-from distir.planning.bodies import Body
-from distir.planning.graph import Node, Port, StrategyGraph
-from distir.planning.unit_costs import PREFERENCE
+from distir.planning.costs.unit import PREFERENCE
+from distir.planning.graph.bodies import Body
+from distir.planning.graph.nodes import Node, Port, StrategyGraph
 from distir.program import return_op
 from distir.sharding.placement import (
     FREE,

@@ -22,9 +22,9 @@ from distir.planning.axes.alternatives import (
 )
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.graph import Edge, Floats, Node, Port
-from distir.planning.strategies import SplitFactor
-from distir.planning.unit_costs import PREFERENCE
+from distir.planning.costs.unit import PREFERENCE
+from distir.planning.graph.nodes import Edge, Floats, Node, Port
+from distir.planning.graph.strategies import SplitFactor
 from distir.sharding.placement import (
     REPLICATED,
     PartialPlacement,

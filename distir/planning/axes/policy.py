@@ -19,7 +19,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import REDUCE_LATE, ConstrainOp
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.runs import RunLengths
-from distir.planning.strategies import SplitFactor
+from distir.planning.graph.strategies import SplitFactor
 from distir.sharding.placement import SplitPlacement, placement_in
 
 Splits = dict[SSAValue, set[SplitPlacement]]

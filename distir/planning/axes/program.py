@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.planning.axes.axis_op import AxisOp
-from distir.planning.strategies import LayoutStrategy
-from distir.planning.unit_costs import UnitCosts
+from distir.planning.costs.unit import UnitCosts
+from distir.planning.graph.strategies import LayoutStrategy
 from distir.program import entry_function, linked_arguments, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.signatures import Signatures

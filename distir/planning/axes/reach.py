@@ -24,7 +24,7 @@ from distir.planning.axes.strategies import (
     OpStrategies,
     takes_one_value,
 )
-from distir.planning.tied_ops import call_kinds
+from distir.planning.graph.tied_ops import call_kinds
 from distir.program import return_op
 from distir.sharding.placement import (
     FREE,

@@ -17,7 +17,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.axis_op import AxisOp
-from distir.planning.strategies import SplitFactor
+from distir.planning.graph.strategies import SplitFactor
 from distir.program import return_op
 from distir.sharding.placement import SplitPlacement
 

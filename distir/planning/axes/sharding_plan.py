@@ -18,7 +18,6 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.planning.annotate import annotate, is_settled, settled
 from distir.planning.annotations import add_notes, fixed_axes, requested_layout
 from distir.planning.axes.alternatives import Source
 from distir.planning.axes.axis import AxisPlanner
@@ -26,10 +25,11 @@ from distir.planning.axes.axis_op import placed
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reached import ArgumentKey
-from distir.planning.function_plan import AxisPlan, FunctionPlan, with_callees
-from distir.planning.strategies import LayoutStrategy, Strategy
-from distir.planning.unruled import unruled_ops
-from distir.planning.written_plan import WrittenPlan
+from distir.planning.graph.annotate import annotate, is_settled, settled
+from distir.planning.graph.function_plan import AxisPlan, FunctionPlan, with_callees
+from distir.planning.graph.strategies import LayoutStrategy, Strategy
+from distir.planning.graph.unruled import unruled_ops
+from distir.planning.graph.written_plan import WrittenPlan
 from distir.program import (
     argument_attributes,
     argument_names,

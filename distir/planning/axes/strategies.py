@@ -20,7 +20,12 @@ from distir.errors import DistIRError
 from distir.planning.axes.alternatives import OpAlternative, Source, Take
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.strategies import AxisStrategy, PassPartial, SplitFactor, Strategy
+from distir.planning.graph.strategies import (
+    AxisStrategy,
+    PassPartial,
+    SplitFactor,
+    Strategy,
+)
 from distir.program import describe
 from distir.sharding.placement import (
     FREE,

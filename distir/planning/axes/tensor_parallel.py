@@ -19,8 +19,8 @@ from distir.planning.annotations import (
     requested_layout,
 )
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.function_plan import AxisPlan, with_callees
-from distir.planning.strategies import SplitFactor
+from distir.planning.graph.function_plan import AxisPlan, with_callees
+from distir.planning.graph.strategies import SplitFactor
 from distir.program import (
     argument_attributes,
     argument_roles,

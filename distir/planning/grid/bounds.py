@@ -13,7 +13,7 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.planning.plan import GridPlan, Plan
+from distir.planning.plans.plan import GridPlan, Plan
 from distir.program import (
     argument_roles,
     entry_function,

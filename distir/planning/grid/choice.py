@@ -13,12 +13,12 @@ from distir.dialects.dist import ReshardOp, layout_of
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import ScheduleOptions
-from distir.planning.distribution import DistributionOptions, choose_layouts
+from distir.planning.distribution.distribute import DistributionOptions, choose_layouts
+from distir.planning.distribution.meshes import MESH, cluster_in
 from distir.planning.grid.between import Between, Sizes
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
-from distir.planning.meshes import MESH, cluster_in
-from distir.planning.plan import GridPlan
+from distir.planning.plans.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.verification import DistributionVerifier

@@ -25,7 +25,7 @@ from distir.interpreters.simulator.engine.compiler import (
 )
 from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
 from distir.interpreters.simulator.engine.summaries import Summaries
-from distir.planning.buckets import MessageSizes
+from distir.planning.distribution.buckets import MessageSizes
 from distir.planning.grid.compiled_messages import Messages
 from distir.planning.grid.contents import Contents, Numbers
 from distir.program import is_removable

@@ -18,13 +18,15 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.interpreters.simulator.simulation import Simulation
 from distir.pipelining import PipelineOptions, ScheduleOptions
-from distir.planning.buckets import bucket_collectives_of
-from distir.planning.distribution import (
+from distir.planning.distribution.buckets import bucket_collectives_of
+from distir.planning.distribution.distribute import (
     DistributionOptions,
     distribute,
     offload_states_as_asked,
     pass_keys_on_as_asked,
 )
+from distir.planning.distribution.meshes import cluster_in
+from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
@@ -32,12 +34,10 @@ from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.fitted_plan import Step
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
-from distir.planning.meshes import cluster_in
-from distir.planning.overlap import overlap_communication
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.programs import Programs, trains
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.programs import Programs, trains
+from distir.planning.plans.result import Impossible, Result, Simulated
 from distir.planning.requests import Requests, check_whole
-from distir.planning.result import Impossible, Result, Simulated
 from distir.planning.stages import make_pipeline_as_asked
 from distir.program import entry_function, functions
 from distir.sharding.mesh import Mesh

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from distir.planning.plan import LayoutPlan
-from distir.planning.result import Impossible, Result, Simulated, simulated
+from distir.planning.plans.plan import LayoutPlan
+from distir.planning.plans.result import Impossible, Result, Simulated, simulated
 
 
 def ranked(results: Iterable[Result]) -> list[Simulated]:

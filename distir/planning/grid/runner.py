@@ -18,8 +18,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.plan import GridPlan, Plan
-from distir.planning.result import Result, Simulated
+from distir.planning.plans.plan import GridPlan, Plan
+from distir.planning.plans.result import Result, Simulated
 from distir.solver.clock import Clock
 from distir.system.garbage import no_garbage_collection
 

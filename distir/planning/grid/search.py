@@ -12,9 +12,9 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.runner import run
-from distir.planning.plan import Plan, SearchOptions, Space
-from distir.planning.plan_search import PlanSearch
-from distir.planning.programs import Programs, batch_of, trains
+from distir.planning.plans.plan import Plan, SearchOptions, Space
+from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.programs import Programs, batch_of, trains
 
 
 def _nobody(count: int) -> None:

@@ -14,10 +14,19 @@ from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.tensors import shape_of
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.runs import RunLengths
-from distir.planning.bodies import Body
-from distir.planning.costs import CostModel
-from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Node, Port
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.costs.unit import UnitCosts
+from distir.planning.graph.bodies import Body
+from distir.planning.graph.function_plan import FunctionPlan
+from distir.planning.graph.nodes import Node, Port
+from distir.planning.graph.strategies import (
+    LayoutStrategy,
+    Option,
+    Strategy,
+    options,
+    strategies,
+)
+from distir.planning.graph.tied_ops import call_kinds
 from distir.planning.layouts.argument_requests import ArgumentRequest, restricted
 from distir.planning.layouts.building import Before, Building
 from distir.planning.layouts.lifetimes import Interval
@@ -31,15 +40,6 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.layouts.sends import StagesOfOps
 from distir.planning.layouts.values import Values
-from distir.planning.strategies import (
-    LayoutStrategy,
-    Option,
-    Strategy,
-    options,
-    strategies,
-)
-from distir.planning.tied_ops import call_kinds
-from distir.planning.unit_costs import UnitCosts
 from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS

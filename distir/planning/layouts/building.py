@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from distir.dialects.dist import Layout
-from distir.planning.costs import CostModel
-from distir.planning.function_plan import FunctionPlan
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.function_plan import FunctionPlan
 from distir.planning.layouts.argument_requests import ArgumentRequest, restricted
 from distir.planning.layouts.reshards import (
     LayoutNode,

@@ -9,12 +9,12 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from distir.dialects.dist import SEPARATE_COPIES
-from distir.planning.annotate import annotate, settled
 from distir.planning.axes.sharding_plan import propagate_sharding
-from distir.planning.batches import split_batch
+from distir.planning.distribution.batches import split_batch
+from distir.planning.graph.annotate import annotate, settled
+from distir.planning.graph.written_plan import WrittenPlan
 from distir.planning.layouts.argument_requests import requests_of
 from distir.planning.layouts.split_over_time import split_over_time
-from distir.planning.written_plan import WrittenPlan
 from distir.sharding.mesh import Mesh
 
 

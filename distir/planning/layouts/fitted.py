@@ -18,8 +18,14 @@ from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import SEARCH, PipelineOptions
-from distir.planning.batches import try_to_split_batch
-from distir.planning.buckets import bucket_collectives_of
+from distir.planning.costs.micro_batches import (
+    MicroBatchCosts,
+    SimulatedCosts,
+    costs_on,
+)
+from distir.planning.costs.unit import UnitCosts
+from distir.planning.distribution.batches import try_to_split_batch
+from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.layouts.chosen import (
     ChosenLayouts,
     apply_layouts,
@@ -40,14 +46,8 @@ from distir.planning.layouts.sends import (
     places_of,
     take_places,
 )
-from distir.planning.micro_batch_costs import (
-    MicroBatchCosts,
-    SimulatedCosts,
-    costs_on,
-)
-from distir.planning.programs import trains
+from distir.planning.plans.programs import trains
 from distir.planning.stages import with_searched_stages
-from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock, TimeIsOver
 from distir.transforms.partitioning import Price, partition

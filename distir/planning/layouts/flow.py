@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.planning.function_plan import with_callees
+from distir.planning.graph.function_plan import with_callees
 from distir.planning.layouts.builder import GraphBuilder
 from distir.planning.layouts.reshards import (
     LayoutBody,

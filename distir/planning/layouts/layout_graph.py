@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.costs import CostModel
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.written_plan import WrittenPlan
 from distir.planning.layouts.argument_requests import requests_of
 from distir.planning.layouts.builder import GraphBuilder, work_size
 from distir.planning.layouts.building import Before
 from distir.planning.layouts.sends import StagesOfOps
 from distir.planning.layouts.split_over_time import split_over_time
-from distir.planning.written_plan import WrittenPlan
 from distir.program import reachable_functions
 from distir.sharding.mesh import TIME_AXIS
 from distir.solver.clock import Clock

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.planning.graph import Port
+from distir.planning.graph.nodes import Port
 from distir.planning.layouts.reshards import (
     LayoutBody,
     LayoutNode,

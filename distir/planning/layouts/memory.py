@@ -17,7 +17,8 @@ from math import inf
 import numpy as np
 
 from distir.dialects.dist import Layout
-from distir.planning.graph import Edge, Floats
+from distir.planning.graph.nodes import Edge, Floats
+from distir.planning.graph.strategies import LayoutStrategy
 from distir.planning.layouts.builder import GraphBuilder
 from distir.planning.layouts.lifetimes import (
     Computed,
@@ -36,7 +37,6 @@ from distir.planning.layouts.reshards import (
     LayoutPort,
     layouts_of,
 )
-from distir.planning.strategies import LayoutStrategy
 from distir.solver import Problem
 from distir.solver.problem import Memory
 

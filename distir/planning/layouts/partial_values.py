@@ -8,7 +8,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.strategies import Option, PassPartial, SplitFactor
+from distir.planning.graph.strategies import Option, PassPartial, SplitFactor
 from distir.sharding.rule import Rule
 
 Monoids = dict[SSAValue, frozenset[str]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.planning.costs import CostModel
-from distir.planning.strategies import LayoutStrategy
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.strategies import LayoutStrategy
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
 

@@ -17,8 +17,8 @@ from distir.dialects.onnx_shapes import bare_type
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotations import requested_layout
-from distir.planning.programs import batch_of
-from distir.planning.stored_layouts import divides_runs
+from distir.planning.distribution.stored_layouts import divides_runs
+from distir.planning.plans.programs import batch_of
 from distir.program import (
     argument_attributes,
     argument_names,

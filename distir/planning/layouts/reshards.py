@@ -9,11 +9,11 @@ import numpy as np
 from xdsl.ir import Attribute
 
 from distir.dialects.dist import Layout
-from distir.planning.bodies import Body, plan_of
-from distir.planning.costs import CostModel
-from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Edge, Floats, Node, Port, StrategyGraph
-from distir.planning.strategies import LayoutStrategy, Strategy
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.bodies import Body, plan_of
+from distir.planning.graph.function_plan import FunctionPlan
+from distir.planning.graph.nodes import Edge, Floats, Node, Port, StrategyGraph
+from distir.planning.graph.strategies import LayoutStrategy, Strategy
 from distir.program import linked_arguments, return_op
 from distir.solver.clock import Clock
 

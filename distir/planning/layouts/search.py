@@ -14,8 +14,10 @@ from typing import Any, Literal, get_args
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.planning.annotate import annotate
-from distir.planning.costs import CostModel
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.annotate import annotate
+from distir.planning.graph.strategies import LayoutStrategy
+from distir.planning.graph.written_plan import WrittenPlan
 from distir.planning.layouts.builder import GraphBuilder
 from distir.planning.layouts.building import Before
 from distir.planning.layouts.chosen import ChosenLayouts
@@ -33,8 +35,6 @@ from distir.planning.layouts.reshards import (
     chosen_plan,
 )
 from distir.planning.layouts.sends import StagesOfOps
-from distir.planning.strategies import LayoutStrategy
-from distir.planning.written_plan import WrittenPlan
 from distir.solver import InfeasibleError, Problem, Solution, solution_of
 from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments

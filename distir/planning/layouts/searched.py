@@ -12,7 +12,9 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.planning.buckets import bucket_collectives_of
+from distir.planning.distribution.buckets import bucket_collectives_of
+from distir.planning.distribution.meshes import add_mesh, cluster_in
+from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.layouts.chosen import (
     ChosenLayouts,
     apply_layouts,
@@ -25,9 +27,7 @@ from distir.planning.layouts.planned_arguments import (
     place_arguments,
 )
 from distir.planning.layouts.search import Limits
-from distir.planning.meshes import add_mesh, cluster_in
-from distir.planning.overlap import overlap_communication
-from distir.planning.plan import LayoutPlan
+from distir.planning.plans.plan import LayoutPlan
 from distir.planning.requests import Requests, keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh

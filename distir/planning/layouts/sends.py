@@ -10,7 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue, Use
 
 from distir.dialects.dist import PLACE, Layout, layout_of
-from distir.planning.micro_batch_costs import MicroBatchCosts
+from distir.planning.costs.micro_batches import MicroBatchCosts
 from distir.program import entry_function
 from distir.sharding.mesh import TIME_AXIS
 from distir.transforms.pipelines.division import DividedProgram

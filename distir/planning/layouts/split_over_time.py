@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.dialects.tensors import rank_of
 from distir.planning.annotations import requested_layout
-from distir.planning.batches import split_batch
+from distir.planning.distribution.batches import split_batch
 from distir.planning.layouts.argument_requests import ArgumentRequest
 from distir.program import (
     argument_attributes,

@@ -12,8 +12,8 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Layout
 from distir.dialects.tensors import shape_of
-from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Edge, Port
+from distir.planning.graph.function_plan import FunctionPlan
+from distir.planning.graph.nodes import Edge, Port
 from distir.planning.layouts.building import Building
 from distir.planning.layouts.reshards import (
     LayoutBody,

@@ -14,7 +14,7 @@ from distir.dialects.dist import Layout, layout_of
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.pipelining import Action, Phase, PipelineSchedule, simulate_schedule
 from distir.pipelining.in_flight import in_flight_per_stage
-from distir.planning.rank_links import RankLink
+from distir.planning.costs.rank_links import RankLink
 from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles
 from distir.sharding.mesh import TIME_AXIS, Mesh

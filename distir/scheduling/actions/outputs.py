@@ -11,7 +11,7 @@ from distir.dialects.dist import FIXED_BY, SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.schedule import PlaceOp
 from distir.dialects.tensors import rank_of
 from distir.errors import DistIRError
-from distir.planning.meshes import MESH
+from distir.planning.distribution.meshes import MESH
 from distir.planning.modules import ScopedOp
 from distir.program import describe
 from distir.scheduling.rewrites.separate import OpGroup, separate

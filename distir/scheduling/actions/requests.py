@@ -23,8 +23,8 @@ from distir.dialects.schedule import (
 )
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, one_of
+from distir.planning.distribution.meshes import MESH
 from distir.planning.expectations import expect
-from distir.planning.meshes import MESH
 from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
 from distir.program import describe, scope_of, text_attribute

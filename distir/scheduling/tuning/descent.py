@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from random import Random
 
-from distir.planning.result import Result, Simulated
+from distir.planning.plans.result import Result, Simulated
 from distir.scheduling.tuning.space import Point, TuningSpace
 
 Score = tuple[bool, float]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from distir.planning.grid.journal import JournalFile
-from distir.planning.plan import GridPlan
-from distir.planning.result import from_json
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.result import from_json
 from distir.scheduling.knobs import KnobChoice
 from distir.scheduling.tuning.programs import TunedPrograms
 from distir.scheduling.tuning.space import Chosen, Point

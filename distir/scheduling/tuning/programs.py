@@ -11,7 +11,7 @@ from xdsl.dialects.transform import NamedSequenceOp
 
 from distir.dialects.device import ClusterOp
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.programs import replace_cluster
+from distir.planning.plans.programs import replace_cluster
 from distir.scheduling.run import apply_schedule
 from distir.scheduling.script import add_schedules
 from distir.scheduling.tuning.space import Chosen, Point
@@ -65,7 +65,7 @@ class TunedPrograms:
 
     def distributed(self, point: Point) -> ModuleOp:
         """Returns the distributed program of a point, verified. Raises DistIRError."""
-        from distir.planning.distribution import distribute
+        from distir.planning.distribution.distribute import distribute
 
         module = self.sequential(point.chosen, point.plan.batch)
         distribute(module, point.plan.options())

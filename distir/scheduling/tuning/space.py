@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.schedule import KnobOp, KnobValue, RequireOp
 from distir.errors import DistIRError
-from distir.planning.plan import GridPlan
+from distir.planning.plans.plan import GridPlan
 from distir.scheduling.knobs import (
     KnobChoice,
     case_number,

@@ -19,8 +19,8 @@ from distir.planning.grid.runner import (
     end_with_parent,
     ends_first,
 )
-from distir.planning.plan import GridPlan
-from distir.planning.result import Result, Simulated, simulated
+from distir.planning.plans.plan import GridPlan
+from distir.planning.plans.result import Result, Simulated, simulated
 from distir.scheduling.tuning.programs import TunedPrograms
 from distir.scheduling.tuning.space import Chosen, Point
 

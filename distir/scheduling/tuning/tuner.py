@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.planning.grid.results import nothing_fits
-from distir.planning.result import Result, Simulated
+from distir.planning.plans.result import Result, Simulated
 from distir.scheduling.tuning.corrections import Candidate, Corrections
 from distir.scheduling.tuning.descent import descend
 from distir.scheduling.tuning.journal import Measurement, TuningJournal

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
-    from distir.planning.saved_plan import SavedPlan
+    from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.distribution import distributed_as_asked, given_options
     from distir.tools.files import read_program, write_program
     from distir.tools.reporting import note, progress

@@ -109,7 +109,7 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
 def _distributed(source: Path, program: Path | None) -> ModuleOp:
     """Returns the distributed program of a plan. Raises DistIRError."""
     from distir.errors import DistIRError
-    from distir.planning.saved_plan import SavedPlan
+    from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.files import read_program
     from distir.tools.reporting import progress
 

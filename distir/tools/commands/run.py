@@ -304,7 +304,7 @@ def executed(
     from distir.errors import DistIRError
     from distir.launch.packages import run_package
     from distir.lowering.torch_package import write_package
-    from distir.planning.programs import trains
+    from distir.planning.plans.programs import trains
     from distir.tools.program_arguments import (
         check_known,
         training_arguments,

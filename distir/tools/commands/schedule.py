@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.schedule import AutocastOp
     from distir.errors import DistIRError
     from distir.passes.apply_schedule import ApplySchedulePass
-    from distir.planning.programs import batch_of
+    from distir.planning.plans.programs import batch_of
     from distir.scheduling.recorder import SEQUENCE
     from distir.scheduling.script import add_schedules, read_script
     from distir.tools.files import (

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.planning.grid import Result, Simulated
-    from distir.planning.plan import SearchOptions
-    from distir.planning.plan_search import PlanSearch
+    from distir.planning.plans.plan import SearchOptions
+    from distir.planning.plans.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
 
@@ -206,7 +206,7 @@ def _run_auto(
 
 
 def _save_plan(search: PlanSearch, path: Path) -> None:
-    from distir.planning.saved_plan import SavedPlan
+    from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.auto_search import explanation
 
     SavedPlan.of(search, lambda: explanation(search)).save(path)

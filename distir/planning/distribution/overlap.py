@@ -12,7 +12,7 @@ from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.annotations import add_notes
-from distir.planning.buckets import bucket_collectives_of
+from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.hoist import hoist_gathers
 from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds

@@ -26,7 +26,7 @@ from xdsl.utils.exceptions import ParseError
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.planning.distribution import distribute
+from distir.planning.distribution.distribute import distribute
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.planned_arguments import (
@@ -35,11 +35,11 @@ from distir.planning.layouts.planned_arguments import (
     planned_arguments,
 )
 from distir.planning.layouts.searched import SearchedLayouts
-from distir.planning.plan import GridPlan, LayoutPlan
-from distir.planning.plan_search import PlanSearch
-from distir.planning.programs import cluster_of_text, replace_cluster, trains
+from distir.planning.plans.plan import GridPlan, LayoutPlan
+from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.programs import cluster_of_text, replace_cluster, trains
+from distir.planning.plans.result import Simulated, from_json
 from distir.planning.requests import Requests, named_argument
-from distir.planning.result import Simulated, from_json
 from distir.program import argument_names, entry_function, functions
 from distir.sharding.verification import verify_distribution
 from distir.system.output_files import write_text

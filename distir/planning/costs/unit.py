@@ -15,8 +15,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout
-from distir.planning.costs import CostModel
-from distir.planning.strategies import LayoutStrategy
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.strategies import LayoutStrategy
 from distir.sharding.exchanges import state_exchange
 from distir.sharding.placement import (
     PartialPlacement,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distir.planning.grid.results import ranked
-from distir.planning.plan import Plan
-from distir.planning.programs import Programs
-from distir.planning.result import Result, Simulated
+from distir.planning.plans.plan import Plan
+from distir.planning.plans.programs import Programs
+from distir.planning.plans.result import Result, Simulated
 
 
 class PlanSearch:

@@ -20,8 +20,8 @@ from xdsl.parser import Parser
 from distir.dialects.dist import Layout, LayoutAttr
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.planning.function_plan import FunctionPlan, with_callees
-from distir.planning.strategies import LayoutStrategy, OpLayouts, Strategy
+from distir.planning.graph.function_plan import FunctionPlan, with_callees
+from distir.planning.graph.strategies import LayoutStrategy, OpLayouts, Strategy
 from distir.program import describe, entry_function, functions, return_op
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import Mesh

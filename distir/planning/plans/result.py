@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distir.planning.layouts.chosen import ChosenLayouts
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
 
 
 @dataclass(frozen=True)

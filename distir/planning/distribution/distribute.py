@@ -17,23 +17,23 @@ from distir.pipelining import SEARCH, PipelineOptions
 from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
-from distir.planning.batches import split_batch
-from distir.planning.buckets import bucket_collectives_of
-from distir.planning.context import split_context
-from distir.planning.expectations import check_expectations
-from distir.planning.experts import split_experts
-from distir.planning.meshes import (
+from distir.planning.distribution.batches import split_batch
+from distir.planning.distribution.buckets import bucket_collectives_of
+from distir.planning.distribution.context import split_context
+from distir.planning.distribution.experts import split_experts
+from distir.planning.distribution.meshes import (
     add_mesh,
     check_sequential,
     check_size,
     cluster_in,
     declare_mesh,
 )
-from distir.planning.overlap import overlap_communication
-from distir.planning.padding import PADDABLE, pad_dimensions, pad_heads
+from distir.planning.distribution.overlap import overlap_communication
+from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
+from distir.planning.distribution.zero import store_split
+from distir.planning.expectations import check_expectations
 from distir.planning.requests import keep_whole, named_argument, request_shards
 from distir.planning.stages import make_pipeline_as_asked
-from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution

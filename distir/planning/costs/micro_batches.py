@@ -15,10 +15,10 @@ from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineSchedule, in_flight_per_rank
-from distir.planning.rank_links import RankLink
-from distir.planning.simulated_costs import SimulatedCosts
+from distir.planning.costs.rank_links import RankLink
+from distir.planning.costs.simulated import SimulatedCosts
+from distir.planning.graph.strategies import Strategy
 from distir.planning.stages.graph import estimated_step
-from distir.planning.strategies import Strategy
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     PartialPlacement,

@@ -25,8 +25,8 @@ from distir.interpreters.simulator.engine.device_map import (
 from distir.interpreters.simulator.engine.transfers import exchange_of, transfers_of
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.work import Work
-from distir.planning.costs import CostModel
-from distir.planning.strategies import LayoutStrategy
+from distir.planning.costs.cost_model import CostModel
+from distir.planning.graph.strategies import LayoutStrategy
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import ReshardStep
 from distir.sharding.rule import Rule, rule_for

@@ -19,7 +19,7 @@ from distir.interpreters.simulator.costs.communication import (
     topology,
 )
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.planning.meshes import cluster_in
+from distir.planning.distribution.meshes import cluster_in
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.bucketing import bucket_collectives
 

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Node, Port, StrategyGraph
-from distir.planning.strategies import Sharding, Strategy
-from distir.planning.tied_ops import op_kinds
+from distir.planning.graph.function_plan import FunctionPlan
+from distir.planning.graph.nodes import Node, Port, StrategyGraph
+from distir.planning.graph.strategies import Sharding, Strategy
+from distir.planning.graph.tied_ops import op_kinds
 
 W = TypeVar("W")
 V = TypeVar("V")

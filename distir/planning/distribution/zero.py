@@ -31,7 +31,7 @@ from distir.planning.annotations import (
     origin_of,
     requested_layout,
 )
-from distir.planning.stored_layouts import (
+from distir.planning.distribution.stored_layouts import (
     axes_text,
     blocks_of,
     flattened_note,

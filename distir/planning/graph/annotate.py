@@ -20,8 +20,8 @@ from distir.dialects.dist import (
     LayoutAttr,
 )
 from distir.errors import DistIRError
-from distir.planning.function_plan import FunctionPlan, with_callees
-from distir.planning.strategies import LayoutStrategy, OpLayouts
+from distir.planning.graph.function_plan import FunctionPlan, with_callees
+from distir.planning.graph.strategies import LayoutStrategy, OpLayouts
 from distir.program import (
     argument_attributes,
     describe,

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, OpResult
 
-from distir.planning.strategies import Sharding, Strategy
+from distir.planning.graph.strategies import Sharding, Strategy
 from distir.sharding.placement import Placement
 
 
