@@ -29,7 +29,7 @@ from xdsl.context import Context
 
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.hardware import load_cluster
 from distir.launch.packages import run_script
 from distir.launch.timing import timing_spawner
@@ -40,7 +40,7 @@ from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.programs import replace_cluster
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 
 
 @dataclass(frozen=True)

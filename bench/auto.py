@@ -35,7 +35,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.frontends.builders import build_gpt, build_moe
+from distir.frontends.models.basic import build_gpt, build_moe
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search

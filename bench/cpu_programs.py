@@ -11,7 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.planning.programs import replace_cluster

@@ -17,7 +17,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.pipelining import PipelineOptions
 from distir.planning.layouts.fitted import FittedSearch

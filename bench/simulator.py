@@ -17,7 +17,7 @@ from report import table
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.interpreters.simulator.profiles.profile import Profile

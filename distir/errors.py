@@ -1,6 +1,7 @@
 """The errors that DistIR shows to its users, without a traceback."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TypeVar
 
 from xdsl.utils.exceptions import DiagnosticException
@@ -42,3 +43,14 @@ def listed(names: Sequence[str], limit: int = 4) -> str:
     """
     shown = ", ".join(names[:limit])
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """
+    Returns a question to put before the list of what there is, such as `did you mean
+    'dgx-a100'? `, with a space at its end; nothing if no known name is close.
+    Capitals do not count.
+    """
+    spelled = {each.casefold(): each for each in known}
+    close = get_close_matches(name.casefold(), list(spelled), 1, 0.75)
+    return f"did you mean {spelled[close[0]]!r}? " if close else ""

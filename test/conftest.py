@@ -87,7 +87,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(1_500_000, 10, 10)
-    if "distir.frontends.torch_importer" in sys.modules:
+    if "distir.frontends.torch.importer" in sys.modules:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 
         read = functools.cache(ONNXRegistry.from_torchlib)

@@ -22,8 +22,8 @@ from support.trained_steps import (
 
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.onnx_importer import import_onnx
-from distir.frontends.torch_importer import export_onnx, import_torch
+from distir.frontends.onnx.importer import import_onnx
+from distir.frontends.torch.importer import export_onnx, import_torch
 
 SIZES: dict[str, Any] = {
     "hidden_size": 16,

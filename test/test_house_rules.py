@@ -165,12 +165,26 @@ def test_modules_import_each_other_one_way() -> None:
         raise AssertionError(f"a cycle: {' <- '.join(error.args[1])}") from None
 
 
+def test_folders_import_each_other_one_way() -> None:
+    """The floors of the house: the folders, and the modules beside them."""
+    imports: dict[str, set[str]] = {}
+    for path, tree in sources().items():
+        own = path.partition("/")[0]
+        others = {other.partition("/")[0] for other in imported(path, tree)}
+        imports.setdefault(own, set()).update(others - {own})
+    assert {"dialects", "errors.py"} <= imports["program"]
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a cycle: {' <- '.join(error.args[1])}") from None
+
+
 def test_an_import_is_seen_wherever_it_is() -> None:
     text = """
 import distir.errors
 from distir.program import describe
 from . import verification
-from .. import weights
+from ..program import weights
 if TYPE_CHECKING:
     from distir.sharding import layout
 def f():
@@ -179,10 +193,10 @@ def f():
     assert sorted(imported("sharding/rule.py", ast.parse(text))) == [
         "__init__.py",
         "errors.py",
-        "program.py",
+        "program/__init__.py",
+        "program/weights.py",
         "sharding/layout.py",
         "sharding/verification.py",
-        "weights.py",
     ]
 
 
@@ -203,7 +217,7 @@ WRITERS = frozenset(
 """Functions that write to a file, whatever they are called on."""
 
 HELPERS = ("replaced", "replaced_file", "replaced_files", "write_text")
-"""What `distir.output_files` gives for that."""
+"""What `distir.system.output_files` gives for that."""
 
 IN_PLACE = {
     "runtime/storage/folder_lock.py": "a lock, which is a file that is held open",
@@ -265,7 +279,7 @@ def test_files_are_replaced_when_all_is_written() -> None:
     found = [
         f"{path}:{line}"
         for path, tree in sources().items()
-        if path not in IN_PLACE and path != "output_files.py"
+        if path not in IN_PLACE and path != "system/output_files.py"
         for line in sorted(written_in_place(tree))
     ]
     assert not found, found

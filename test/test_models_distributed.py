@@ -18,14 +18,14 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_export import Exporter
+from distir.frontends.torch.export.exporter import Exporter
 from distir.interpreters.reference import run_program
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import argument_names, entry_function, functions
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 
 MODELS = ("mlp", "gpt2", "bert", "llama")
 DEGREES = [(2, 2), (2, 1), (1, 4), (1, 2)]

@@ -14,7 +14,7 @@ from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

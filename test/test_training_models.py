@@ -36,8 +36,8 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
-from distir.source_forms import source_types
-from distir.weights import save_weights
+from distir.program.source_forms import source_types
+from distir.program.weights import save_weights
 
 STEPS = 5 if IS_THOROUGH else 3
 

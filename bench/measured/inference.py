@@ -16,8 +16,8 @@ from typing import Any
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
-from distir.frontends.gpt_decoding import build_gpt_decoding
+from distir.frontends.models.basic import build_gpt
+from distir.frontends.models.gpt_decoding import build_gpt_decoding
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from measured.clusters import GPUS, cluster

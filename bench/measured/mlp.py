@@ -11,7 +11,7 @@ from typing import Any
 
 from xdsl.context import Context
 
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from measured.clusters import GPUS, cluster

@@ -9,7 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.differentiate import DifferentiatePass

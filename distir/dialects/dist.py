@@ -10,7 +10,7 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   list of axes, a user asks for what these do, and others are free to split the argument
   too; `dist.fixed_by` says for each of them who asked; on a parameter,
   `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
-  `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
+  `distir.program.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
   belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
   it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`); on a setting
   `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and

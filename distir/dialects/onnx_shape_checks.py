@@ -11,7 +11,7 @@ from xdsl.ir import Attribute
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import SHAPES, Shape, Shapes, agree
-from distir.registries import Registry
+from distir.dialects.registries import Registry
 
 Check = Callable[[Shapes], None]
 

@@ -9,7 +9,7 @@ dialect contains; the op's docstring gives shapes and formulas.
 from xdsl.ir import Dialect
 
 from distir.dialects import train_ops
-from distir.registries import import_families
+from distir.dialects.registries import import_families
 
 _FAMILIES = import_families(train_ops.__name__, train_ops.__path__)
 

@@ -15,18 +15,18 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.planning.annotations import read_notes
 from distir.program import argument_names, argument_roles, entry_function
-from distir.text import ProgramPrinter
-from distir.tools.files import (
-    program_weights,
-    read_program,
-    write_program,
-)
-from distir.weights import (
+from distir.program.weights import (
     SUFFIX,
     attributes_kept,
     new_weights_beside,
     save_weights,
     weights_file,
+)
+from distir.text import ProgramPrinter
+from distir.tools.files import (
+    program_weights,
+    read_program,
+    write_program,
 )
 
 Arrays = Mapping[str, npt.NDArray[Any]]

@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from distir.errors import DistIRError
-from distir.suggestions import did_you_mean
+from distir.errors import DistIRError, did_you_mean
 from distir.tools.cli import COMMANDS, Command
 
 

@@ -46,7 +46,7 @@ def import_model(
         return ModelProgram(made.module, arrays=made.weights)
     from torch import nn
 
-    from distir.frontends.torch_importer import import_torch
+    from distir.frontends.torch.importer import import_torch
     from distir.planning.annotations import add_notes
 
     if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -20,7 +20,7 @@ from distir.facade.check import arrays_of
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
 from distir.lowering.torch_package import write_package
-from distir.output_files import replaced_files
+from distir.system.output_files import replaced_files
 from distir.tools.files import write_arrays
 
 

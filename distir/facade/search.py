@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
-from distir.frontends.torch_trust import Trust
+from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.planning.auto.auto import auto_search

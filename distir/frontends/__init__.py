@@ -1,4 +1,4 @@
 """
-Frontends, which make sequential programs: importers of ONNX files and PyTorch modules, and
-builders of MLPs, GPTs and mixtures of experts.
+Frontends, which make sequential programs: importers of ONNX files (`onnx`) and PyTorch
+modules (`torch`), and builders of models (`models`). Importers return an `ImportedModel`.
 """

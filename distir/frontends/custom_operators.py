@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from xdsl.ir import Operation, SSAValue
 from xdsl.universe import XDSL_UNIVERSE
 
-from distir.plugins import installed_universe
-from distir.registries import Registry
+from distir.dialects.registries import Registry
+from distir.system.plugins import installed_universe
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CustomImport = Callable[[Sequence[SSAValue | None], Mapping[str, Any]], Operation]
 """Makes the op of a node; see this module's documentation."""
 
-custom_operator: Registry[CustomImport] = Registry("distir.frontends.train_nodes")
+custom_operator: Registry[CustomImport] = Registry("distir.frontends.onnx.train_nodes")
 """The operators that other packages read, and our own, by `DOMAIN::OPERATOR`."""
 
 
@@ -45,7 +45,7 @@ def custom_import(node: NodeProto) -> CustomImport | None:
     installed package reads.
     """
     from distir.dialects.onnx_versions import DOMAIN_VERSIONS
-    from distir.frontends.onnx_names import domain_of
+    from distir.frontends.onnx.names import domain_of
 
     if domain_of(node) in DOMAIN_VERSIONS:
         return None

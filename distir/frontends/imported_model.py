@@ -14,10 +14,10 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
-from distir.output_files import replaced_file
 from distir.program import argument_names, argument_roles, entry_function
+from distir.program.weights import attributes_kept, new_weights_beside
+from distir.system.output_files import replaced_file
 from distir.text import ProgramPrinter
-from distir.weights import attributes_kept, new_weights_beside
 
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):

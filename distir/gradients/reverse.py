@@ -27,7 +27,6 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import COMPILED, DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
 from distir.dialects.kernel import KernelCallOp
-from distir.doubts import reason
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
@@ -52,6 +51,7 @@ from distir.program import (
     text_attribute,
     unique_name,
 )
+from distir.program.doubts import reason
 
 STATISTIC = "train.statistic"
 """

@@ -45,13 +45,13 @@ from distir.dialects.onnx_values import (
     numpy_dtype,
     onnx_element_type,
 )
+from distir.dialects.registries import Registry
 from distir.dialects.tensors import known_shape
 from distir.dialects.train_ops.base import TrainOp
 from distir.errors import DistIRError
 from distir.interpreters.types import result_types
 from distir.program import describe
-from distir.registries import Registry
-from distir.unknown_sizes import origin_of_unknown
+from distir.program.unknown_sizes import origin_of_unknown
 
 Gradients = Sequence[SSAValue | None]
 """The gradient of each result or operand; None where nothing flows."""
@@ -282,7 +282,7 @@ def gradients_of(
     if rule is None:
         raise DistIRError(
             f"{describe(op)} has no gradient rule; let PyTorch differentiate the model "
-            f"instead (distir.frontends.torch_training.import_training_step), or "
+            f"instead (distir.frontends.torch.training.import_training_step), or "
             f"register a rule with distir.gradients.rule.gradient_rule({op.name!r})"
         )
     found = rule(op, gradients, build)

@@ -29,7 +29,7 @@ from distir.program import (
     text_attribute,
     updated_arguments,
 )
-from distir.repacking import repacked_arguments
+from distir.program.repacking import repacked_arguments
 
 
 class TrainingStep:

@@ -18,8 +18,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 
 from distir.dialects import get_all_dialects
 from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
-from distir.errors import DistIRError
-from distir.suggestions import did_you_mean
+from distir.errors import DistIRError, did_you_mean
 from distir.text import ProgramParser
 
 FOLDER = Path(__file__).parent

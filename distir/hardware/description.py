@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import IntegerAttr, i64
 
 from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
-from distir.errors import DistIRError
+from distir.errors import DistIRError, did_you_mean
 from distir.hardware import cluster_names, load_cluster
-from distir.suggestions import did_you_mean
 
 NIC_LATENCY = 1e-5
 """Seconds that a message between nodes takes beside its bytes: a round estimate."""

@@ -23,8 +23,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import InterpretationError
 
 from distir.errors import DistIRError
-from distir.executed_ops import check_executed
 from distir.program import functions
+from distir.program.functions import check_executed
 
 
 @dataclass

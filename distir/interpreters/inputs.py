@@ -21,8 +21,8 @@ from distir.program import (
     argument_roles,
     entry_function,
 )
-from distir.repacking import Repacked, repacked_of
-from distir.source_forms import source_types
+from distir.program.repacking import Repacked, repacked_of
+from distir.program.source_forms import source_types
 
 Array = npt.NDArray[Any]
 

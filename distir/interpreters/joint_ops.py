@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr
 from xdsl.interpreter import PythonValues
 from xdsl.ir import Operation
 
-from distir.registries import Registry
+from distir.dialects.registries import Registry
 from distir.sharding.mesh import Mesh
 
 Array = npt.NDArray[Any]

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.dialects.registries import Registry
 from distir.interpreters.sampling import Sampling
-from distir.registries import Registry
 
 Array = npt.NDArray[Any]
 Kernel = Callable[[OnnxOp, Sequence[Any]], list[Any]]

@@ -50,10 +50,10 @@ from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
 from distir.interpreters.sharded import Sharded, from_shards
 from distir.program import argument_names, describe, entry_function, functions
+from distir.program.source_forms import SourceForm, argument_forms, result_forms
 from distir.sharding.layout import local_type
 from distir.sharding.local import local_form, local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
-from distir.source_forms import SourceForm, argument_forms, result_forms
 
 _external: list[type[InterpreterFunctions]] = []
 _Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
@@ -75,7 +75,7 @@ def run_program(
     Runs a function (by default the entry function) of a sequential or distributed program,
     and returns its results. Arguments and results are global arrays in the function's
     order, whatever the layouts, with the shapes of the source model
-    (`distir.source_forms`); sequences are lists. Raises DistIRError.
+    (`distir.program.source_forms`); sequences are lists. Raises DistIRError.
     """
     return program_runner(module, function)(arguments)
 

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from distir.launch.timing_rank import load_package
-from distir.output_files import write_text
+from distir.system.output_files import write_text
 
 
 class LiveStorages(TorchDispatchMode):

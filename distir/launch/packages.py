@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.errors import DistIRError
-from distir.output_files import write_text
-from distir.weights import load_weights, save_weights
+from distir.program.weights import load_weights, save_weights
+from distir.system.output_files import write_text
 
 Progress = Callable[[str], None]
 

@@ -14,7 +14,7 @@ from statistics import median
 
 from distir.errors import DistIRError
 from distir.launch.packages import Progress, Spawner, run_script
-from distir.output_files import write_text
+from distir.system.output_files import write_text
 
 BACKENDS = ("gloo", "nccl")
 """The backends of processes that are timed: cores of the CPU, or GPUs."""

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distir.output_files import write_text
+from distir.system.output_files import write_text
 
 AHEAD_S = 3e-4
 """How many seconds before the start of a call the ranks agree on it."""

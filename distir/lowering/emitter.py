@@ -35,9 +35,9 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_value, onnx_element_type
+from distir.dialects.registries import Registry
 from distir.errors import DistIRError
 from distir.program import describe
-from distir.registries import Registry
 
 DTYPES: dict[str, str] = {
     "FLOAT": "torch.float32",

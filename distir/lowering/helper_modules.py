@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 RUNTIME = "distir.runtime"
 """The package whose modules are copied."""
 
-_SHARED = {"output_files": files("distir") / "output_files.py"}
+_SHARED = {"output_files": files("distir.system") / "output_files.py"}
 """Helper modules that are modules of DistIR itself; the folder has what stands for them."""
 
 

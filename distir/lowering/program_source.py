@@ -51,7 +51,6 @@ from distir.lowering.source.class_source import ClassSource, class_source
 from distir.lowering.source.constants import WrittenConstants, constants_file
 from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
-from distir.output_files import write_text
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -63,11 +62,12 @@ from distir.program import (
     text_attribute,
     walk_functions,
 )
-from distir.repacking import repacked_of
+from distir.program.repacking import repacked_of
+from distir.program.source_forms import source_form_of
+from distir.program.weights import save_weights
 from distir.sharding.mesh import Mesh, meshes
-from distir.source_forms import source_form_of
+from distir.system.output_files import write_text
 from distir.transforms.projection import devices_of, project
-from distir.weights import save_weights
 
 _HEAD = '''\
 """

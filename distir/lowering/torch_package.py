@@ -13,7 +13,6 @@ from distir.errors import DistIRError
 from distir.lowering.helper_modules import helper_text, with_imports
 from distir.lowering.kernel_files import kernel_files
 from distir.lowering.program_source import program_source
-from distir.output_files import replaced_files, write_text
 from distir.program import (
     argument_names,
     argument_roles,
@@ -22,6 +21,7 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
+from distir.system.output_files import replaced_files, write_text
 from distir.transforms.evaluation import evaluation_program
 from distir.transforms.step_settings import add_step_settings, has_step_settings
 

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
-from distir.frontends.torch_meta import fake_on_cpu, has_no_value
-from distir.frontends.torch_names import leaf_names
+from distir.frontends.torch.modules.inputs import leaf_names
+from distir.frontends.torch.modules.meta import fake_on_cpu, has_no_value
 
 
 def fake_output(

@@ -16,10 +16,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from distir.errors import DistIRError
-from distir.frontends.torch_trust import Trust
+from distir.frontends.torch.trust import Trust
 from distir.gradients.batch_statistics import BatchParts
 from distir.gradients.choices import IGNORED_LABEL
-from distir.output_files import write_text
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
 from distir.parallel.content import content_key
@@ -29,6 +28,7 @@ from distir.parallel.packages import cached_folder, files_of, keep_files
 from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.programs import cluster_of_text, replace_cluster
 from distir.planning.saved_plan import SavedPlan
+from distir.system.output_files import write_text
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -208,7 +208,7 @@ def training_program(
     for the optimizer `none`. A cross-entropy leaves out labels -100, as PyTorch's does.
     `trust` is that of a `Request`. Raises DistIRError.
     """
-    from distir.frontends.torch_importer import import_torch
+    from distir.frontends.torch.importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
 
     forward = forward or ForwardOptions()
@@ -276,7 +276,7 @@ def forward_program(
     trust: Trust = Trust(),
 ) -> ImportedModel:
     """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
-    from distir.frontends.torch_importer import import_torch
+    from distir.frontends.torch.importer import import_torch
 
     forward = forward or ForwardOptions()
     with outside_autocast():
@@ -333,8 +333,8 @@ def _program(
     exported again. The weights are then its constants alone. Raises DistIRError.
     """
     from distir.frontends.imported_model import ImportedModel
+    from distir.program.weights import load_weights
     from distir.tools.files import read_program, write_program
-    from distir.weights import load_weights
 
     key = content_key(kind, *content)
     if (folder := cached_folder(key)) is not None:
@@ -353,7 +353,7 @@ def _program(
 
 def _save_constants(imported: ImportedModel, path: Path) -> None:
     """Writes the weights to a file, but for the parameters, which the module itself holds."""
-    from distir.weights import save_weights
+    from distir.program.weights import save_weights
 
     own = set(_arguments(imported.module, "parameter"))
     save_weights(path, {n: a for n, a in imported.weights.items() if n not in own})

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from distir.frontends.torch_meta import has_no_value
+from distir.frontends.torch.modules.meta import has_no_value
 from distir.version import __version__
 
 _NOT_OF_FORWARD = ("GenerationConfig",)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from distir.errors import DistIRError
-from distir.frontends.torch_meta import has_no_value
+from distir.frontends.torch.modules.meta import has_no_value
 from distir.parallel.merged import joined, make_views, merged_parts
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of, values_of_rank_0

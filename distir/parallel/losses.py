@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from distir.errors import DistIRError
-from distir.frontends.torch_failures import quiet
+from distir.frontends.torch.export.failures import quiet
 from distir.parallel.calling import fake_output
 
 _FAKES = "torch._subclasses.fake_tensor"

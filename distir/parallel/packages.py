@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from distir.errors import DistIRError
-from distir.output_files import replaced_files
+from distir.system.output_files import replaced_files
 
 CACHE = "DISTIR_CACHE"
 """The environment variable that names the folder of packages."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError, one_of
-from distir.frontends.torch_trust import Trust
+from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.compilation import (
@@ -122,7 +122,7 @@ def parallelize(
       not; `step` also compares the loss and the gradients of the first step with those of
       the module itself on one process.
     - `allow`: the differences from the module that are accepted: `control-flow`,
-      `python-random`, `custom-backward`, `mismatch` (`torch_trust.ACCEPTED`).
+      `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
 
     Raises DistIRError, on every rank.
     """

@@ -16,17 +16,18 @@ from torch.nn import functional
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
-from distir.frontends.torch_differences import distance, tolerance
-from distir.frontends.torch_modes import as_it_is
-from distir.frontends.torch_runs import as_array, wider
-from distir.frontends.torch_state import unchanged
+from distir.frontends.torch.modules.runs import (
+    as_array,
+    distance,
+    is_amplified_rounding,
+    tolerance,
+    wider,
+)
+from distir.frontends.torch.modules.state import unchanged
 from distir.parallel.losses import Loss
 
 _OF_LARGEST = 5e-6
 """The part of the largest gradient of all by which any gradient may differ."""
-
-_AMPLIFIED = 4
-"""How many times as far as the source is from itself in wider floats a step may be from it."""
 
 _Step = dict[str, torch.Tensor]
 """The loss, as "", and the gradients by the names of parameters."""
@@ -119,7 +120,7 @@ class StepCheck:
                 continue
             if wide is None:
                 wide = self._step(state, args, kwargs, seed=0, wide=True)
-            if apart <= _AMPLIFIED * distance(as_array(wide[name]), one):
+            if is_amplified_rounding(one, other, as_array(wide[name])):
                 continue
             what = f"the gradient of {name!r}" if name else "the loss"
             return (
@@ -152,15 +153,13 @@ class StepCheck:
             if p.requires_grad and name in values
         }
         count = len(given) - (self.loss is not None)
-        with unchanged(module), torch.enable_grad():
-            if not module.training:
-                module.train()
-            with as_it_is(module):
-                torch.manual_seed(seed)
-                output = torch.func.functional_call(
-                    module, {**values, **trained}, tuple(given[:count]), dict(named)
-                )
-                loss = _loss(self.loss, output, *given[count:])
+        mode = None if module.training else True
+        with unchanged(module, mode), torch.enable_grad():
+            torch.manual_seed(seed)
+            output = torch.func.functional_call(
+                module, {**values, **trained}, tuple(given[:count]), dict(named)
+            )
+            loss = _loss(self.loss, output, *given[count:])
         found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
         gradients = {
             name: torch.zeros_like(value) if gradient is None else gradient  # pyright: ignore[reportUnnecessaryComparison]

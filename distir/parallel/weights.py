@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distir.frontends.torch_meta import has_no_value
+from distir.frontends.torch.modules.meta import has_no_value
 
 
 def names_of(source: nn.Module) -> dict[str, list[str]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.axes import axes_of
 from distir.passes.options import DistIRPass
+from distir.pipelining.options import axes_of
 from distir.planning.meshes import add_mesh, check_sequential, cluster_in
 
 

@@ -13,7 +13,6 @@ from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_values import numpy_dtype
-from distir.doubts import reason
 from distir.errors import DistIRError, listed, one_of
 from distir.gradients.choices import (
     DROPOUT_MASKS,
@@ -30,7 +29,6 @@ from distir.gradients.optimizers import OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, is_differentiable, shape
 from distir.gradients.training_step import TrainingStep
-from distir.other_functions import erase_unreachable
 from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
@@ -41,6 +39,8 @@ from distir.program import (
     erase_dead,
     text_attribute,
 )
+from distir.program.doubts import reason
+from distir.program.functions import erase_unreachable
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import BUCKET, SCOPE
-from distir.executed_ops import check_executed
 from distir.passes.options import DistIRPass
 from distir.program import callees_first, functions, return_op, scope_of
+from distir.program.functions import check_executed
 from distir.transforms.repeats.naming import specialise
 
 

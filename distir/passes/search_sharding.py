@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.axes import axes_of
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions
+from distir.pipelining.options import axes_of
 from distir.planning.annotations import add_notes
 from distir.planning.expectations import check_expectations
 from distir.planning.layouts.fitted import FittedSearch, search_without_cluster

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distir.axes import axes_of
 from distir.errors import DistIRError
 from distir.pipelining.actions import PipelineSchedule
 from distir.pipelining.csv_format import read_csv
@@ -132,3 +133,22 @@ class PipelineOptions(ScheduleOptions):
             )
         if self.k < 1:
             raise DistIRError(f"{what}: k={self.k} micro-batches; choose 1 or more")
+
+
+_AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
+
+
+def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
+    """
+    Parses `NAME=SIZE` texts, as pass `what` is given them, into names and sizes. Raises
+    DistIRError.
+    """
+    found: list[tuple[str, int]] = []
+    for text in texts:
+        match = _AXIS.fullmatch(text)
+        if match is None:
+            raise DistIRError(
+                f"{what}: cannot read the axis {text!r}; write NAME=SIZE, for example d=2"
+            )
+        found.append((match["name"], int(match["size"])))
+    return found

@@ -14,8 +14,8 @@ from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.program import functions
+from distir.program.unknown_sizes import origin_of_unknown
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.unknown_sizes import origin_of_unknown
 
 MESH = "mesh"
 """The symbol of the mesh that passes declare."""

@@ -18,8 +18,8 @@ from distir.program import (
     entry_function,
     parameters_of_gradients,
 )
+from distir.program.source_forms import argument_forms
 from distir.sharding.mesh import Mesh
-from distir.source_forms import argument_forms
 from distir.transforms.head_padding import HeadPadder
 from distir.transforms.head_zeros import PaddedHeads
 from distir.transforms.padding import DimensionPadder, class_dimensions

@@ -23,7 +23,7 @@ from distir.dialects.dist import (
     layout_of,
 )
 from distir.dialects.tensors import rank_of, shape_of
-from distir.errors import DistIRError, listed
+from distir.errors import DistIRError, did_you_mean, listed
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
 from distir.planning.kernel_requests import check_kernels
 from distir.program import (
@@ -34,10 +34,9 @@ from distir.program import (
     set_argument_attributes,
     walk_functions,
 )
-from distir.repacking import Repacked, repacked_of
+from distir.program.repacking import Repacked, repacked_of
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.suggestions import did_you_mean
 
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 

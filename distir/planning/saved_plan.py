@@ -26,7 +26,6 @@ from xdsl.utils.exceptions import ParseError
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.output_files import write_text
 from distir.planning.distribution import distribute
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts.chosen import ChosenLayouts
@@ -43,6 +42,7 @@ from distir.planning.requests import Requests, named_argument
 from distir.planning.result import Simulated, from_json
 from distir.program import argument_names, entry_function, functions
 from distir.sharding.verification import verify_distribution
+from distir.system.output_files import write_text
 from distir.version import __version__
 
 _FORMAT = "distir plan 2"

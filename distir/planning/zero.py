@@ -23,7 +23,7 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
-from distir.errors import DistIRError
+from distir.errors import DistIRError, did_you_mean
 from distir.planning.annotations import (
     add_notes,
     axis_mesh,
@@ -50,10 +50,9 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
-from distir.repacking import repacked_of
+from distir.program.repacking import repacked_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
-from distir.suggestions import did_you_mean
 from distir.transforms.flattening import (
     UpdateFlattener,
     flat_form,

@@ -1,3 +1,3 @@
-"""Stands for `distir.output_files`, of which generated packages have a copy in its place."""
+"""Stands for `distir.system.output_files`, which generated packages have a copy of here."""
 
-from distir.output_files import replaced, write_text  # noqa: F401
+from distir.system.output_files import replaced, write_text  # noqa: F401

@@ -33,7 +33,6 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.sharded import Sharded, from_shards
 from distir.lowering.emitter import torch_dtype
-from distir.output_files import write_text
 from distir.program import ENTRY, entry_function
 from distir.runtime import kernels as calls
 from distir.sharding.kernel_parts import reference_part, rule_of, smallest_divisor
@@ -41,6 +40,7 @@ from distir.sharding.kernel_rule import parse_rule
 from distir.sharding.layout import local_type
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import layout_for
+from distir.system.output_files import write_text
 from distir.text import ProgramParser, new_context
 
 Array = npt.NDArray[Any]

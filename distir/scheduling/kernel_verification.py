@@ -21,8 +21,8 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.kernel import KernelDefOp, kernels
 from distir.errors import DistIRError
 from distir.lowering.kernel_files import KernelFile, kernel_files
-from distir.output_files import write_text
 from distir.sharding.kernel_parts import check_rule
+from distir.system.output_files import write_text
 
 SECONDS = 60.0
 """The default limit, in seconds, for the checks of one kernel."""

@@ -9,6 +9,7 @@ from xdsl.dialects.transform import NamedSequenceOp, YieldOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import layout_of
+from distir.dialects.registries import Registry
 from distir.dialects.schedule import BY, KnobValue
 from distir.errors import DistIRError, listed
 from distir.gradients.call_pairs import FORWARD
@@ -20,7 +21,6 @@ from distir.program import (
     reachable_functions,
     text_attribute,
 )
-from distir.registries import Registry
 from distir.scheduling.knobs import KnobChoice, knob_value
 from distir.scheduling.rewrites.separate import OpGroup
 

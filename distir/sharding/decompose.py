@@ -20,7 +20,7 @@ from typing import NamedTuple
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import SCOPE, Layout, Shard
-from distir.registries import Registry
+from distir.dialects.registries import Registry
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import inference_of, rule_for
 

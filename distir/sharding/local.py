@@ -22,9 +22,9 @@ from math import prod
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.registries import Registry
 from distir.errors import DistIRError
 from distir.program import made_with
-from distir.registries import Registry
 from distir.sharding.layout import local_type
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Assignment, Rule, infer, rule_for

@@ -33,9 +33,9 @@ from typing import Literal
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
+from distir.dialects.registries import Registry
 from distir.dialects.tensors import rank_of
 from distir.errors import ShardingError
-from distir.registries import Registry
 from distir.sharding.mesh import Mesh
 
 Kind = Literal["parallel", "reduction", "replicate"]

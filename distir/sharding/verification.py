@@ -14,9 +14,7 @@ from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import BUCKET, Layout, layout_of
 from distir.dialects.kernel import kernels
 from distir.dialects.tensors import shape_of
-from distir.dominance import check_dominance
 from distir.errors import DistIRError
-from distir.other_functions import holds_layouts, left_alone
 from distir.program import (
     argument_names,
     check_links,
@@ -25,6 +23,9 @@ from distir.program import (
     functions,
     reachable_functions,
 )
+from distir.program.checks import check_dominance
+from distir.program.functions import holds_layouts, left_alone
+from distir.program.source_forms import check_source_forms
 from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem, places_the_same
 from distir.sharding.local import mesh_of_op
@@ -32,7 +33,6 @@ from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import inference_of
 from distir.sharding.sends import check_send
 from distir.sharding.signatures import Signatures
-from distir.source_forms import check_source_forms
 
 
 def _shown(type_: Attribute) -> str:

@@ -13,11 +13,10 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
-from distir.dist_attributes import check_dist_attributes
-from distir.dominance import check_dominance
-from distir.plugins import installed_universe
+from distir.errors import did_you_mean
 from distir.program import is_name_hint
-from distir.suggestions import did_you_mean
+from distir.program.checks import check_dist_attributes, check_dominance
+from distir.system.plugins import installed_universe
 from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
 from distir.text.number_parser import NumberParser

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING
 
-from distir.output_files import is_replaceable
+from distir.system.output_files import is_replaceable
 from distir.tools.arguments import chosen_profiles, names, non_negative_number
 
 if TYPE_CHECKING:

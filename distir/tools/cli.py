@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
-from distir.suggestions import did_you_mean
+from distir.errors import did_you_mean
 from distir.version import __version__
 
 COMMANDS = {

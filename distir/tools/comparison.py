@@ -15,7 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.repacking import Repacked
+    from distir.program.repacking import Repacked
 
 _AT_ONCE = 1 << 20
 """
@@ -110,7 +110,7 @@ def _outputs(module: ModuleOp) -> list[_Output]:
         result_names,
         updated_arguments,
     )
-    from distir.source_forms import source_types
+    from distir.program.source_forms import source_types
 
     function = entry_function(module)
     arguments, updates = argument_names(function), updated_arguments(function)
@@ -139,7 +139,7 @@ def _repacked_results(module: ModuleOp) -> dict[int, Repacked]:
         linked_arguments,
         result_names,
     )
-    from distir.repacking import repacked_arguments
+    from distir.program.repacking import repacked_arguments
 
     function = entry_function(module)
     names, packed = argument_names(function), repacked_arguments(function)
@@ -225,7 +225,7 @@ def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -
     from distir.dialects.onnx_values import numpy_dtype
     from distir.errors import DistIRError
     from distir.program import entry_function
-    from distir.source_forms import source_types
+    from distir.program.source_forms import source_types
 
     _, types = source_types(entry_function(module))
     for (name, text, *_), type_, value in zip(
@@ -265,7 +265,7 @@ def compare(
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
     from distir.program import entry_function
-    from distir.repacking import repacked_arguments, unpacked
+    from distir.program.repacking import repacked_arguments, unpacked
     from distir.tools.program_arguments import arguments_by_name
     from distir.tools.reporting import progress
 

@@ -11,12 +11,11 @@ from typing import IO
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from distir.errors import DistIRError
-from distir.output_files import write_text
+from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.planning.annotations import read_notes
-from distir.plugins import installed_universe
-from distir.suggestions import did_you_mean
+from distir.system.output_files import write_text
+from distir.system.plugins import installed_universe
 from distir.text import ProgramParser, ProgramTarget
 from distir.tools.files import refuse_other_files, text_of
 from distir.tools.reporting import note, run_reporting_errors

@@ -20,8 +20,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
-from distir.errors import DistIRError
-from distir.output_files import replaced, replaced_file
+from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
@@ -29,10 +28,15 @@ from distir.program import (
     functions,
     reachable_functions,
 )
-from distir.repacking import repacked_weights
-from distir.suggestions import did_you_mean
+from distir.program.repacking import repacked_weights
+from distir.program.weights import (
+    check_replaceable,
+    load_weights,
+    path_beside,
+    weights_file,
+)
+from distir.system.output_files import replaced, replaced_file
 from distir.text import ProgramParser, ProgramPrinter, new_context
-from distir.weights import check_replaceable, load_weights, path_beside, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

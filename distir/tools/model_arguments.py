@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares `--transformers` and the options that go with it."""
-    from distir.frontends.torch_sources import TASKS
+    from distir.frontends.torch.sources import TASKS
 
     group = parser.add_argument_group("models of Hugging Face, without a download")
     group.add_argument(
@@ -58,7 +58,7 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options for checks of a module's program."""
-    from distir.frontends.torch_trust import ACCEPTED
+    from distir.frontends.torch.trust import ACCEPTED
 
     parser.add_argument(
         "--no-check",
@@ -92,7 +92,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
     _check(arguments, is_module=function is not None or arguments.model is None)
     with progress(f"importing {source_of(arguments)}"):
         if arguments.model is not None and function is None:
-            from distir.frontends.onnx_importer import import_onnx
+            from distir.frontends.onnx.importer import import_onnx
 
             return import_onnx(
                 arguments.model,
@@ -107,8 +107,8 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
             raise DistIRError(
                 "modules are imported with PyTorch; pip install torch"
             ) from None
-        from distir.frontends.torch_importer import import_torch
-        from distir.frontends.torch_sources import from_config, from_function
+        from distir.frontends.torch.importer import import_torch
+        from distir.frontends.torch.sources import from_config, from_function
 
         if function is not None:
             source = from_function(*function)
@@ -140,7 +140,7 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
     """Notes that parts of a module compute something else in the mode that they are in."""
-    from distir.frontends.torch_modes import parts_that_change
+    from distir.frontends.torch.modules.state import parts_that_change
     from distir.tools.reporting import note
 
     parts = parts_that_change(module)

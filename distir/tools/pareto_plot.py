@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distir.errors import DistIRError
-from distir.output_files import write_text
 from distir.planning.grid import Result, Simulated, pareto_front
 from distir.planning.result import simulated
+from distir.system.output_files import write_text
 from distir.tools.svg import Chart, document, line
 
 _WIDTH, _HEIGHT = 800, 520

@@ -15,8 +15,8 @@ from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses
 from distir.program import argument_names, argument_roles, describe, entry_function
-from distir.repacking import repacked_weights
-from distir.source_forms import source_types
+from distir.program.repacking import repacked_weights
+from distir.program.source_forms import source_types
 from distir.tools.files import Arrays, program_weights
 
 _BATCHES = ("input", "label")

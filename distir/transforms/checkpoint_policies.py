@@ -16,10 +16,9 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.train_ops.attention import AttentionOp
 from distir.dialects.train_ops.causal_attention import PlacedAttentionOp
 from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
-from distir.errors import DistIRError, listed, one_of
+from distir.errors import DistIRError, did_you_mean, listed, one_of
 from distir.program import ancestors, argument_roles, return_op
 from distir.sharding.rule import rule_for
-from distir.suggestions import did_you_mean
 
 POLICIES = ("none", "full", "whole", "selective", "products", "offload")
 """

@@ -21,7 +21,6 @@ from distir.gradients.call_pairs import (
     renumber_saved,
     saved_values,
 )
-from distir.other_functions import erase_unreachable
 from distir.program import (
     KEPT,
     ancestors,
@@ -38,6 +37,7 @@ from distir.program import (
     text_attribute,
     unique_name,
 )
+from distir.program.functions import erase_unreachable
 from distir.transforms.checkpoint_policies import (
     KeptOps,
     LayerPolicies,

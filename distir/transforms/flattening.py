@@ -26,7 +26,6 @@ from distir.dialects.train_ops.flattening import (
 )
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
 from distir.dialects.train_ops.splits import Split, shape_of_part
-from distir.flattening import Flattened
 from distir.program import (
     argument_attributes,
     made_with,
@@ -36,6 +35,7 @@ from distir.program import (
     set_result_attributes,
     updated_arguments,
 )
+from distir.program.source_forms import Flattened
 
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:

@@ -31,7 +31,7 @@ from distir.program import (
     set_result_attributes,
     updated_arguments,
 )
-from distir.source_forms import padded_attributes, places_in, size_of
+from distir.program.source_forms import padded_attributes, places_in, size_of
 from distir.transforms.head_zeros import HeadZeros, PaddedHeads
 from distir.transforms.zero_runs import PassedZeros, Zeros
 

@@ -37,8 +37,8 @@ from distir.program import (
     set_result_attributes,
     updated_arguments,
 )
+from distir.program.source_forms import padded_attribute
 from distir.sharding.rule import Rule, rule_for
-from distir.source_forms import padded_attribute
 
 _KEEP_ZEROS = frozenset(
     f"onnx.{name}"

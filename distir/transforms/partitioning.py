@@ -35,7 +35,6 @@ from distir.dialects.dist import (
 from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.other_functions import erase_unreachable, separate_others
 from distir.program import (
     argument_attributes,
     argument_roles,
@@ -45,6 +44,7 @@ from distir.program import (
     reachable_functions,
     set_argument_attributes,
 )
+from distir.program.functions import erase_unreachable, separate_others
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import REPLICATED, placement_in
 from distir.sharding.prices import local_bytes

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from distir.program.source_forms import Runs, elements_in, size_of
 from distir.sharding.rule import Dim, Rule
-from distir.source_forms import Runs, elements_in, size_of
 
 
 class Zeros(NamedTuple):

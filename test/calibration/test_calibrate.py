@@ -22,7 +22,7 @@ from distir.calibration.probe import CommunicationProbe, Probe, Prober
 from distir.calibration.samples import described
 from distir.dialects.kernel import kernels as kernels_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.engine.compiled import (

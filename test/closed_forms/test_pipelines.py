@@ -21,7 +21,7 @@ from support.pipelines import UNEQUAL_STAGES
 from support.timed_ops import timed_layers
 from xdsl.context import Context
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass

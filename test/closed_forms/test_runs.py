@@ -29,7 +29,7 @@ from support.cost_programs import cluster, parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass

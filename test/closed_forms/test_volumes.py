@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

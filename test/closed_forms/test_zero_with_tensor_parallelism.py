@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_values import bytes_per_element
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.annotations import read_notes

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation
 
-from distir.frontends.builders import LAYER, build_gpt
+from distir.frontends.models.basic import LAYER, build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass

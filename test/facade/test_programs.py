@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import distir
 from distir.facade.model_program import ModelProgram
-from distir.weights import load_weights
+from distir.program.weights import load_weights
 
 MLP: dict[str, Any] = dict(layers=2, d_model=16, batch=8)
 SPLIT: dict[str, Any] = dict(cluster="cpu", d=2, t=2)

@@ -31,9 +31,9 @@ from distir.dialects.dist import layout_of
 from distir.dialects.onnx_values import numpy_dtype
 from distir.interpreters.reference import ReferenceInterpreter
 from distir.program import describe, entry_function, functions
+from distir.program.source_forms import argument_forms, result_forms
 from distir.sharding.layout import assemble, take_shard
 from distir.sharding.mesh import meshes
-from distir.source_forms import argument_forms, result_forms
 from distir.transforms.projection import devices_of, project
 
 Array = npt.NDArray[Any]

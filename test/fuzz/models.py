@@ -15,8 +15,8 @@ from xdsl.dialects.builtin import ModuleOp, f32, i1, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from distir.frontends.builders import build_gpt, build_mlp, build_moe
-from distir.frontends.function_builder import FunctionBuilder
+from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
+from distir.frontends.models.function_builder import FunctionBuilder
 from distir.passes.differentiate import DifferentiatePass
 
 Shape = tuple[int, ...]

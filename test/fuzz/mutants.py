@@ -26,7 +26,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import ReshardOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.reference import run_program
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.sharding.verification import verify_distribution

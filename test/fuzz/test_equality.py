@@ -9,7 +9,7 @@ from support.pipelines import arguments_of, distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass

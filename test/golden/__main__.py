@@ -18,7 +18,7 @@ from pathlib import Path
 
 def main() -> int:
     """Compares the record with what is made now."""
-    from golden.record import all_cases, differences, made, recorded, write
+    from golden.record import Row, all_cases, differences, made, recorded, write
 
     parser = argparse.ArgumentParser(prog="python -m golden", description=__doc__)
     parser.add_argument("--only", default="", help="cases with this text in their name")
@@ -29,7 +29,12 @@ def main() -> int:
     cases = [case for case in all_cases() if arguments.only in case.name]
     begin, rows = time.monotonic(), dict(recorded())
     kept = {name: row for name, row in rows.items() if arguments.only in name}
-    new = dict(made(cases, arguments.jobs, arguments.texts))
+    rest = {name: row for name, row in rows.items() if name not in kept}
+    new: dict[str, Row] = {}
+    for name, row in made(cases, arguments.jobs, arguments.texts):
+        new[name] = row
+        if arguments.write:  # one case that fails does not cost the others
+            write(rest | kept | new)
     lines = differences(kept, new)
     for line in lines:
         print(line)
@@ -37,7 +42,6 @@ def main() -> int:
         f"{len(new)} cases in {time.monotonic() - begin:.0f} s, {len(lines)} differences"
     )
     if arguments.write:
-        rest = {name: row for name, row in rows.items() if name not in kept}
         write(rest | new)
         return 0
     return 1 if lines else 0

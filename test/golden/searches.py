@@ -41,7 +41,7 @@ PASSES: dict[str, tuple[str, str]] = {
         ("moe", 'search-sharding{axes="d=2","t=2" cluster=dgx2 level=O2}'),
         ("llama", 'search-sharding{axes="d=2" p=2 k=4 cluster=dgx-h100}'),
         ("resnet", 'search-sharding{axes="d=2","t=2" cluster=dgx2}'),
-        ("bert", "distribute{p=4 k=8 stages=search cluster=dgx-a100 zero=1 d=2}"),
+        ("bert", "distribute{p=4 k=4 stages=search cluster=dgx-a100 zero=1 d=2}"),
         ("unet", "distribute{p=2 k=4 stages=search cluster=dgx-a100}"),
     )
 }

@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.collective import RaggedAllToAllOp
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 
 
 def assert_trains(program: ModuleOp, name: str, folder: Path, spawner: Spawner) -> None:

@@ -13,7 +13,7 @@ from support.training_programs import assert_close, train
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.frontends.models.llama import build_llama
 from distir.launch.packages import Spawner, Training
 from distir.passes.differentiate import DifferentiatePass

@@ -12,7 +12,7 @@ from support.training_programs import batches, package
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.launch.packages import Spawner, Training, run_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass

@@ -23,7 +23,7 @@ from support.training_programs import distributed, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package

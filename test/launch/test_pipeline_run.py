@@ -21,7 +21,7 @@ from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 
 STEPS = 3
 

@@ -17,12 +17,12 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import layout_of
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 
 WORDS = 32
 

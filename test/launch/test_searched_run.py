@@ -10,7 +10,7 @@ from support.training_programs import on_processes, training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.launch.packages import Spawner
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import auto_search

@@ -16,7 +16,7 @@ from xdsl.context import Context
 from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from distir import export
 from distir.dialects.dist import INITIAL
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.reference import program_runner
 from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package

@@ -12,7 +12,7 @@ from support.aten_calls import AtenCalls
 from transformers import LlamaConfig, LlamaForCausalLM
 from xdsl.context import Context
 
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.launch.timing_rank import TimedBody
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass

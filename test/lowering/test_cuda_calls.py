@@ -35,7 +35,7 @@ from xdsl.ir import Attribute
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.float8 import SCALINGS
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.launch.packages import read_manifest
 from distir.launch.timing_rank import load_package
 from distir.lowering.program_source import program_source

@@ -25,7 +25,7 @@ from support.thoroughness import IS_THOROUGH
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.onnx_importer import import_onnx
+from distir.frontends.onnx.importer import import_onnx
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function
 

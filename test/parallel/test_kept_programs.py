@@ -13,7 +13,7 @@ from support.parallel_scripts import Frozen, mean_of_absolutes, own_part
 from support.thoroughness import IS_THOROUGH
 from torch import nn
 
-from distir.frontends import torch_importer
+from distir.frontends.torch import importer
 from distir.hardware import load_cluster
 from distir.parallel.compilation import (
     Request,
@@ -60,13 +60,13 @@ def test_another_plan_exports_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exported: list[nn.Module] = []
-    import_torch = torch_importer.import_torch
+    import_torch = importer.import_torch
 
     def counted(module: nn.Module, *args: object, **options: object) -> object:
         exported.append(module)
         return import_torch(module, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(torch_importer, "import_torch", counted)
+    monkeypatch.setattr(importer, "import_torch", counted)
     monkeypatch.setenv(CACHE, str(tmp_path / "first"))
     packages(Frozen(), d=2)
     assert len(exported) == len(MAKES)  # for training and for evaluation

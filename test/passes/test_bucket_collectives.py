@@ -17,7 +17,7 @@ from xdsl.dialects.func import CallOp
 
 from distir.dialects.collective import CollectiveOp, bucket_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.collective import CollectiveOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.distribute import DistributePass

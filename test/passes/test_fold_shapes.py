@@ -8,8 +8,8 @@ from support.models import EXPORTS, model, onnx_file
 from xdsl.context import Context
 
 from distir.dialects.onnx import operator
-from distir.frontends.onnx_importer import import_onnx
-from distir.frontends.torch_export import Exporter
+from distir.frontends.onnx.importer import import_onnx
+from distir.frontends.torch.export.exporter import Exporter
 from distir.interpreters.reference import run_program
 from distir.interpreters.types import is_static
 from distir.passes.fold_shapes import FoldShapesPass

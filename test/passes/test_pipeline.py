@@ -27,7 +27,7 @@ from xdsl.ir import OpResult, SSAValue
 
 from distir.dialects.dist import SCOPE, SendOp, layout_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.pipeline import PipelinePass
 from distir.program import ancestors, entry_function, functions, scope_of

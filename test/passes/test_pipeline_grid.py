@@ -15,7 +15,7 @@ from support.pipelines import Array, arguments_of, assert_equal_results, distrib
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 

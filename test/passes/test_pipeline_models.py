@@ -16,8 +16,7 @@ from xdsl.context import Context
 
 from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
-from distir.frontends.torch_optimizer import TorchOptimizer
-from distir.frontends.torch_training import import_training_step
+from distir.frontends.torch.training import TorchOptimizer, import_training_step
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass

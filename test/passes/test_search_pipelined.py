@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import ActivationCheckpointPass

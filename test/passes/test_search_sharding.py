@@ -18,7 +18,7 @@ from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program

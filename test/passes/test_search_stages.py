@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import STAGE
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass

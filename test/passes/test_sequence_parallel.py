@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import functions, scope_of

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
 from distir.frontends.models.t5 import build_t5
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate

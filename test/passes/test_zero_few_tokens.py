@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.collective import AllGatherOp, AllToAllOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import Simulation, simulate

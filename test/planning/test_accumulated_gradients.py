@@ -25,7 +25,7 @@ from distir.dialects.collective import AllReduceOp, ReduceScatterOp
 from distir.dialects.dist import SendOp, layout_of
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.space import AutoSpace
 from distir.planning.plan import GridPlan, SearchOptions, Space

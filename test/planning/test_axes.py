@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects import collective
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

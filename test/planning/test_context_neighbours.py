@@ -6,7 +6,7 @@ from support.cost_programs import cluster
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.space import AutoSpace

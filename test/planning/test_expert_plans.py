@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import ModuleOp, f32
 
 import distir
 from distir.dialects.collective import RaggedAllToAllOp
-from distir.frontends.builders import build_gpt, build_moe
-from distir.frontends.function_builder import FunctionBuilder
+from distir.frontends.models.basic import build_gpt, build_moe
+from distir.frontends.models.function_builder import FunctionBuilder
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.experts import expert_degrees

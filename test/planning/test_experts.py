@@ -24,7 +24,7 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import element_type, shape_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_moe
+from distir.frontends.models.basic import build_moe
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import DeviceMap

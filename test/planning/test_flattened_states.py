@@ -16,11 +16,11 @@ from support.thoroughness import chosen
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.flattening import flattened_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_attributes, entry_function, result_names
+from distir.program.source_forms import flattened_of
 
 OPTIONS: list[dict[str, Any]] = [
     {"d": 3},

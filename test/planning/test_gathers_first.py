@@ -16,7 +16,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.collective import AllReduceOp, CollectiveOp
 from distir.dialects.device import ClusterOp
 from distir.dialects.tensors import rank_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware.description import ClusterDescription
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import auto_search

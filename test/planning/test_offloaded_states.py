@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.space import AutoSpace

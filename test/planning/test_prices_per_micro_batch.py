@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import AllGatherOp
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import functions

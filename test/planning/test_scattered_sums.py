@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import AllGatherOp
 from distir.dialects.tensors import shape_of
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
 

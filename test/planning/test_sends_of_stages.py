@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import PLACE, SendOp, layout_of
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware

@@ -8,7 +8,7 @@ from xdsl.dialects.func import CallOp
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx import operator
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import argument_names, entry_function, return_op

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import AllGatherOp, AllToAllOp
 from distir.dialects.tensors import rank_of
-from distir.frontends.builders import build_moe
+from distir.frontends.models.basic import build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate

@@ -7,7 +7,7 @@ from support.training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
 
-from distir.frontends.function_builder import FunctionBuilder
+from distir.frontends.models.function_builder import FunctionBuilder
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.grid import Evaluator, run

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.search_sharding import SearchShardingPass

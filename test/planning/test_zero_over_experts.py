@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_moe
+from distir.frontends.models.basic import build_moe
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.plan import SearchOptions, Space
 from distir.program import argument_names, argument_roles, entry_function

@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import FloatAttr, ModuleOp, f64
 
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.reference import program_runner
 from distir.launch.packages import LearningRate, Spawner, Training, run_package
 from distir.passes.differentiate import DifferentiatePass

@@ -16,7 +16,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.reference import program_runner
 from distir.launch.packages import Spawner, Training, run_package
 from distir.launch.timing_rank import load_package

@@ -9,7 +9,7 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.schedule import MatchOp
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.program import scope_of, walk_functions
 from distir.scheduling import Schedule
 from distir.scheduling.run import ScheduleRun, apply_schedule, schedule_action

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import BFloat16Type, ModuleOp, TensorType
 from xdsl.ir import Operation
 
 from distir.errors import DistIRError
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass

@@ -26,9 +26,9 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import walk_functions
+from distir.program.weights import save_weights
 from distir.scheduling import Kernel, Schedule, patterns
 from distir.scheduling.kernel_verification import verify_kernels
-from distir.weights import save_weights
 
 NAME = "gpt2_causal_deep"
 MINE = Path(__file__).with_name("mine.py")

@@ -27,7 +27,7 @@ from distir.dialects.train_ops.dropped_attention import (
     DroppedAttentionOp,
 )
 from distir.errors import DistIRError
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.launch.packages import Spawner, run_package

@@ -22,7 +22,7 @@ from distir.interpreters.reference import run_program
 from distir.launch.packages import Spawner, Training, run_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, entry_function, functions
-from distir.repacking import repacked_arguments
+from distir.program.repacking import repacked_arguments
 from distir.scheduling import Columns, Schedule
 
 QKV = "encoder.layer.{}.attention.self.qkv"

@@ -20,7 +20,7 @@ from distir.interpreters.reference import run_program
 from distir.launch.packages import Spawner, Training, run_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, argument_roles, entry_function
-from distir.repacking import Repacked, repacked_arguments, repacked_of
+from distir.program.repacking import Repacked, repacked_arguments, repacked_of
 from distir.scheduling import Columns, Rows, Schedule
 
 GROUPS = 4

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

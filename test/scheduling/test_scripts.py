@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import EXPECTED, RECOMPUTE
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.passes.apply_schedule import ApplySchedulePass
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import functions

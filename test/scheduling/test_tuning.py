@@ -16,7 +16,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.plan import GridPlan, Space

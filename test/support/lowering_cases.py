@@ -22,7 +22,7 @@ from distir.lowering.helper_modules import imported_as
 from distir.lowering.program_source import ProgramSource, program_source
 from distir.lowering.source.constants import constants_file
 from distir.program import entry_function
-from distir.weights import save_weights
+from distir.program.weights import save_weights
 from support.sharding_harness import Sequential
 
 # Element types that NumPy does not share with PyTorch, and the integers they travel as.

@@ -14,9 +14,9 @@ from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
 from distir.frontends.models.unet import build_unet
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.expand_float8 import ExpandFloat8Pass
 from distir.passes.float8 import Float8Pass

@@ -23,8 +23,8 @@ from torch import nn
 from xdsl.context import Context
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_export import Exporter
-from distir.frontends.torch_importer import export_onnx, import_exported
+from distir.frontends.torch.export.exporter import Exporter
+from distir.frontends.torch.importer import export_onnx, import_exported
 from distir.passes.fold_shapes import FoldShapesPass
 from support.thoroughness import chosen
 

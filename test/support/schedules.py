@@ -6,7 +6,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function
 from distir.scheduling import Schedule

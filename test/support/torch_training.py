@@ -13,7 +13,7 @@ import torch
 from xdsl.context import Context
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_export import Exporter
+from distir.frontends.torch.export.exporter import Exporter
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from support.models import WITH_MSE, imported, model

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.command_line import failure, succeed
 
-from distir.weights import load_weights
+from distir.program.weights import load_weights
 
 BATCH, INNER, OUTER = 8, 16, 32
 

@@ -18,8 +18,8 @@ from xdsl.ir import SSAValue
 
 import distir
 from distir.program import argument_names, entry_function
+from distir.program.weights import load_weights
 from distir.tools.files import read_program
-from distir.weights import load_weights
 
 CODE = """
 import torch

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.command_line import failure, succeed
 
+from distir.program.weights import load_weights, save_weights
 from distir.tools.files import read_arrays
-from distir.weights import load_weights, save_weights
 
 NAME = "dénse/重み:0"
 KERNEL = np.arange(16, dtype=np.float32).reshape(4, 4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.command_line import distir, failure, succeed, write_program
 
-from distir.suggestions import did_you_mean
+from distir.errors import did_you_mean
 from distir.tools import distir_opt
 
 

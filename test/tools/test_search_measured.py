@@ -13,7 +13,7 @@ from support.command_line import succeed
 from xdsl.dialects.builtin import ModuleOp
 
 import distir
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.hardware import load_cluster
 from distir.launch import step_times
 from distir.launch.packages import OutOfMemory, Spawner

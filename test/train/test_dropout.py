@@ -26,7 +26,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, i1
 
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.train.dropout import threefry

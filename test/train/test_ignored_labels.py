@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 from xdsl.context import Context
 
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass

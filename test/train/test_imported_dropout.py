@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.interpreters.reference import program_runner, run_program
 from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
@@ -36,8 +36,8 @@ from distir.program import (
     scope_of,
     updated_arguments,
 )
-from distir.source_forms import source_types
-from distir.weights import save_weights
+from distir.program.source_forms import source_types
+from distir.program.weights import save_weights
 
 Arrays = dict[str, Any]
 STEPS = 3

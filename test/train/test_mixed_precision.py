@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, bf16
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.tensors import shape_of
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.reference import program_runner
 from distir.launch.packages import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
@@ -36,8 +36,8 @@ from distir.program import (
     entry_function,
     updated_arguments,
 )
-from distir.source_forms import source_types
-from distir.weights import save_weights
+from distir.program.source_forms import source_types
+from distir.program.weights import save_weights
 
 Arrays = dict[str, Any]
 Tensors = dict[str, torch.Tensor]

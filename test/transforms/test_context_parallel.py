@@ -20,7 +20,7 @@ import distir
 from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
 from distir.dialects.train_ops.causal_attention import CausalAttentionOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import Simulation, simulate

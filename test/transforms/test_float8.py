@@ -23,7 +23,7 @@ from distir.dialects.train_ops.float8 import (
     Float8ScaleOp,
 )
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import program_runner, run_program
 from distir.passes.differentiate import DifferentiatePass

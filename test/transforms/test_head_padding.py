@@ -18,14 +18,14 @@ from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import AttentionOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.frontends.models.llama import build_llama
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.annotations import read_notes
 from distir.program import argument_names, entry_function, scope_of, walk_functions
+from distir.program.source_forms import SourceForm
 from distir.sharding.rules.train.attention import attention_flops
-from distir.source_forms import SourceForm
 from distir.transforms.head_zeros import PaddedHeads
 
 

@@ -22,7 +22,7 @@ from distir.dialects.device import KindOp
 from distir.dialects.host import HostType
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program

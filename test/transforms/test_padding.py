@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses
 from distir.interpreters.reference import run_program

@@ -28,7 +28,7 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.export.plan import eager_plan
-from distir.frontends.builders import build_mlp
+from distir.frontends.models.basic import build_mlp
 from distir.interpreters.simulator import simulate
 from distir.launch.memory import count_memory
 from distir.launch.packages import Spawner, Training, run_package

@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.frontends.function_builder import (
+from distir.frontends.models.function_builder import (
     FunctionBuilder,
     Layer,
     Parameter,

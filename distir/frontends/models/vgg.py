@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.frontends.function_builder import check_sizes, element_type
+from distir.frontends.models.function_builder import check_sizes, element_type
 from distir.frontends.models.module_builder import ModuleBuilder
 from distir.program import ENTRY
 

@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.frontends.function_builder import Layer, check_sizes, element_type
+from distir.frontends.models.function_builder import Layer, check_sizes, element_type
 from distir.frontends.models.module_builder import ModuleBuilder, check_heads
 from distir.program import ENTRY
 

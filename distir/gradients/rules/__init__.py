@@ -5,6 +5,6 @@ Importing this package registers them. The docstring of a rule gives its formula
 gradient of the result.
 """
 
-from distir.registries import import_families
+from distir.dialects.registries import import_families
 
 import_families(__name__, __path__)

@@ -38,7 +38,7 @@ def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
         raise DistIRError(
             f"{describe(op)} has no gradient rule for weights of classes; export the "
             f"model without its loss, or let PyTorch differentiate it "
-            f"(distir.frontends.torch_training.import_training_step)"
+            f"(distir.frontends.torch.training.import_training_step)"
         )
     dloss, *others = gradients
     if dloss is None or any(g is not None for g in others):

@@ -13,7 +13,7 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.machine import Observer
 from distir.interpreters.simulator.engine.run import DeviceGroup, Run
 from distir.interpreters.simulator.engine.trace import TraceWriter
-from distir.output_files import replaced_file, write_text
+from distir.system.output_files import replaced_file, write_text
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,6 @@ family.
 Importing this package registers them.
 """
 
-from distir.registries import import_families
+from distir.dialects.registries import import_families
 
 import_families(__name__, __path__)

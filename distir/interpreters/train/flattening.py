@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
-from distir.flattening import flattened, unflattened
 from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
+from distir.program.source_forms import flattened, unflattened
 
 
 @computes(FlattenOp)

@@ -18,7 +18,6 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.executed_ops import check_executed
 from distir.planning.annotate import annotate, is_settled, settled
 from distir.planning.annotations import add_notes, fixed_axes, requested_layout
 from distir.planning.axes.alternatives import Source
@@ -40,6 +39,7 @@ from distir.program import (
     reachable_functions,
     return_op,
 )
+from distir.program.functions import check_executed
 from distir.sharding.layout import check_layout, in_mesh_order, nested
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import FREE, REPLICATED, SplitPlacement, placement_in

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Generic, Self, TextIO, TypeVar
 
 from distir.errors import DistIRError
-from distir.output_files import errors_name
 from distir.planning.programs import Programs
 from distir.planning.result import Result, from_json
+from distir.system.output_files import errors_name
 
 _FORMAT = 2
 

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.garbage import no_garbage_collection
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plan import GridPlan, Plan
 from distir.planning.result import Result, Simulated
 from distir.solver.clock import Clock
+from distir.system.garbage import no_garbage_collection
 
 _PlanKind = TypeVar("_PlanKind", bound=Plan)
 

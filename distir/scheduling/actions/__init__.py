@@ -3,6 +3,6 @@ The actions of the ops of the `schedule` dialect, which are registered when this
 imported.
 """
 
-from distir.registries import import_families
+from distir.dialects.registries import import_families
 
 import_families(__name__, __path__)

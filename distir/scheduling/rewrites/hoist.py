@@ -25,7 +25,7 @@ from distir.program import (
     replace_call,
     set_argument_attributes,
 )
-from distir.repacking import Repacked
+from distir.program.repacking import Repacked
 from distir.transforms.patterns.raising import drop_arguments
 
 

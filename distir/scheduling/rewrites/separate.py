@@ -15,7 +15,6 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.other_functions import erase_unreachable
 from distir.program import (
     calls_of,
     entry_function,
@@ -23,6 +22,7 @@ from distir.program import (
     reachable_functions,
     unique_name,
 )
+from distir.program.functions import erase_unreachable
 
 CallPath = tuple[CallOp, ...]
 

@@ -5,6 +5,6 @@ file per family.
 Importing this package registers them. Ops without a rule are replicated.
 """
 
-from distir.registries import import_families
+from distir.dialects.registries import import_families
 
 import_families(__name__, __path__)

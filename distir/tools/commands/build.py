@@ -62,7 +62,7 @@ _CLASSES = _Option("classes (default 1000)")
 _MODELS = {
     "gpt": _Model(
         "a GPT-2 style decoder",
-        "builders:build_gpt",
+        "basic:build_gpt",
         _TRANSFORMER,
         {
             "dropout": _Option(
@@ -86,7 +86,7 @@ _MODELS = {
     ),
     "moe": _Model(
         "a decoder with GShard's mixtures of experts in every other layer",
-        "builders:build_moe",
+        "basic:build_moe",
         (*_TRANSFORMER, "experts"),
         {
             "ffn": _Option("width inside an MLP or expert (default 4 times --d-model)"),
@@ -99,13 +99,13 @@ _MODELS = {
     ),
     "mlp": _Model(
         "dense layers of one width",
-        "builders:build_mlp",
+        "basic:build_mlp",
         ("layers", "d_model", "batch"),
         loss="mse",
     ),
     "llama": _Model(
         "a LLaMA: grouped queries, rotary positions, RMS norm, SwiGLU",
-        "models.llama:build_llama",
+        "llama:build_llama",
         _TRANSFORMER,
         {
             "kv_heads": _Option("heads of keys and values (default --heads)"),
@@ -121,18 +121,18 @@ _MODELS = {
     ),
     "bert": _Model(
         "a BERT that fills in left out tokens",
-        "models.bert:build_bert",
+        "bert:build_bert",
         _TRANSFORMER,
     ),
     "t5": _Model(
         "a T5: an encoder and a decoder with relative positions",
-        "models.t5:build_t5",
+        "t5:build_t5",
         _TRANSFORMER,
         {"target_seq": _Option("tokens of the target (default --seq)"), "ffn": _FFN},
     ),
     "vit": _Model(
         "a vision transformer that classifies pictures",
-        "models.vit:build_vit",
+        "vit:build_vit",
         ("layers", "d_model", "heads", "classes", "batch"),
         {
             "image": _IMAGE,
@@ -141,7 +141,7 @@ _MODELS = {
     ),
     "wide-resnet": _Model(
         "a ResNet of bottleneck blocks of any width",
-        "models.resnet:build_wide_resnet",
+        "resnet:build_wide_resnet",
         ("layers", "channels", "batch"),
         {
             "width_factor": _Option(
@@ -154,7 +154,7 @@ _MODELS = {
     ),
     "vgg": _Model(
         "VGG19 without dropout",
-        "models.vgg:build_vgg",
+        "vgg:build_vgg",
         ("batch",),
         {
             "image": _IMAGE,
@@ -164,7 +164,7 @@ _MODELS = {
     ),
     "unet": _Model(
         "a U-Net that predicts the noise in a picture",
-        "models.unet:build_unet",
+        "unet:build_unet",
         ("batch",),
         {
             "image": _Option("height and width of a picture in pixels (default 32)"),
@@ -274,7 +274,7 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
 
 def _builder(place: str) -> Callable[..., ModuleOp]:
     module, name = place.split(":")
-    return getattr(import_module(f"distir.frontends.{module}"), name)
+    return getattr(import_module(f"distir.frontends.models.{module}"), name)
 
 
 def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -304,8 +304,8 @@ def _gpt(
     sizes: dict[str, Any], arguments: argparse.Namespace, trains: bool
 ) -> ModuleOp:
     from distir.errors import DistIRError
-    from distir.frontends.builders import build_gpt
-    from distir.frontends.gpt_decoding import build_gpt_decoding
+    from distir.frontends.models.basic import build_gpt
+    from distir.frontends.models.gpt_decoding import build_gpt_decoding
 
     if arguments.dropout and not trains:
         raise DistIRError("--dropout is of use with --training only; add it")

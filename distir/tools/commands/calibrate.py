@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.output_files import replaced_file, write_text
+from distir.system.output_files import replaced_file, write_text
 from distir.tools.arguments import (
     add_kernels,
     non_negative_number,

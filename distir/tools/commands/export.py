@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-from distir.output_files import replaced, write_text
+from distir.system.output_files import replaced, write_text
 from distir.tools.arguments import output_file
 
 

@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.lowering.torch_package import write_package
+    from distir.program.weights import weights_file
     from distir.tools.files import program_weights, read_program
     from distir.tools.reporting import note, progress, table
-    from distir.weights import weights_file
 
     with progress(f"lowering {arguments.program}"):
         module = read_program(arguments.program)

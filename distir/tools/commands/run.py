@@ -253,6 +253,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.program.weights import weights_file
     from distir.tools.files import (
         program_weights,
         read_arrays,
@@ -260,7 +261,6 @@ def run(arguments: argparse.Namespace) -> int:
         write_arrays,
     )
     from distir.tools.reporting import progress, table
-    from distir.weights import weights_file
 
     def log(line: str) -> None:
         # An error of a rank is reported at the end, once.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.output_files import write_text
+from distir.system.output_files import write_text
 from distir.tools.arguments import (
     add_backend_argument,
     add_cluster_arguments,

@@ -23,7 +23,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import SCOPE
-from distir.other_functions import erase_unreachable
 from distir.program import (
     functions,
     made_with,
@@ -31,6 +30,7 @@ from distir.program import (
     return_op,
     unique_name,
 )
+from distir.program.functions import erase_unreachable
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of, write_kind
 
 

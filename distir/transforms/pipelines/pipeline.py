@@ -8,7 +8,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.errors import DistIRError
-from distir.other_functions import other_functions, separate_others
 from distir.pipelining import (
     Phase,
     PipelineSchedule,
@@ -17,6 +16,7 @@ from distir.pipelining import (
     global_steps,
 )
 from distir.program import functions
+from distir.program.functions import other_functions, separate_others
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.entry import EntryFunction

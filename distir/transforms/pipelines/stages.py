@@ -10,11 +10,10 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import STAGE, STAGE_START
-from distir.errors import DistIRError
+from distir.errors import DistIRError, did_you_mean
 from distir.pipelining.options import SEARCH
 from distir.program import describe, scope_of
 from distir.sharding.mesh import Mesh
-from distir.suggestions import did_you_mean
 from distir.transforms.pipelines.balance import balanced_starts, layer_positions
 from distir.transforms.pipelines.homes import stages_reached
 from distir.transforms.pipelines.kinds import Kind

@@ -7,8 +7,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.errors import DistIRError
-from distir.other_functions import left_alone
 from distir.program import callees_first, functions
+from distir.program.functions import left_alone
 from distir.transforms.projection.devices import devices_of
 from distir.transforms.projection.function import FunctionProjection
 from distir.transforms.projection.rank_program import Projection

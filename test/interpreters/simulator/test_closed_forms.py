@@ -23,7 +23,7 @@ from xdsl.dialects.func import CallOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import SendOp
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.distribute import DistributePass
 from distir.program import entry_function

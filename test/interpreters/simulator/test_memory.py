@@ -6,7 +6,7 @@ import pytest
 from support.cost_programs import cluster, parse, simulate_text, with_workspace
 from xdsl.context import Context
 
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.inline_calls import InlineCallsPass

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import cluster_names, load_cluster
 from distir.interpreters.simulator import report, simulate
 from distir.interpreters.simulator.costs.communication import (

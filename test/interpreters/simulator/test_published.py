@@ -7,7 +7,7 @@ import pytest
 from support.cost_programs import parse
 from xdsl.context import Context
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass

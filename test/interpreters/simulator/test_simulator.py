@@ -10,7 +10,7 @@ from support.cost_programs import cluster, parse, simulate_text
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import report, simulate
 

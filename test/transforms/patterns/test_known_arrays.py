@@ -9,7 +9,7 @@ from support.parallel_scripts import tiny_llama
 from support.programs import parse
 
 from distir.dialects.onnx_op import OnnxOp
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch.importer import import_torch
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import entry_function
 from distir.tools.files import apply_passes, named_pass

@@ -22,6 +22,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_values import ElementType
+from distir.dialects.registries import Registry
 from distir.dialects.tensors import shape_of
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
@@ -35,7 +36,6 @@ from distir.interpreters.simulator.fusion import (
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Product, Work
-from distir.registries import Registry
 from distir.sharding.kernel_rule import evaluated, parse_rule
 
 

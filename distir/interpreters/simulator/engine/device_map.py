@@ -19,9 +19,9 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.communication import Topology, shared, topology
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.program import describe
+from distir.program.unknown_sizes import origin_of_unknown
 from distir.sharding.layout import check_layout, local_shape
 from distir.sharding.mesh import Mesh
-from distir.unknown_sizes import origin_of_unknown
 
 Positions = slice | npt.NDArray[np.intp]
 """An index into arrays that have one entry per device of the program."""

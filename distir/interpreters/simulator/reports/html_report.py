@@ -33,7 +33,7 @@ from distir.interpreters.simulator.reports.time_report import (
 )
 from distir.interpreters.simulator.reports.value_kinds import KINDS
 from distir.interpreters.simulator.simulation import Simulation
-from distir.output_files import write_text
+from distir.system.output_files import write_text
 
 SHOWN_GROUPS = 32
 """The most groups of devices with a timeline; for further ones there are only numbers."""

@@ -1,0 +1,154 @@
+"""
+Builders of sequential programs of any size without weights: the models of DistIR's Table 1,
+and GShard's mixtures of experts.
+
+A layer is one function that `@main` calls once per layer, so that the size of a program
+does not grow with that of the model. The ops of a layer have scopes like
+`transformer.h.*.attn`, its calls `transformer.h.0`, as after `outline-repeats`.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.frontends.models.decoder import Decoder, build_decoder, dense_layer
+from distir.frontends.models.experts import expert_layer
+from distir.frontends.models.function_builder import (
+    FunctionBuilder,
+    Parameter,
+    check_sizes,
+    element_type,
+    layer_arguments,
+)
+from distir.program import ENTRY
+
+LAYER = "layer"
+"""The symbol of the function of one layer."""
+
+EXPERT_LAYER = "expert_layer"
+"""The symbol of the function of one layer with experts."""
+
+
+def build_mlp(layers: int, d_model: int, batch: int, dtype: str = "f32") -> ModuleOp:
+    """
+    Returns a program of `layers` fully connected layers of `d_model` units with ReLU, on
+    `batch` samples. The weights have the shape [inputs, outputs]. Raises DistIRError.
+    """
+    check_sizes(layers=layers, d_model=d_model, batch=batch)
+    element = element_type(dtype)
+    parameters = [
+        Parameter("weight", (d_model, d_model)),
+        Parameter("bias", (d_model,)),
+    ]
+
+    layer = FunctionBuilder(element)
+    x = layer.argument("input", (batch, d_model), role=None)
+    weight, bias = (layer.argument(f"layers.*.{p.name}", p.shape) for p in parameters)
+    layer.scope = "layers.*"
+    h = layer.op("Gemm", [x, weight, bias], (batch, d_model))
+    layer_function = layer.finish(LAYER, [layer.op("Relu", [h], (batch, d_model))])
+
+    main = FunctionBuilder(element)
+    h = main.argument("input", (batch, d_model), role="input")
+    arguments = layer_arguments(main, "layers", [parameters] * layers)
+    for index in range(layers):
+        h = main.call(layer_function, f"layers.{index}", [h, *arguments[index]])
+    return ModuleOp([main.finish(ENTRY, [h], ["output"]), layer_function])
+
+
+def build_gpt(
+    layers: int,
+    d_model: int,
+    heads: int,
+    vocab: int,
+    batch: int,
+    seq: int,
+    dtype: str = "f32",
+    *,
+    tied: bool = True,
+    dropout: float = 0.0,
+    seed: int = 0,
+    fused_attention: bool = True,
+    cache: bool = False,
+) -> ModuleOp:
+    """
+    Returns the forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq,
+    vocab]: learned positions, layer norm before attention and MLP, one matrix for query,
+    key and value, causal attention, GELU. The names of the parameters are those of Hugging
+    Face's GPT-2. Raises DistIRError.
+
+    - `tied`: the embedding is also the output matrix;
+    - `dropout`: the fraction of elements set to zero, with random numbers of that `seed`,
+      in the embeddings, the attention probabilities and both residual branches of a layer;
+      the program then takes the number of steps done before as its last argument;
+    - `fused_attention`: the attention of a layer is one op, unless there is dropout, which
+      is between its products (`differentiate` makes one op of that); otherwise it is
+      written out;
+    - `cache`: each layer's keys and values, [batch, heads, seq, width of a head], are
+      results too, named `transformer.h.<i>.attn.key` and `.value`, from which
+      `build_gpt_decoding` continues.
+    """
+    check_sizes(layers=layers)
+    if not 0 <= dropout < 1 or not 0 <= seed < 2**32:
+        raise DistIRError(
+            f"dropout is {dropout} and its seed {seed}; expected a ratio of at least 0 "
+            f"and less than 1, and a seed of 32 bits"
+        )
+    decoder = Decoder(
+        d_model,
+        heads,
+        4 * d_model,
+        batch,
+        seq,
+        element_type(dtype),
+        (dropout, seed),
+        fused_attention and not dropout,
+        cache,
+    )
+    return build_decoder(decoder, [dense_layer(decoder, LAYER)] * layers, vocab, tied)
+
+
+def build_moe(
+    layers: int,
+    d_model: int,
+    heads: int,
+    experts: int,
+    vocab: int,
+    batch: int,
+    seq: int,
+    dtype: str = "f32",
+    *,
+    ffn: int | None = None,
+    capacity_factor: float = 1.0,
+    tied: bool = True,
+    fused_attention: bool = True,
+) -> ModuleOp:
+    """
+    Returns the forward pass of a transformer with GShard's mixtures of experts from token
+    ids [batch, seq] to logits [batch, seq, vocab]: the layers of `build_gpt`, but every
+    other one, from the second on, has `experts` MLPs instead of one, and each token goes to
+    its best two. `ffn` is the width inside an MLP, by default 4 `d_model`;
+    `fused_attention` is as in `build_gpt`. Raises DistIRError.
+
+    A sequence is one of GShard's groups: of its tokens an expert takes the first `2 seq /
+    experts` times `capacity_factor`, rounded up, all first choices before second ones; the
+    others bypass it on the residual branch. GShard's random choice of the second expert and
+    its auxiliary loss, which balances the experts' loads, are left out.
+    """
+    check_sizes(layers=layers, experts=experts)
+    decoder = Decoder(
+        d_model,
+        heads,
+        4 * d_model if ffn is None else ffn,
+        batch,
+        seq,
+        element_type(dtype),
+        fused=fused_attention,
+    )
+    kinds = [
+        dense_layer(decoder, LAYER),
+        expert_layer(decoder, experts, capacity_factor, EXPERT_LAYER),
+    ]
+    chosen = [kinds[index % 2] for index in range(layers)]
+    return build_decoder(decoder, chosen, vocab, tied)

@@ -1,0 +1,287 @@
+"""
+A decoder of transformer layers, from token ids to logits, and the parts of its layers.
+
+A layer is a function; layers that are alike are calls of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, UnitAttr, i64
+from xdsl.ir import SSAValue, TypeAttribute
+
+from distir.dialects.dist import COUNTER
+from distir.dialects.train_ops.optimizers import STEP
+from distir.errors import DistIRError
+from distir.frontends.models.function_builder import (
+    FunctionBuilder,
+    Layer,
+    Parameter,
+    Shape,
+    check_sizes,
+    layer_arguments,
+    norm_parameters,
+)
+from distir.program import ENTRY
+
+EMBEDDING_STREAM, ATTENTION_STREAM, ATTENTION_OUTPUT_STREAM, MLP_OUTPUT_STREAM = range(
+    4
+)
+"""The numbers of the random streams of a decoder's dropouts."""
+
+SCOPE = "transformer.h"
+"""The scope of the layers."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """
+    What all layers of a decoder have in common. `ffn` is the width between the two matrices
+    of an MLP, `dropout` a ratio and a seed; `fused` attention is one op. With a `cache`
+    each layer returns its keys and values too, [batch, heads, seq, width of a head]. Raises
+    DistIRError for sizes that do not fit together.
+    """
+
+    d_model: int
+    heads: int
+    ffn: int
+    batch: int
+    seq: int
+    element: TypeAttribute
+    dropout: tuple[float, int] = (0.0, 0)
+    fused: bool = False
+    cache: bool = False
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            d_model=self.d_model,
+            heads=self.heads,
+            ffn=self.ffn,
+            batch=self.batch,
+            seq=self.seq,
+        )
+        if self.d_model % self.heads:
+            raise DistIRError(
+                f"{self.heads} heads do not divide the model width {self.d_model}; choose "
+                "a number of heads that does"
+            )
+
+    @property
+    def hidden(self) -> Shape:
+        """The shape of the activations between layers."""
+        return self.batch, self.seq, self.d_model
+
+
+class LayerBuilder:
+    """
+    Builds the function of a layer: (hidden, mask unless attention is fused, counter of
+    calls if there is dropout, parameters...) -> hidden, followed by the keys and values in
+    `kept` if there is a cache.
+    """
+
+    def __init__(self, decoder: Decoder, parameters: Sequence[Parameter]):
+        self.decoder = decoder
+        self.parameters = parameters
+        self.kept: list[SSAValue] = []
+        self.b = b = FunctionBuilder(decoder.element, decoder.dropout)
+        square = (decoder.seq, decoder.seq)
+        self.x = b.argument("hidden", decoder.hidden, role=None)
+        self.mask = None if decoder.fused else b.argument("mask", square, role=None)
+        self.counter = None
+        if b.ratio:
+            self.counter = b.argument("counter", (), role=None, element=i64)
+        self.p = {
+            p.name: b.argument(f"{SCOPE}.*.{p.name}", p.shape) for p in parameters
+        }
+
+    def at(self, name: str) -> FunctionBuilder:
+        """Returns the builder of ops in a module of the layer; "" for the layer itself."""
+        self.b.scope = f"{SCOPE}.*.{name}".rstrip(".")
+        return self.b
+
+    def linear(self, name: str, value: SSAValue, outputs: int) -> SSAValue:
+        """Adds a product with a matrix and a bias."""
+        b, shape = self.at(name), (*self.decoder.hidden[:2], outputs)
+        product = b.op("MatMul", [value, self.p[f"{name}.weight"]], shape)
+        return b.op("Add", [product, self.p[f"{name}.bias"]], shape)
+
+    def norm(self, name: str, value: SSAValue) -> SSAValue:
+        """Adds a layer norm over the width."""
+        weights = [self.p[f"{name}.weight"], self.p[f"{name}.bias"]]
+        return self.at(name).layer_norm(value, weights, self.decoder.hidden)
+
+    def attention(self, x: SSAValue) -> SSAValue:
+        """Adds x + attention(norm(x))."""
+        d = self.decoder
+        qkv = self.linear("attn.c_attn", self.norm("ln_1", x), 3 * d.d_model)
+        sizes, b = (d.batch, d.seq, d.heads, d.d_model // d.heads), self.at("attn")
+        h, *kept = _attention(b, qkv, self.mask, self.counter, sizes)
+        if d.cache:
+            self.kept = [split_heads(b, value, sizes) for value in kept]
+        return self.behind_attention(x, h)
+
+    def behind_attention(self, x: SSAValue, h: SSAValue) -> SSAValue:
+        """Adds x + projection(h)."""
+        d = self.decoder
+        h = self.linear("attn.c_proj", h, d.d_model)
+        b = self.at("attn.resid_dropout")
+        h = b.dropout(h, self.counter, ATTENTION_OUTPUT_STREAM)
+        return self.at("").op("Add", [h, x], d.hidden)
+
+    def mlp(self, x: SSAValue) -> SSAValue:
+        """Adds x + mlp(norm(x))."""
+        d = self.decoder
+        h = self.linear("mlp.c_fc", self.norm("ln_2", x), d.ffn)
+        shape = (d.batch, d.seq, d.ffn)
+        h = self.at("mlp.act").op("Gelu", [h], shape, approximate="tanh")
+        h = self.linear("mlp.c_proj", h, d.d_model)
+        h = self.at("mlp.dropout").dropout(h, self.counter, MLP_OUTPUT_STREAM)
+        return self.at("").op("Add", [x, h], d.hidden)
+
+    def finish(self, name: str, result: SSAValue) -> Layer:
+        """Returns the layer, whose function gets that symbol."""
+        return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
+
+
+def attention_parameters(d_model: int) -> list[Parameter]:
+    """
+    Returns the parameters of a layer's attention and of the norms before and after it.
+    """
+    return [
+        *norm_parameters("ln_1", d_model),
+        Parameter("attn.c_attn.weight", (d_model, 3 * d_model)),
+        Parameter("attn.c_attn.bias", (3 * d_model,)),
+        Parameter("attn.c_proj.weight", (d_model, d_model)),
+        Parameter("attn.c_proj.bias", (d_model,)),
+        *norm_parameters("ln_2", d_model),
+    ]
+
+
+def dense_parameters(decoder: Decoder) -> list[Parameter]:
+    """Returns the parameters of a layer's attention and MLP."""
+    d = decoder
+    return [
+        *attention_parameters(d.d_model),
+        Parameter("mlp.c_fc.weight", (d.d_model, d.ffn)),
+        Parameter("mlp.c_fc.bias", (d.ffn,)),
+        Parameter("mlp.c_proj.weight", (d.ffn, d.d_model)),
+        Parameter("mlp.c_proj.bias", (d.d_model,)),
+    ]
+
+
+def dense_layer(decoder: Decoder, name: str) -> Layer:
+    """Returns a layer with attention and an MLP."""
+    layer = LayerBuilder(decoder, dense_parameters(decoder))
+    return layer.finish(name, layer.mlp(layer.attention(layer.x)))
+
+
+def build_decoder(
+    decoder: Decoder, layers: Sequence[Layer], vocab: int, tied: bool
+) -> ModuleOp:
+    """
+    Returns the program: embeddings of tokens and positions, the layers, a last norm and the
+    output matrix, which is the embedding if `tied`.
+    """
+    check_sizes(layers=len(layers), vocab=vocab)
+    d_model, seq, hidden = decoder.d_model, decoder.seq, decoder.hidden
+    main = FunctionBuilder(decoder.element, decoder.dropout)
+    ids = (decoder.batch, seq)
+    tokens = main.argument("input_ids", ids, role="input", element=i64)
+    wte = main.argument("transformer.wte.weight", (vocab, d_model))
+    wpe = main.argument("transformer.wpe.weight", (seq, d_model))
+    arguments = layer_arguments(main, SCOPE, [layer.parameters for layer in layers])
+    norm = main.parameters("transformer", norm_parameters("ln_f", d_model))
+    head = wte if tied else main.argument("lm_head.weight", (vocab, d_model))
+    step = None
+    if main.ratio:
+        step = main.argument(STEP, (), role="state", element=i64)
+        main.attributes[-1][COUNTER] = UnitAttr()
+
+    main.scope = "transformer"
+    mask = [] if decoder.fused else [main.causal_mask(seq)]
+    main.scope = "transformer.wte"
+    h = main.op("Gather", [wte, tokens], hidden)
+    main.scope = "transformer.wpe"
+    h = main.op("Add", [h, wpe], hidden)
+    main.scope = "transformer.drop"
+    h = main.dropout(h, step, EMBEDDING_STREAM)
+    kept: list[SSAValue] = []
+    for index, layer in enumerate(layers):
+        main.scope = scope = f"{SCOPE}.{index}"
+        counter = []
+        if step is not None:
+            counter = [main.call_counter(step, len(layers), index)]
+        given = [h, *mask, *counter, *arguments[index]]
+        h, *own = main.calls(layer.function, scope, given)
+        kept += own
+    main.scope = "transformer.ln_f"
+    h = main.layer_norm(h, norm, hidden)
+    main.scope = "lm_head"
+    head = main.op("Transpose", [head], (d_model, vocab), perm=[1, 0])
+    logits = main.op("MatMul", [h, head], (*ids, vocab))
+    functions = dict.fromkeys(layer.function for layer in layers)
+    names = ["logits", *(cache_names(len(layers)) if decoder.cache else [])]
+    return ModuleOp([main.finish(ENTRY, [logits, *kept], names), *functions])
+
+
+def cache_names(layers: int) -> list[str]:
+    """Returns the names of the keys and the values of each layer."""
+    kinds = ("key", "value")
+    return [f"{SCOPE}.{i}.attn.{kind}" for i in range(layers) for kind in kinds]
+
+
+def split_heads(
+    b: FunctionBuilder, value: SSAValue, sizes: tuple[int, int, int, int]
+) -> SSAValue:
+    """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
+    batch, seq, heads, width = sizes
+    by_head = b.constant(np.array([0, 0, -1, width]))
+    value = b.op("Reshape", [value, by_head], sizes)
+    return b.op("Transpose", [value], (batch, heads, seq, width), perm=[0, 2, 1, 3])
+
+
+def _attention(
+    b: FunctionBuilder,
+    qkv: SSAValue,
+    mask: SSAValue | None,
+    counter: SSAValue | None,
+    sizes: tuple[int, int, int, int],
+) -> list[SSAValue]:
+    """
+    Adds causal self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw], as
+    one op if there is no mask. Returns its result, the keys and the values, each [b, s,
+    hw].
+    """
+    batch, seq, heads, width = sizes
+    merged = (batch, seq, heads * width)
+    split = b.constant(np.full(3, heads * width, np.int64))
+    parts = b.ops("Split", [qkv, split], [merged] * 3, axis=2)
+    if mask is None:
+        attended = b.op(
+            "Attention",
+            parts,
+            merged,
+            q_num_heads=heads,
+            kv_num_heads=heads,
+            is_causal=1,
+        )
+        return [attended, *parts[1:]]
+    by_head = b.constant(np.array([0, 0, -1, width]))
+    q, k, v = (b.op("Reshape", [part, by_head], sizes) for part in parts)
+    q = b.op("Transpose", [q], (batch, heads, seq, width), perm=[0, 2, 1, 3])
+    k = b.op("Transpose", [k], (batch, heads, width, seq), perm=[0, 2, 3, 1])
+    v = b.op("Transpose", [v], (batch, heads, seq, width), perm=[0, 2, 1, 3])
+    square = (batch, heads, seq, seq)
+    scale = b.constant(np.array(1 / math.sqrt(width), b.dtype))
+    scores = b.op("Mul", [b.op("MatMul", [q, k], square), scale], square)
+    scores = b.op("Add", [scores, mask], square)
+    weights = b.op("Softmax", [scores], square, axis=-1)
+    weights = b.dropout(weights, counter, ATTENTION_STREAM)
+    h = b.op("MatMul", [weights, v], (batch, heads, seq, width))
+    h = b.op("Transpose", [h], sizes, perm=[0, 2, 1, 3])
+    attended = b.op("Reshape", [h, b.constant(np.array([0, 0, -1]))], merged)
+    return [attended, *parts[1:]]

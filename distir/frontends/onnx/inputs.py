@@ -1,0 +1,152 @@
+"""
+What a user says of an ONNX model's inputs: the sizes of their dynamic dimensions, and the
+numbers that they always are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+from onnx import (
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+from distir.errors import DistIRError
+
+_UNNAMED = "?"
+"""What Paddle's converter writes for a dimension without a name, as often as there are."""
+
+
+def clear_unknown_sizes(graph: GraphProto) -> None:
+    """
+    Gives dimensions that are unknown in the manner of Paddle's converter (the size -1, the
+    name `?`) the form of the standard, in place: neither a size nor a name.
+    """
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value < 0 or dim.dim_param == _UNNAMED:
+                dim.Clear()
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                clear_unknown_sizes(body)
+
+
+def bind_inputs(
+    inputs: Sequence[ValueInfoProto], dims: Mapping[str, int]
+) -> tuple[dict[str, TypeProto], dict[str, int]]:
+    """
+    Returns the types of the inputs with every dimension known, and the sizes of the
+    symbolic dimensions. `dims` names a dimension by its symbol or as `INPUT.POSITION`.
+    Raises DistIRError for dimensions without a size and for sizes without a dimension.
+    """
+    dynamic = {
+        (info.name, index): dim.dim_param
+        for info in inputs
+        for index, dim in enumerate(info.type.tensor_type.shape.dim)
+        if not dim.HasField("dim_value")
+    }
+    names = [
+        *dict.fromkeys(s for s in dynamic.values() if s),
+        *(f"{name}.{index}" for name, index in dynamic),
+    ]
+    for name, size in dims.items():
+        if name not in names:
+            known = (
+                f"its dynamic dimensions are {', '.join(names)}"
+                if names
+                else ("it has no dynamic dimensions")
+            )
+            raise DistIRError(
+                f"the model has no dynamic dimension {name!r} to give the size {size}: "
+                f"{known}"
+            )
+        if size < 1:
+            raise DistIRError(
+                f"the size of dimension {name!r} is {size}; give at least 1"
+            )
+    symbols = {s: dims[s] for s in dynamic.values() if s in dims}
+    types: dict[str, TypeProto] = {}
+    unresolved: list[str] = []
+    remedies: list[str] = []
+    for info in inputs:
+        type_ = TypeProto()
+        type_.CopyFrom(info.type)
+        types[info.name] = type_
+        for index, dim in enumerate(type_.tensor_type.shape.dim):
+            if dim.HasField("dim_value"):
+                continue
+            key, symbol = f"{info.name}.{index}", dim.dim_param
+            size = dims.get(key, symbols.get(symbol) if symbol else None)
+            if size and symbol and symbols.setdefault(symbol, size) != size:
+                raise DistIRError(
+                    f"dimension {symbol!r} gets the sizes {symbols[symbol]} and {size}; "
+                    "give it one"
+                )
+            if size is not None:
+                dim.dim_value = size
+            else:
+                unresolved.append(
+                    f"dimension {index} of input {info.name!r}"
+                    + (f" ({symbol})" if symbol else "")
+                )
+                remedies.append(symbol or key)
+    if unresolved:
+        options = " ".join(f"--dim {name}=SIZE" for name in dict.fromkeys(remedies))
+        raise DistIRError(
+            f"the model has dynamic dimensions without a size: {', '.join(unresolved)}; "
+            f"give their sizes with {options}"
+        )
+    return types, symbols
+
+
+def fix_inputs(
+    model: ModelProto, inputs: dict[str, TypeProto], numbers: Mapping[str, float]
+) -> None:
+    """
+    Makes a constant of each input in `numbers`, in place: it is removed from the model's
+    inputs and from `inputs`, their types by name. Raises DistIRError for an input that does
+    not exist, that holds more than one number, or cannot hold this one.
+    """
+    graph = model.graph
+    for name, number in numbers.items():
+        if name not in inputs:
+            known = [each for each, type_ in inputs.items() if _is_single(type_)]
+            raise DistIRError(
+                f"the model has no input {name!r} to give the value {number:g}: its inputs "
+                f"of one number are {', '.join(map(repr, known)) or 'none'}"
+            )
+        type_ = inputs.pop(name)
+        if not _is_single(type_):
+            raise DistIRError(
+                f"input {name!r} is not a single number, and has no one value; give it to "
+                f"`distir run` with --inputs"
+            )
+        tensor_type = type_.tensor_type
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
+        array = np.full([d.dim_value for d in tensor_type.shape.dim], number)
+        with np.errstate(invalid="ignore"):
+            converted = array.astype(dtype)
+        if dtype.kind in "iub" and converted.flat[0] != number:
+            element = TensorProto.DataType.Name(tensor_type.elem_type).lower()
+            raise DistIRError(f"input {name!r} is {element}, which {number:g} is not")
+        constant = numpy_helper.from_array(converted)
+        kept = [info for info in graph.input if info.name != name]
+        del graph.input[:]
+        graph.input.extend(kept)
+        graph.node.insert(0, helper.make_node("Constant", [], [name], value=constant))
+
+
+def _is_single(type_: TypeProto) -> bool:
+    if not type_.HasField("tensor_type") or not type_.tensor_type.HasField("shape"):
+        return False
+    is_text = type_.tensor_type.elem_type == TensorProto.STRING
+    return not is_text and prod(d.dim_value for d in type_.tensor_type.shape.dim) == 1

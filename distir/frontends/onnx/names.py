@@ -1,0 +1,97 @@
+"""
+Names of ONNX nodes, values and models, and their scopes: the module of the source model that
+a node came from, which PyTorch's newer exporter leaves in the node's metadata, and the older
+one in the node's name.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+_STANDARD = ("", "ai.onnx")
+
+TRAIN_DOMAIN = "distir.train"
+"""The domain of nodes that stand for ops of the `train` dialect."""
+
+
+def domain_of(node: NodeProto) -> str:
+    """Returns the operator's domain; the default domain has two spellings."""
+    return "" if node.domain in _STANDARD else node.domain
+
+
+def node_name(node: NodeProto) -> str:
+    """Returns a node's name for messages."""
+    domain = domain_of(node) or "ai.onnx"
+    name = node.name or (node.output[0] if node.output else "")
+    return f"{node.op_type} {name!r} (domain {domain})"
+
+
+def opset_versions(model: ModelProto) -> dict[str, int]:
+    """Returns the imported version of each domain."""
+    return {
+        "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
+    }
+
+
+def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """Returns what the model itself says about its intermediate values and results."""
+    return {v.name: v for v in [*graph.value_info, *graph.output]}
+
+
+_NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+_NAMESPACE = "namespace"
+
+
+def node_scope(node: NodeProto) -> str:
+    """Returns the dotted path of the source module; "" if it is not known."""
+    metadata = {p.key: p.value for p in node.metadata_props}
+    if _NAME_SCOPES in metadata:
+        return _from_name_scopes(metadata[_NAME_SCOPES])
+    if _NAMESPACE in metadata:
+        return _from_namespace(metadata[_NAMESPACE])
+    return _from_name(node.name)
+
+
+def set_scope(node: NodeProto, scope: str) -> None:
+    """Writes a scope onto a node without one, such that `node_scope` finds it."""
+    node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
+
+
+@functools.lru_cache(4096)  # the nodes that PyTorch writes for one operation share it
+def _from_name_scopes(text: str) -> str:
+    """Reads `['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
+    try:
+        scopes = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return ""
+    if not isinstance(scopes, list) or len(scopes) < 2:
+        return ""
+    return str(scopes[-2])
+
+
+def _from_namespace(text: str) -> str:
+    """
+    Reads `: Model/encoder: Encoder/encoder.0: Linear/linear: aten.linear`, the same as one
+    text.
+    """
+    parts = [part.partition(":")[0].strip() for part in text.split("/")]
+    return parts[-2] if len(parts) > 1 else ""
+
+
+def _from_name(name: str) -> str:
+    """
+    Reads `/encoder/layer.0/fc/Gemm`, which names each module by its part of the path; a
+    module in a Sequential repeats the path of that: `/encoder/layers/layers.0/Gemm`.
+    """
+    if not name.startswith("/"):
+        return ""
+    path: list[str] = []
+    previous = ""
+    for part in name.split("/")[1:-1]:
+        repeated = f"{previous}." if previous else ""
+        path.append(part.removeprefix(repeated) if repeated else part)
+        previous = part
+    return ".".join(p for p in path if p)

@@ -1,0 +1,133 @@
+"""
+Nodes of our own domain, which `experts.py` and `functions.py` of `torch/export` write, as ops
+of the `train` dialect, or as operators of ONNX that PyTorch's exporter does not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.onnx import operator
+from distir.dialects.tensors import element_type, rank_of, shape_of
+from distir.dialects.train_ops.alignment import CtcLossOp
+from distir.dialects.train_ops.determinant import SlogdetOp
+from distir.dialects.train_ops.experts import (
+    CombineOp,
+    DispatchOp,
+    ExpertPlacesOp,
+    GroupedProductOp,
+)
+from distir.dialects.train_ops.selective_scan import SelectiveScanOp
+from distir.frontends.custom_operators import custom_operator
+from distir.frontends.onnx.names import TRAIN_DOMAIN
+
+Values = Sequence[SSAValue]
+Numbers = Mapping[str, int]
+Read = Callable[[Values, Numbers], Operation]
+
+
+def _node(
+    name: str, ranks: Sequence[int | None], *numbers: str
+) -> Callable[[Read], Read]:
+    """
+    Registers what reads the nodes of that name, which have operands with so many dimensions
+    (None: with any) and these integers as attributes.
+    """
+
+    def register(read: Read) -> Read:
+        @custom_operator(f"{TRAIN_DOMAIN}::{name}")
+        def checked(  # pyright: ignore[reportUnusedFunction]
+            operands: Sequence[SSAValue | None], attributes: Mapping[str, Any]
+        ) -> Operation:
+            found = [rank_of(v.type) for v in operands if v is not None]
+            fits = len(found) == len(ranks) and all(
+                expected in (None, rank)
+                for rank, expected in zip(found, ranks, strict=True)
+            )
+            if not fits or len(found) != len(operands):
+                raise ValueError(f"its operands are not those of train.{name}")
+            if not all(isinstance(attributes.get(n), int) for n in numbers):
+                raise ValueError(
+                    f"train.{name} needs the integers {', '.join(numbers)}"
+                )
+            given = {n: attributes[n] for n in numbers}
+            op = read(cast(Values, operands), given)
+            try:
+                op.verify()
+            except VerifyException as error:
+                raise ValueError(str(error)) from error
+            return op
+
+        return read
+
+    return register
+
+
+def _tensor(like: SSAValue, *sizes: int) -> Attribute:
+    """Returns a type with the elements of `like`."""
+    return TensorType(element_type(like), sizes)
+
+
+@_node("expert_places", [3], "experts", "capacity", "shards", "places")
+def expert_places(operands: Values, numbers: Numbers) -> Operation:
+    (ids,) = operands
+    return ExpertPlacesOp(
+        ids,
+        experts=numbers["experts"],
+        capacity=numbers["capacity"],
+        rows=_tensor(ids, numbers["shards"], shape_of(ids)[0], numbers["places"]),
+    )
+
+
+@_node("dispatch", [3, 3, 3])
+def dispatch(operands: Values, numbers: Numbers) -> Operation:
+    x, slots, rows = operands
+    result = _tensor(x, *shape_of(rows), shape_of(x)[2])
+    return DispatchOp(x, slots, rows, result=result)
+
+
+@_node("combine", [4, 3, 3, 3])
+def combine(operands: Values, numbers: Numbers) -> Operation:
+    x, slots, rows, weights = operands
+    result = _tensor(x, *shape_of(slots)[:2], shape_of(x)[3])
+    return CombineOp(x, slots, rows, weights, result=result)
+
+
+@_node("grouped_product", [4, 3, 3], "transposed", "taken")
+def grouped_product(operands: Values, numbers: Numbers) -> Operation:
+    x, rows, matrices = operands
+    width = shape_of(matrices)[1 if numbers["transposed"] else 2]
+    return GroupedProductOp(
+        x,
+        rows,
+        matrices,
+        transposed=bool(numbers["transposed"]),
+        taken=numbers["taken"],
+        result=_tensor(x, *shape_of(x)[:3], width),
+    )
+
+
+@_node("selective_scan", [3, 3, 2, 3, 3])
+def selective_scan(operands: Values, numbers: Numbers) -> Operation:
+    return SelectiveScanOp(*operands)
+
+
+@_node("cumprod", [None, 0])
+def cumprod(operands: Values, numbers: Numbers) -> Operation:
+    return operator("CumProd").build_op(operands, [operands[0].type], {})
+
+
+@_node("slogdet", [None])
+def slogdet(operands: Values, numbers: Numbers) -> Operation:
+    return SlogdetOp(*operands)
+
+
+@_node("ctc_loss", [3, 2, 1, 1], "blank", "zero_infinity")
+def ctc_loss(operands: Values, numbers: Numbers) -> Operation:
+    zero_infinity = bool(numbers["zero_infinity"])
+    return CtcLossOp(*operands, blank=numbers["blank"], zero_infinity=zero_infinity)

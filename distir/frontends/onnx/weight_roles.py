@@ -1,0 +1,283 @@
+"""
+Decides which tensors of an ONNX file are trained.
+
+A file holds parameters, buffers and literals alike, as initializers. PyTorch's newer
+exporter says which is which, and that is believed. In other files, what operators use as a
+weight is taken for a parameter, and what is certainly none for a constant. The rest is in
+doubt, and the argument records that (`dist.doubt`): the program can be run, but not trained
+before the user says what the tensor is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from distir.dialects.onnx_inference import KNOWN_SIZE
+from distir.errors import DistIRError, listed
+from distir.frontends.onnx.names import domain_of
+from distir.frontends.onnx.torch_metadata import (
+    PARAMETER,
+    ExportedTensors,
+    exported_tensors,
+    operands_in_torch,
+    operation_in_torch,
+)
+from distir.program.doubts import FOLDED, TRACED, UNKNOWN
+
+Role = Literal["parameter", "constant", "literal"]
+
+_WEIGHTS: Mapping[str, tuple[int, ...]] = {
+    "MatMul": (0, 1),
+    "Gemm": (0, 1, 2),
+    "Conv": (1, 2),
+    "ConvTranspose": (1, 2),
+    "Gather": (0,),
+    "BatchNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "LayerNormalization": (1, 2),
+    "RMSNormalization": (1,),
+    "PRelu": (1,),
+    "RNN": (1, 2, 3),
+    "GRU": (1, 2, 3),
+    "LSTM": (1, 2, 3),
+}
+"""By operator, the operands that are weights."""
+
+_STATISTICS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
+"""By operator, the operands that are averages over batches, which no gradient updates."""
+
+_SIZES = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+}
+"""By operator, the positions of operands that decide the sizes of results."""
+
+_SEEN_THROUGH = ("Identity", "Transpose", "Cast")
+_NUMBER = "scalar_tensor_default"
+"""The name that PyTorch's exporter gives to numbers in a module's code."""
+
+_PER_CHANNEL = ("Add", "Sub", "Mul", "Div")
+
+
+@dataclass(frozen=True)
+class WeightRole:
+    """
+    What a float tensor in a file is. A `literal` becomes an op of the program, everything
+    else an argument; `doubt` says why a parameter cannot be trained (`distir.program.doubts`).
+    """
+
+    role: Role
+    frozen: bool = False
+    doubt: str | None = None
+
+
+class WeightRoles:
+    """
+    Decides what the float tensors of one graph are.
+
+    - `source`, `prepared`: the graph as it was read, and as it is imported.
+    - `weights`: the names of the tensors.
+    - `trainable`, `frozen`: patterns of names (`*`, `?`, `[...]`) that decide; where both
+      match, a tensor is trained. Raises DistIRError for one that matches nothing.
+    - `is_traced`: whether PyTorch wrote the file. If the file does not say what the tensors
+      are, it was the older exporter, by a trace.
+    """
+
+    def __init__(
+        self,
+        source: GraphProto,
+        prepared: GraphProto,
+        weights: Sequence[str],
+        trainable: Sequence[str] = (),
+        frozen: Sequence[str] = (),
+        *,
+        is_traced: bool = False,
+    ):
+        self.weights = frozenset(weights)
+        self.exported = exported_tensors(source)
+        self.is_traced = is_traced and self.exported is None
+        self.guessed: list[str] = []
+        """The names of parameters that are known as such only by their use."""
+        lost = self.exported.kinds if self.exported is not None else ()
+        self.frozen = matching(frozen, weights, "frozen", lost)
+        self.trainable = matching(trainable, weights, "trainable", lost)
+        self.uses: dict[str, list[tuple[NodeProto, int]]] = {}
+        for node in prepared.node:
+            for position, name in enumerate(node.input):
+                self.uses.setdefault(name, []).append((node, position))
+        self.replaced = self._replaced(prepared)
+        self.sizes = decides_sizes(prepared)
+
+    def _replaced(self, graph: GraphProto) -> set[str]:
+        """
+        Returns the tensors that nodes read instead of a parameter or buffer that they read
+        in PyTorch, which was merged with an equal one, transposed or folded.
+        """
+        if self.exported is None:
+            return set()
+        operations: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            operations.setdefault(operation_in_torch(node), []).append(node)
+        found: set[str] = set()
+        for nodes in operations.values():
+            operands = operands_in_torch(nodes[0]) & self.exported.names.keys()
+            read = {name for node in nodes for name in node.input}
+            if {self.exported.names[value] for value in operands} - read:
+                found |= read & self.weights
+        return found
+
+    def of(self, name: str, rank: int, size: int) -> WeightRole:
+        """Returns the role of the tensor with that name, rank and number of elements."""
+        if name in self.trainable:
+            return WeightRole("parameter")
+        if name in self.frozen:
+            return WeightRole("parameter", frozen=True)
+        if self.exported is not None:
+            return self._as_exported(self.exported, name, rank, size)
+        if name in self.sizes and size <= KNOWN_SIZE:
+            return WeightRole("literal")
+        uses = list(self._final_uses(name))
+        if uses and all(_is_operand(_STATISTICS, *use) for use in uses):
+            return WeightRole("constant")
+        if self.is_traced and "::" in name:
+            return WeightRole("parameter", doubt=TRACED)
+        if rank == 0 and "." not in name and not self.is_traced:
+            return WeightRole("literal")
+        is_vector = rank == 1 < size
+        if any(
+            _is_operand(_WEIGHTS, node, position)
+            or (is_vector and node.op_type in _PER_CHANNEL and not domain_of(node))
+            for node, position in uses
+        ):
+            self.guessed.append(name)
+            return WeightRole("parameter")
+        return WeightRole("parameter", doubt=UNKNOWN)
+
+    def _as_exported(
+        self, exported: ExportedTensors, name: str, rank: int, size: int
+    ) -> WeightRole:
+        fixed = WeightRole("constant" if rank else "literal")
+        kind = exported.kinds.get(name)
+        if kind not in (None, PARAMETER):
+            return fixed
+        if name in self.replaced:
+            return WeightRole("parameter", doubt=FOLDED)
+        if kind == PARAMETER:
+            return WeightRole("parameter")
+        # No tensor of the module has this name. If no operation of PyTorch reads it, it
+        # belongs to the expansion of one operation.
+        users = [node for node, _ in self.uses.get(name, ())]
+        if not any(name in operands_in_torch(node) for node in users):
+            return fixed
+        is_number = name.startswith(_NUMBER) or (
+            size == 1 and self.weights >= parameters_of(exported)
+        )
+        return fixed if is_number else WeightRole("parameter", doubt=FOLDED)
+
+    def _final_uses(self, name: str) -> Iterator[tuple[NodeProto, int]]:
+        """
+        Yields the nodes that use a tensor, as it is or transposed, with the operand's
+        index.
+        """
+        names = [name]
+        while names:
+            for node, position in self.uses.get(names.pop(), ()):
+                if node.op_type in _SEEN_THROUGH and not domain_of(node):
+                    names.append(node.output[0])
+                else:
+                    yield node, position
+
+
+def parameters_of(exported: ExportedTensors) -> set[str]:
+    """Returns the names of all parameters."""
+    return {name for name, kind in exported.kinds.items() if kind == PARAMETER}
+
+
+def matching(
+    patterns: Sequence[str],
+    names: Sequence[str],
+    option: str,
+    lost: Collection[str] = (),
+) -> set[str]:
+    """
+    Returns the names that match one of the patterns. Raises DistIRError for a pattern that
+    matches none; `lost` are names that an exporter may have removed.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatchcase(name, pattern)}
+        gone = [name for name in lost if fnmatchcase(name, pattern)]
+        if gone and not matched:
+            raise DistIRError(
+                f"{listed(gone)}, to be {option}, is not in the model's file: the model "
+                f"does not use it, or PyTorch's exporter merged or folded it; export "
+                f"with torch.onnx.export(..., dynamo=True, optimize=False)"
+            )
+        if not matched:
+            raise DistIRError(
+                f"no weight of the model matches the pattern {pattern!r} for what is "
+                f"{option}; its weights are {listed(names) or 'none'}"
+            )
+        found |= matched
+    return found
+
+
+def _is_operand(
+    operands: Mapping[str, tuple[int, ...]], node: NodeProto, position: int
+) -> bool:
+    return not domain_of(node) and position in operands.get(node.op_type, ())
+
+
+def decides_sizes(graph: GraphProto) -> set[str]:
+    """
+    Returns the values of a graph, whose nodes are in order, that are read to decide sizes and
+    for nothing else, through any number of nodes.
+    """
+    kept = {output.name for output in graph.output} | _read_in_bodies(graph)
+    decided: set[str] = set()
+    for node in reversed(graph.node):
+        outputs = [name for name in node.output if name]
+        passes_on = bool(outputs) and decided.issuperset(outputs)
+        for position, name in enumerate(node.input):
+            own = () if domain_of(node) else _SIZES.get(node.op_type, ())
+            if passes_on or position in own:
+                decided.add(name)
+            else:
+                kept.add(name)
+        decided -= kept
+    return decided
+
+
+def _read_in_bodies(graph: GraphProto) -> set[str]:
+    """Returns the names that bodies of loops and conditions read."""
+    found: set[str] = set()
+    pending: list[NodeProto] = [
+        inner for node in graph.node for inner in _inner_nodes(node)
+    ]
+    while pending:
+        node = pending.pop()
+        found.update(node.input)
+        pending += _inner_nodes(node)
+    return found
+
+
+def _inner_nodes(node: NodeProto) -> list[NodeProto]:
+    graphs = [a.g for a in node.attribute if a.type == AttributeProto.GRAPH]
+    return [inner for graph in graphs for inner in graph.node]

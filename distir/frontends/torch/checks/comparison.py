@@ -1,0 +1,316 @@
+"""
+Compares programs with the modules that they were imported from: on the example inputs, and
+on others. Both of PyTorch's exporters can be wrong without a word: the older one loses what
+is written in place through views of a tensor (Longformer's scores), modules do something
+else while they are exported (masks of attention), and what Python does once is what the
+program does always.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+
+from distir.dialects.onnx_values import numpy_dtype
+from distir.errors import DistIRError
+from distir.frontends.torch.checks.other_inputs import other_calls
+from distir.frontends.torch.checks.repeated_calls import call_twice
+from distir.frontends.torch.modules.inputs import leaf_names
+from distir.frontends.torch.modules.runs import (
+    Array,
+    ModuleCall,
+    as_array,
+    difference,
+    is_amplified_rounding,
+    run_module,
+)
+from distir.frontends.torch.trust import (
+    CONTROL_FLOW,
+    MISMATCH,
+    PYTHON_RANDOM,
+    Trust,
+    way_out,
+)
+from distir.program import argument_names, entry_function, reachable_functions
+from distir.program.unknown_sizes import is_unknown
+
+if TYPE_CHECKING:
+    import torch
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.frontends.imported_model import ImportedModel
+    from distir.frontends.torch.export.exported_module import ExportedModule
+
+MOST_WORK = 4e10
+"""
+Programs of more FLOPs are not compared; those of more than half of it are run once only.
+The interpreter does about 10^10 in a second.
+"""
+
+_ELEMENT = 10
+"""The FLOPs that take as long as an element of an op's result."""
+
+_RANDOM = frozenset(
+    f"onnx.{name}"
+    for name in (
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    )
+)
+
+
+class _NotRun(Exception):
+    """The interpreter cannot run the program."""
+
+
+def compare(
+    module: torch.nn.Module,
+    example: ModuleCall,
+    imported: ImportedModel,
+    exported: ExportedModule,
+    trust: Trust,
+    *,
+    training: bool,
+    same_rows: bool,
+) -> str | None:
+    """
+    Runs the program that was imported from a module beside it (see `import_torch`): on the
+    example inputs, and on others (`same_rows` as in `other_calls`). Returns why that was not
+    done, or None. Raises DistIRError for a difference, or warns if the user accepts it.
+    """
+    if imported.valueless or PYTHON_RANDOM in exported.accepted:
+        return None
+    exporter = "older" if exported.is_traced else "newer"
+    own = ModuleComparison(module, example, imported, training, exporter)
+    try:
+        if (why := own.why_not) is not None:
+            return why
+        if training:
+            wanted = call_twice(module, example, trust)
+        else:
+            wanted = run_module(module, example, training=False)
+        if wanted is None:
+            return "the module cannot run on its example inputs"
+        if own.is_quick or CONTROL_FLOW in exported.accepted:
+            own.check(example, wanted)
+        if CONTROL_FLOW not in exported.accepted:
+            own.check_others(wanted, other_calls(example, same_rows=same_rows))
+    except _NotRun as error:
+        return f"the interpreter cannot run it ({error})"
+    except ProgramDiffers as error:
+        if MISMATCH not in trust.allow:
+            raise
+        warnings.warn(f"{error.problem}, which is accepted", stacklevel=3)
+    return None
+
+
+class ProgramDiffers(DistIRError):
+    """A program that computes something else than its module: the `problem` and advice."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}; {advice}")
+        self.problem = problem
+
+
+@dataclass
+class ModuleComparison:
+    """
+    A module with the example inputs that its program was imported for.
+
+    - `imported`: the program;
+    - `training`: whether it is that of the module in its modes, else in evaluation mode;
+    - `exporter`: which of PyTorch's exporters wrote it, for messages.
+    """
+
+    module: torch.nn.Module
+    example: ModuleCall
+    imported: ImportedModel
+    training: bool
+    exporter: str
+
+    @property
+    def why_not(self) -> str | None:
+        """Why the program cannot be run beside the module; None if it can."""
+        if self._work > MOST_WORK:
+            return f"a run of the program takes {self._work:.1e} operations"
+        if any(op.name in _RANDOM for op in self.imported.module.walk()):
+            return "the program draws random numbers"
+        if self.program is None:
+            return "the masks of its dropout are results"
+        if self._arguments(self.example) is None:
+            return "its arguments are no inputs of the module"
+        return None
+
+    @cached_property
+    def _work(self) -> float:
+        return _work(self.imported.module)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the program may run twice."""
+        return 2 * self._work <= MOST_WORK
+
+    @cached_property
+    def program(self) -> ModuleOp | None:
+        """The program without dropout; None if it needs the masks."""
+        from xdsl.rewriter import Rewriter
+
+        module = self.imported.module
+        if all(op.name != "onnx.Dropout" for op in module.walk()):
+            return module
+        module = module.clone()
+        for op in [op for op in module.walk() if op.name == "onnx.Dropout"]:
+            if any(result.uses for result in op.results[1:]):
+                return None
+            Rewriter.replace_op(op, [], [op.operands[0], *[None] * len(op.results[1:])])
+        return module
+
+    @cached_property
+    def _run(self) -> Any:
+        from distir.interpreters.reference import program_runner
+
+        assert self.program is not None
+        return program_runner(self.program)
+
+    def _arguments(self, call: ModuleCall) -> list[Array] | None:
+        """
+        Returns the arguments of the program for a call of the module; None if an argument is
+        no input.
+        """
+        inputs = self._inputs(call)
+        function = entry_function(self.imported.module)
+        names = argument_names(function)
+        weights = self.imported.weights
+        own = [name for name in names if name not in weights]
+        if not set(own) <= set(inputs):
+            if len(own) != len(inputs):
+                return None
+            inputs = dict(zip(own, inputs.values(), strict=True))
+        values: list[Array] = []
+        for name, argument in zip(names, function.args, strict=True):
+            if name in weights:
+                values.append(weights[name])
+                continue
+            assert isinstance(argument.type, TensorType)
+            dtype = numpy_dtype(argument.type.element_type)
+            values.append(as_array(inputs[name]).astype(dtype))
+        return values
+
+    def _inputs(self, call: ModuleCall) -> dict[str, torch.Tensor]:
+        """Returns the tensors among the inputs, by the names that their arguments have."""
+        import torch
+
+        bound = inspect.signature(self.module.forward).bind(*call.args, **call.kwargs)
+        names = leaf_names(dict(bound.arguments), "input")
+        pairs = zip(names, call.leaves, strict=True)
+        return {name: leaf for name, leaf in pairs if isinstance(leaf, torch.Tensor)}
+
+    def check(self, call: ModuleCall, wanted: Sequence[Array]) -> None:
+        """
+        Raises DistIRError if the program computes something else for a call than the module,
+        which is `wanted`, by more than rounding.
+        """
+        arguments = self._arguments(call)
+        assert arguments is not None
+        try:
+            found: list[Array] = [np.asarray(x) for x in self._run(arguments)]
+        except DistIRError as error:
+            raise _NotRun(str(error)) from error
+        if len(found) != len(wanted):
+            return  # the exporter leaves out what is given twice
+        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
+            problem = difference(one, other)
+            if problem is None or self._is_rounding(call, index, wanted, other):
+                continue
+            inputs = "the example inputs"
+            if call is not self.example:
+                inputs = "other inputs of the same shapes"
+            name, begins, part = self._beginning(call, arguments), "", ""
+            if name is not None:
+                part = type(self.module.get_submodule(name)).__name__
+                begins = (
+                    f". It begins in {f'{name!r} ({part})' if name else 'its forward'}"
+                )
+            raise ProgramDiffers(
+                f"PyTorch's {self.exporter} exporter writes {type(self.module).__name__} as "
+                f"a program that computes something else on {inputs}: result {index} "
+                f"{problem}{begins}",
+                f"{self._advice(part)}, {way_out(MISMATCH)}",
+            )
+
+    def check_others(
+        self, wanted: Sequence[Array], calls: Iterable[ModuleCall]
+    ) -> None:
+        """
+        Checks the program on the first of these calls that the module can run, with results
+        that are finite if those of the example inputs, `wanted`, are. Raises DistIRError.
+        """
+        is_finite = all(map(_is_finite, wanted))
+        for call in calls:
+            results = run_module(self.module, call, training=self.training)
+            if results is not None and (not is_finite or all(map(_is_finite, results))):
+                self.check(call, results)
+                return
+
+    def _is_rounding(
+        self, call: ModuleCall, index: int, wanted: Sequence[Array], found: Array
+    ) -> bool:
+        """Whether only rounding sets a result of the program apart from the module's."""
+        wide = run_module(self.module, call, training=self.training, wide=True)
+        if wide is None or len(wide) != len(wanted):
+            return False
+        return is_amplified_rounding(wanted[index], found, wide[index])
+
+    def _beginning(self, call: ModuleCall, arguments: Sequence[Array]) -> str | None:
+        """Returns the part of the module in which the difference begins, if it is found."""
+        from distir.frontends.torch.checks.bisection import first_difference
+
+        assert self.program is not None
+        return first_difference(
+            self.module, call, self.program, arguments, training=self.training
+        )
+
+    def _advice(self, kind: str) -> str:
+        """Says what to do about a difference that begins in a part of that class."""
+        config: Any = getattr(self.module, "config", None)
+        attention = getattr(config, "_attn_implementation", None)
+        if attention not in (None, "eager") and "attention" in kind.lower():
+            return (
+                f"models of transformers choose their masks of attention in another way "
+                f"while they are exported ({attention!r}): import the module after "
+                f'set_attn_implementation("eager")'
+            )
+        if self.exporter == "older":
+            return "change the part that the newer exporter cannot write"
+        return (
+            "write that part without what it does only while it runs (values that Python "
+            "reads or counts, writing in place)"
+        )
+
+
+def _is_finite(array: Array) -> bool:
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+
+
+def _work(module: ModuleOp) -> float:
+    """Returns the FLOPs of a program, with those that elements of results stand for."""
+    from distir.sharding.rule import rule_for
+
+    total = 0.0
+    for function in reachable_functions(module):
+        for op in function.body.block.ops:
+            values = [*op.operands, *op.results]
+            if any(is_unknown(value.type) for value in values):
+                continue
+            total += rule_for(op).flops
+            for result in op.results:
+                if isinstance(result.type, TensorType) and op.name != "onnx.Constant":
+                    total += _ELEMENT * float(np.prod(result.type.get_shape()))
+    return total

@@ -1,0 +1,175 @@
+"""PyTorch's newer exporter, which traces a module with tensors that have no values."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree
+
+from distir.errors import DistIRError
+from distir.frontends.onnx.file import LARGE
+from distir.frontends.torch.export.bags import write_bags
+from distir.frontends.torch.export.decompositions import quick_decompositions
+from distir.frontends.torch.export.experts import experts_as_ops
+from distir.frontends.torch.export.exported_module import ExportedModule, Value
+from distir.frontends.torch.export.failures import unwritten_operation
+from distir.frontends.torch.export.functions import FunctionsAsOps, scans_as_ops
+from distir.frontends.torch.export.gradients import write_stops
+from distir.frontends.torch.export.lost_arguments import write_lost_arguments
+from distir.frontends.torch.export.masked_scatter import write_masked_scatters
+from distir.frontends.torch.export.repetitions import without_repetitions
+from distir.frontends.torch.modules.inputs import leaf_names
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+_UNREAD = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.class_hierarchy")
+"""What the exporter notes on each node and the importer does not read."""
+
+
+_aten: Any = torch.ops.aten
+_CHECKS: tuple[Any, ...] = (
+    _aten._assert_scalar.default,
+    _aten._assert_async.default,
+    _aten._assert_async.msg,
+)
+_READS: tuple[Any, ...] = (
+    _aten.item.default,
+    _aten._local_scalar_dense.default,
+    _aten._is_all_true.default,
+)
+"""
+Operations that read the value of a tensor: they are kept where nothing uses them, because
+reading waits for a device.
+"""
+
+
+class _SuppressedFailures(contextlib.suppress):
+    """Suppresses errors, but for what DistIR refuses, which no other way exports."""
+
+    def __exit__(self, kind: Any, *others: Any) -> bool:
+        refused = kind is not None and issubclass(kind, DistIRError)
+        return not refused and bool(super().__exit__(kind, *others))
+
+
+def export_dynamo(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    capacity_factor: float | None = None,
+    equal_features: bool = False,
+) -> ExportedModule:
+    """
+    Exports a module with the newer exporter, with the names of the module's outputs. Experts
+    take as many tokens as `capacity_factor` says (see `experts`);
+    `equal_features` as in `import_torch`. Raises whatever the exporter and the module raise.
+    """
+
+    source: torch.nn.Module | torch.export.ExportedProgram = module
+    # PyTorch's kernels of attention store their results in different ways, and a trace
+    # leaves out copies for the one that it meets. Each trace must meet the same.
+    with sdpa_kernel(SDPBackend.MATH), without_repetitions():
+        # If this fails, the exporter tries other ways and reports what is wrong.
+        with (
+            experts_as_ops(capacity_factor, _batch(args, kwargs)),
+            scans_as_ops(),
+            FunctionsAsOps(),
+            _SuppressedFailures(Exception),
+            torch.enable_grad(),
+        ):
+            source = torch.export.export(module, args, kwargs, strict=False)
+        if isinstance(source, torch.export.ExportedProgram):
+            write_stops(source)
+            write_bags(source)
+            write_masked_scatters(source, equal_features)
+            remove_checks(source)
+            write_lost_arguments(source)
+        # The optimizer would merge, transpose and rename the parameters.
+        with quick_decompositions() as decomposed:
+            try:
+                program = torch.onnx.export(
+                    source,  # pyright: ignore[reportArgumentType]
+                    args,
+                    kwargs=kwargs,
+                    dynamo=True,
+                    optimize=False,
+                    verbose=False,
+                )
+            except Exception as error:
+                unwritten = unwritten_operation(error, decomposed)
+                if unwritten is None:
+                    raise
+                raise unwritten from error
+    assert program is not None and program.exported_program is not None
+    outputs = program.model.graph.outputs
+    names = _names_of_outputs(program.exported_program)
+    if len(names) == len(outputs):
+        for value, name in zip(outputs, names, strict=True):
+            value.name = name
+    return _without_tensors(program.model)
+
+
+def _batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Returns the size of the first dimension of the first input that has two; 1 if none."""
+    for value in _pytree.tree_leaves((args, kwargs)):
+        if isinstance(value, torch.Tensor) and value.dim() > 1:
+            return value.shape[0]
+    return 1
+
+
+def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
+    """
+    Returns the model as ONNX's message, with large tensors and those without values apart.
+    """
+    import onnx_ir
+
+    for node in model.graph.all_nodes():
+        for key in _UNREAD:
+            node.metadata_props.pop(key, None)
+    values: dict[str, Value | None] = {}
+    for name, value in model.graph.initializers.items():
+        held = value.const_value
+        if held is None:
+            continue
+        is_fake = isinstance(held.raw, FakeTensor)
+        if not is_fake and held.size <= LARGE:
+            continue
+        values[name] = None if is_fake else held.numpy()
+        shape = onnx_ir.Shape(held.shape.numpy())
+        value.const_value = onnx_ir.ExternalTensor(
+            name, None, None, held.dtype, shape=shape, name=name
+        )
+    return ExportedModule(onnx_ir.to_proto(model), values)
+
+
+def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
+    signature = program.module_call_graph[0].signature
+    if signature is None:
+        return []
+    spec = signature.out_spec
+    return leaf_names(
+        _pytree.tree_unflatten([object()] * spec.num_leaves, spec), "output"
+    )
+
+
+def remove_checks(program: torch.export.ExportedProgram) -> None:
+    """
+    Removes checks of values (`torch._check_tensor_all`, `torch._assert_async`) from a
+    program, in place, and what is computed for them alone.
+    """
+    graph = program.graph
+    checks = [n for n in graph.nodes if n.target in _CHECKS]
+    if not checks:
+        return
+    for check in checks:
+        graph.erase_node(check)
+    for node in reversed(list(graph.nodes)):
+        is_symbolic = isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool)
+        if not node.users and (node.target in _READS or is_symbolic):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()

@@ -1,0 +1,157 @@
+"""
+Mixtures of experts of Hugging Face's models, as ops of the `train` dialect.
+
+Their modules of experts compute the same in several ways, by loops, gathered matrices or
+grouped products, of which PyTorch's exporter can write only that which gathers a matrix for each
+token. All of them ask one interface for the way to take. While a module is exported, the
+answer is the function here, which writes nodes of a domain of ours; the importer reads these as
+ops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+
+from distir.frontends.onnx.names import TRAIN_DOMAIN
+from distir.frontends.torch.export.functions import train_node
+
+_MODULE = "transformers.integrations.moe"
+
+
+@dataclass(frozen=True)
+class Way:
+    """
+    How tokens come to experts: `groups` of `tokens` tokens with so many `choices` of
+    `experts` each; an expert takes at most `capacity` choices of a group. A token may choose
+    an expert more than once.
+    """
+
+    experts: int
+    groups: int
+    tokens: int
+    choices: int
+    capacity: int
+
+    def places(self, shards: int) -> int:
+        """Returns how many places a group needs in each of so many shards of experts."""
+        own = self.experts // shards
+        return min(own * self.capacity, self.tokens * self.choices)
+
+    @property
+    def taken(self) -> int:
+        """The largest number of places that a group takes in all shards."""
+        return min(self.tokens * self.choices, self.experts * self.capacity)
+
+
+@contextlib.contextmanager
+def experts_as_ops(capacity_factor: float | None, sequences: int) -> Generator[None]:
+    """
+    A context manager inside which exported mixtures of experts become ops of `train`.
+
+    An expert takes as many tokens of a sequence as evenly dealt tokens would give it, times
+    `capacity_factor`; the choices of others are dropped. None means all that choose it.
+    `sequences` is the size of a batch.
+    """
+    module: Any = sys.modules.get(_MODULE)
+    interface = getattr(module, "ExpertsInterface", None)
+    if interface is None:
+        yield
+        return
+
+    def forward(
+        part: Any, tokens: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        count, number, choices = len(tokens), part.num_experts, ids.shape[1]
+        if capacity_factor is None or count % sequences:
+            way = Way(number, count, 1, choices, choices)
+        else:
+            length = count // sequences
+            even = ceil(capacity_factor * choices * length / number)
+            way = Way(number, sequences, length, choices, min(even, length * choices))
+        return _forward(way, part, tokens, ids, weights)
+
+    def chosen(*_: object) -> Callable[..., torch.Tensor]:
+        return forward
+
+    original = interface.get_interface
+    interface.get_interface = chosen
+    try:
+        yield
+    finally:
+        interface.get_interface = original
+
+
+def _forward(
+    way: Way,
+    part: Any,
+    tokens: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """
+    Returns what a module of experts computes for `tokens` `[tokens, width]`, whose choices
+    of experts `ids` have `weights`, both `[tokens, choices]`.
+    """
+    count, width = tokens.shape
+    groups, choices, places = way.groups, way.choices, way.places(1)
+    ids = ids.reshape(groups, -1, choices)
+    made: Any = torch.onnx.ops.symbolic_multi_out(
+        f"{TRAIN_DOMAIN}::expert_places",
+        (ids,),
+        {
+            "experts": way.experts,
+            "capacity": way.capacity,
+            "shards": 1,
+            "places": places,
+        },
+        dtypes=(ids.dtype, ids.dtype),
+        shapes=(tuple(ids.shape), (1, groups, places)),
+        version=1,
+    )
+    slots, rows = made
+
+    def product(
+        x: torch.Tensor, matrices: torch.Tensor, is_transposed: bool
+    ) -> torch.Tensor:
+        output = matrices.shape[1 if is_transposed else 2]
+        return train_node(
+            "grouped_product",
+            (x, rows, matrices),
+            (*x.shape[:3], output),
+            x,
+            transposed=int(is_transposed),
+            taken=way.taken,
+        )
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        # What Hugging Face calls transposed is [input, output].
+        y = product(x, getattr(part, name), not part.is_transposed)
+        if part.has_bias:
+            ones = (rows >= 0).to(x.dtype).unsqueeze(-1)
+            bias = getattr(part, f"{name}_bias").unsqueeze(1)
+            y = y + product(ones, bias, False)
+        return y
+
+    x = tokens.reshape(groups, -1, width)
+    inside = (1, groups, places, width)
+    x = train_node("dispatch", (x, slots, rows), inside, x)
+    if part.has_gate:
+        x = part._apply_gate(linear(x, "gate_up_proj"))
+    else:
+        x = part.act_fn(linear(x, "up_proj"))
+    x = linear(x, "down_proj")
+    if part.has_post_expert_norm:
+        x = part.post_expert_norm(x)
+    weights = weights.reshape(groups, -1, choices)
+    wide = torch.promote_types(x.dtype, weights.dtype)
+    x, weights = x.to(wide), weights.to(wide)
+    outside = (groups, count // groups, width)
+    y = train_node("combine", (x, slots, rows, weights), outside, x)
+    return y.reshape(count, width).to(tokens.dtype)

@@ -1,0 +1,121 @@
+"""
+Programs: what a module of xDSL's is to DistIR. Open this file first: the functions that all
+others use are imported from here.
+
+- `functions`: the entry function, the functions that it reaches, their calls, and functions
+  of others beside them;
+- `arguments`: roles, names and links of arguments and results;
+- `naming`: how messages and labels name ops and values;
+- `rewriting`: how a program is changed;
+- `source_forms`, `repacking`: arguments that hold a tensor of the source model in another
+  form, or several;
+- `weights`: the file with the values of parameters;
+- `checks`: what is checked when a program is read;
+- `doubts`, `unknown_sizes`: reasons why a program cannot be trained or divided.
+"""
+
+from distir.program.arguments import (
+    BATCH_ROLES,
+    GRADIENT,
+    LOSS,
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    check_links,
+    forward_results,
+    is_training_step,
+    linked_arguments,
+    parameters_of_gradients,
+    parameters_of_states,
+    result_attributes,
+    result_names,
+    result_roles,
+    set_argument_attributes,
+    set_result_attributes,
+    updated_arguments,
+)
+from distir.program.functions import (
+    ENTRY,
+    MAX_CALL_DEPTH,
+    MAX_EXECUTED,
+    ancestors,
+    callees_first,
+    calls_of,
+    check_body,
+    check_executed,
+    entry_function,
+    functions,
+    reachable_functions,
+    return_op,
+    unique_name,
+    walk_functions,
+)
+from distir.program.naming import (
+    describe,
+    free_name,
+    is_name_hint,
+    name_hint,
+    scope_of,
+    text_attribute,
+)
+from distir.program.rewriting import (
+    KEPT,
+    called,
+    drop_unused_results,
+    erase_dead,
+    is_removable,
+    made_with,
+    replace_call,
+    replace_program,
+    set_results,
+)
+
+__all__ = [
+    "BATCH_ROLES",
+    "ENTRY",
+    "GRADIENT",
+    "KEPT",
+    "LOSS",
+    "MAX_CALL_DEPTH",
+    "MAX_EXECUTED",
+    "ancestors",
+    "argument_attributes",
+    "argument_names",
+    "argument_roles",
+    "called",
+    "callees_first",
+    "calls_of",
+    "check_body",
+    "check_executed",
+    "check_links",
+    "describe",
+    "drop_unused_results",
+    "entry_function",
+    "erase_dead",
+    "forward_results",
+    "free_name",
+    "functions",
+    "is_name_hint",
+    "is_removable",
+    "is_training_step",
+    "linked_arguments",
+    "made_with",
+    "name_hint",
+    "parameters_of_gradients",
+    "parameters_of_states",
+    "reachable_functions",
+    "replace_call",
+    "replace_program",
+    "result_attributes",
+    "result_names",
+    "result_roles",
+    "return_op",
+    "scope_of",
+    "set_argument_attributes",
+    "set_result_attributes",
+    "set_results",
+    "text_attribute",
+    "unique_name",
+    "updated_arguments",
+    "walk_functions",
+]

@@ -1,0 +1,246 @@
+"""
+What is checked when a program is read: that values are defined before they are used, which
+MLIR checks of every program and xDSL does not; and the attributes of the `dist` dialect
+(`distir.dialects.dist` says what they mean) that arguments, results, ops and functions carry.
+Passes ask whether these are there, so that one of another kind would mean nothing, or
+something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BytesAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    UnitAttr,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.irdl.dominance import DominanceInfo
+
+from distir.dialects import dist
+from distir.errors import DistIRError, did_you_mean
+from distir.program import GRADIENT, KEPT, LOSS, describe, text_attribute
+
+
+def check_dominance(module: ModuleOp) -> None:
+    """
+    Raises DistIRError, naming op and value, if an op of a function uses a value that no op
+    before it defines: one defined by itself, by a later op, in another function or inside
+    the region of another op.
+    """
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp):
+            _check(op.body, set(), op)
+
+
+def _check(region: Region, outside: set[int], function: FuncOp) -> None:
+    """
+    Checks a region. `outside` are the values around the region that its ops may use, by
+    their ids, as hashing values is slow.
+    """
+    blocks = list(region.blocks)
+    order = DominanceInfo(region) if len(blocks) > 1 else None
+    defined_in = {
+        block: {*map(id, block.args), *(id(r) for op in block.ops for r in op.results)}
+        for block in (blocks if order is not None else ())
+    }
+    for block in blocks:
+        visible = outside.copy()
+        if order is not None:
+            for other in blocks:
+                if other is not block and order.dominates(other, block):
+                    visible |= defined_in[other]
+        visible.update(map(id, block.args))
+        for op in block.ops:
+            for value in op.operands:
+                if id(value) not in visible:
+                    raise _undefined(op, value, function)
+            for inner in op.regions:
+                _check(inner, visible, function)
+            visible.update(map(id, op.results))
+
+
+def _undefined(op: Operation, value: SSAValue, function: FuncOp) -> DistIRError:
+    hint = f"%{value.name_hint}" if value.name_hint else "a value"
+    if value.owner is op:
+        where = "its own result"
+    elif isinstance(value.owner, Operation):
+        where = f"the result of {describe(value.owner)}"
+    else:
+        where = "an argument of another block"
+    return DistIRError(
+        f"@{function.sym_name.data}: {describe(op)} uses {hint}, {where}, which no op "
+        f"before it defines; put the op that defines a value in front of all that use it"
+    )
+
+
+_PREFIX = "dist."
+
+
+class _Kind(NamedTuple):
+    """
+    What values an attribute may have: in words, and of which classes; of a list, of which
+    classes its elements.
+    """
+
+    what: str
+    classes: tuple[type[Attribute], ...]
+    elements: tuple[type[Attribute], ...] = ()
+
+    def holds(self, attr: Attribute) -> bool:
+        """Whether a value is of this kind."""
+        if not isinstance(attr, self.classes):
+            return False
+        if not self.elements or not isinstance(attr, ArrayAttr):
+            return True
+        found: Sequence[Attribute] = attr.data
+        return all(isinstance(element, self.elements) for element in found)
+
+
+_STRINGS = (StringAttr, BytesAttr)
+"""Texts; plain xDSL reads letters outside of ASCII as bytes."""
+
+_TEXT = _Kind('text in quotes (NAME = "...")', _STRINGS)
+_TEXTS = _Kind('a list of texts (NAME = ["..."])', (ArrayAttr,), _STRINGS)
+_REQUEST = _Kind('text in quotes (NAME = "...") or no value', (*_STRINGS, UnitAttr))
+_FLAG = _Kind("no value (NAME alone)", (UnitAttr,))
+_INTEGER = _Kind("an integer (NAME = 1 : i64)", (IntegerAttr,))
+_INTEGERS = _Kind("integers (NAME = array<i64: ...>)", (DenseArrayBase,))
+_NUMBER = _Kind("a number (NAME = 1.0 : f64)", (FloatAttr,))
+_LAYOUT = _Kind("a layout (NAME = #dist.layout<...>)", (dist.LayoutAttr,))
+_LAYOUTS = _Kind(
+    "a list of layouts (NAME = [#dist.layout<...>])", (ArrayAttr,), (dist.LayoutAttr,)
+)
+_DICTIONARY = _Kind("a dictionary (NAME = {...})", (DictionaryAttr,))
+_DICTIONARIES = _Kind(
+    "a list of dictionaries (NAME = [{...}])", (ArrayAttr,), (DictionaryAttr,)
+)
+
+_KINDS: Mapping[str, _Kind] = {
+    "dist.notes": _TEXTS,
+    KEPT: _FLAG,
+    dist.ASYNCHRONOUS: _FLAG,
+    dist.BUCKET: _INTEGER,
+    dist.COMPILED: _TEXT,
+    dist.COUNTER: _FLAG,
+    dist.DEFAULT: _NUMBER,
+    dist.DOUBT: _TEXT,
+    dist.ENTRIES: _INTEGER,
+    dist.EXPECTED: _DICTIONARIES,
+    dist.FIXED: _TEXTS,
+    dist.FIXED_BY: _DICTIONARY,
+    dist.FLATTENED: _DICTIONARY,
+    dist.FROZEN: _FLAG,
+    dist.INITIAL: _TEXT,
+    dist.LAYOUT: _LAYOUT,
+    dist.LOSS_SCALE: _TEXT,
+    dist.NAME: _TEXT,
+    dist.OF: _TEXT,
+    dist.OPERAND_LAYOUTS: _LAYOUTS,
+    dist.PADDED: _INTEGERS,
+    dist.PADDED_RUNS: _INTEGERS,
+    dist.PLACE: _INTEGER,
+    dist.RAGGED: _FLAG,
+    dist.RECOMPUTE: _TEXT,
+    dist.RECOMPUTE_BY: _TEXT,
+    dist.REDUCE_LATE: _FLAG,
+    dist.REPACKED: _DICTIONARY,
+    dist.RESHARD_EARLY: _FLAG,
+    dist.RESULT_LAYOUTS: _LAYOUTS,
+    dist.ROLE: _TEXT,
+    dist.SCOPE: _TEXT,
+    dist.SEPARATE_COPIES: _FLAG,
+    dist.SETTING: _TEXT,
+    dist.STAGE: _INTEGER,
+    dist.STAGE_START: _REQUEST,
+    dist.STOP_GRADIENT: _FLAG,
+    dist.UPDATES: _TEXT,
+    dist.WEIGHTS: _TEXT,
+}
+
+_FORMER: Mapping[str, str] = {
+    "dist.joined": f"remove it and run `distir-opt -p bucket-collectives`, which numbers the "
+    f"collectives of one message ({dist.BUCKET})"
+}
+"""What to do about attributes of older programs."""
+
+
+def check_dist_attributes(module: ModuleOp) -> None:
+    """
+    Raises DistIRError for an attribute of the `dist` dialect that does not exist or whose
+    value is of another kind, naming the function and the argument, result or op.
+    """
+    _refuse(_problem(module.attributes), "the module")
+    for function in module.body.block.ops:
+        if isinstance(function, FuncOp):
+            _check_function(function)
+
+
+def _check_function(function: FuncOp) -> None:
+    name = f"@{function.sym_name.data}"
+    _refuse(_problem(function.attributes), name)
+    for what, owners, roles in (
+        ("argument", function.arg_attrs, dist.ROLES),
+        ("result", function.res_attrs, (LOSS, GRADIENT)),
+    ):
+        for index, own in enumerate(() if owners is None else owners.data):
+            problem = _problem(own.data) or _problem_of_role(own.data, what, roles)
+            _refuse(problem, f"{what} {index}{_hint(function, what, index)} of {name}")
+    for block in function.body.blocks:
+        for op in block.ops:
+            problem = _problem(op.attributes)
+            if problem is not None:
+                _refuse(problem, f"{describe(op)} in {name}")
+
+
+def _hint(function: FuncOp, what: str, index: int) -> str:
+    """Returns the name of an argument in the text, if it has one."""
+    is_argument = what == "argument" and function.body.blocks
+    hint = function.args[index].name_hint if is_argument else None
+    return f" (%{hint})" if hint else ""
+
+
+def _refuse(problem: str | None, owner: str) -> None:
+    if problem is not None:
+        raise DistIRError(f"{owner} {problem}")
+
+
+def _problem(attributes: Mapping[str, Attribute]) -> str | None:
+    """Says what is wrong with the attributes; None if nothing is."""
+    for name, attr in attributes.items():
+        kind = _KINDS.get(name)
+        if kind is not None and not kind.holds(attr):
+            what = kind.what.replace("NAME", name)
+            given = name if isinstance(attr, UnitAttr) else f"{name} = {attr}"
+            return f"has {given}; it must be {what}"
+        if name in _FORMER:
+            return f"has {name}, which is no attribute any more; {_FORMER[name]}"
+        if kind is None and name.startswith(_PREFIX):
+            known = (n.removeprefix(_PREFIX) for n in _KINDS if n.startswith(_PREFIX))
+            return (
+                f"has {name}, but there is no such attribute; "
+                f"{did_you_mean(name, _KINDS)}those that begin with {_PREFIX} are "
+                f"{', '.join(sorted(known))}"
+            )
+    return None
+
+
+def _problem_of_role(
+    attributes: Mapping[str, Attribute], what: str, roles: Sequence[str]
+) -> str | None:
+    role = text_attribute(attributes, dist.ROLE)
+    if role is None or role in roles:
+        return None
+    return (
+        f"has the role {role!r} ({dist.ROLE}); {did_you_mean(role, roles)}the roles of "
+        f"{what}s are {', '.join(roles)}"
+    )

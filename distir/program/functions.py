@@ -1,0 +1,323 @@
+"""
+The functions of a module: which is the entry, which calls which, what a run of them executes.
+A program of DistIR is straight-line code: functions of one block, whose calls form no circle.
+Public functions that the program does not call, such as an `@eval` beside `@main`, are left
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from math import inf
+
+from xdsl.dialects.builtin import (
+    ModuleOp,
+    ShapedType,
+    StringAttr,
+    SymbolRefAttr,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, Region, SSAValue
+
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.program.naming import describe, free_name
+
+ENTRY = "main"
+
+
+MAX_CALL_DEPTH = 100
+"""The depth to which calls may nest; passes and interpreters follow them by recursion."""
+
+
+def functions(module: ModuleOp) -> dict[str, FuncOp]:
+    """Returns the functions of a module by name."""
+    return {
+        op.sym_name.data: op for op in module.body.block.ops if isinstance(op, FuncOp)
+    }
+
+
+def entry_function(module: ModuleOp) -> FuncOp:
+    """
+    Returns the function `@main`, or the only function. Raises DistIRError if there is none,
+    or if it does not have exactly one block.
+    """
+    found = functions(module)
+    if ENTRY not in found and len(found) != 1:
+        raise DistIRError(
+            f"the module has {len(found)} functions and none is called @{ENTRY}; "
+            f"name the program's entry function @{ENTRY}"
+        )
+    entry = found[ENTRY] if ENTRY in found else next(iter(found.values()))
+    _check_straight(entry)
+    return entry
+
+
+def reachable_functions(module: ModuleOp) -> list[FuncOp]:
+    """
+    Returns the functions that the entry function reaches, callees first, itself last.
+    Raises DistIRError if they are not straight-line code: for a function without exactly
+    one block, and for calls that are recursive or nested too deep.
+    """
+    return callees_first(module, [entry_function(module)], MAX_CALL_DEPTH)
+
+
+def callees_first(
+    module: ModuleOp, roots: Iterable[FuncOp], depth: float = inf
+) -> list[FuncOp]:
+    """
+    Returns the functions that some functions reach, themselves included, each after those
+    that it calls. Raises DistIRError as `reachable_functions` does.
+    """
+    known = functions(module)
+    done: dict[str, FuncOp] = {}
+    for root in roots:
+        if root.sym_name.data not in done:
+            _add_callees_first(root, known, done, depth)
+    return list(done.values())
+
+
+def _add_callees_first(
+    root: FuncOp, known: Mapping[str, FuncOp], done: dict[str, FuncOp], depth: float
+) -> None:
+    path: list[tuple[FuncOp, Iterator[CallOp]]] = []
+    pending: FuncOp | None = root
+    while pending is not None or path:
+        if pending is not None:
+            path.append((pending, _calls(pending)))
+            if len(path) > depth:
+                raise DistIRError(
+                    f"calls nest more than {depth} deep at "
+                    f"@{pending.sym_name.data}; run inline-calls first"
+                )
+        function, calls = path[-1]
+        call, pending = next(calls, None), None
+        if call is None:
+            done[function.sym_name.data] = function
+            path.pop()
+            continue
+        name = call.callee.string_value()
+        if name not in known:
+            raise DistIRError(f"{describe(call)} calls @{name}, which is not there")
+        if any(caller is known[name] for caller, _ in path):
+            circle = " -> ".join(f"@{f.sym_name.data}" for f, _ in path)
+            raise DistIRError(
+                f"the functions call each other in a circle ({circle} -> @{name}); a "
+                f"program of DistIR is straight-line code, so break the circle"
+            )
+        if name not in done:
+            pending = known[name]
+
+
+def _check_straight(function: FuncOp) -> None:
+    if len(function.body.blocks) != 1:
+        raise DistIRError(
+            f"function @{function.sym_name.data} has {len(function.body.blocks)} blocks; "
+            f"a program of DistIR is straight-line code, so define it with one"
+        )
+
+
+def _calls(function: FuncOp) -> Iterator[CallOp]:
+    """Yields the calls of a function; what stands in the way of others is refused."""
+    _check_straight(function)
+    for op in function.body.block.ops:
+        if isinstance(op, CallOp):
+            yield op
+        elif op.regions:
+            check_body(op)
+
+
+def check_body(op: Operation) -> None:
+    """
+    Raises DistIRError for an op with a body that computes tensors or takes values from
+    around it, such as a loop; a body on single elements, as `linalg.generic` has, is fine.
+    """
+    inside = {value for region in op.regions for value in _values_in(region)}
+    for region in op.regions:
+        for inner in region.walk():
+            if any(value not in inside for value in inner.operands):
+                raise _unknown_body(
+                    op, f"{inner.name} in it takes a value from outside"
+                )
+    if any(isinstance(value.type, ShapedType) for value in inside):
+        raise _unknown_body(op, "it computes tensors")
+
+
+def _values_in(region: Region) -> Iterator[SSAValue]:
+    for block in region.blocks:
+        yield from block.args
+    for op in region.walk():
+        yield from op.results
+        for inner in op.regions:
+            for block in inner.blocks:
+                yield from block.args
+
+
+def _unknown_body(op: Operation, why: str) -> DistIRError:
+    return DistIRError(
+        f"{describe(op)} has a body of its own ({why}); a program of DistIR is "
+        f"straight-line code of tensors, so unroll loops and take one side of conditions "
+        f"before"
+    )
+
+
+def calls_of(function: FuncOp) -> list[CallOp]:
+    """Returns the calls of a function in the functions of its module."""
+    module = function.parent_op()
+    if not isinstance(module, ModuleOp):
+        return []
+    return [
+        call
+        for caller in functions(module).values()
+        for call in _calls(caller)
+        if call.callee.string_value() == function.sym_name.data
+    ]
+
+
+def unique_name(module: ModuleOp, name: str) -> str:
+    """Returns the name, followed by a number if a function has that name already."""
+    return free_name(functions(module), name)
+
+
+def return_op(function: FuncOp) -> ReturnOp:
+    """Returns the return op of a function. Raises DistIRError."""
+    last = function.body.block.last_op
+    if not isinstance(last, ReturnOp):
+        raise DistIRError(
+            f"function @{function.sym_name.data} does not end in func.return"
+        )
+    return last
+
+
+def walk_functions(module: ModuleOp) -> Iterator[tuple[FuncOp, Operation]]:
+    """Yields every op of every function, in program order."""
+    for function in functions(module).values():
+        for op in function.body.block.ops:
+            yield function, op
+
+
+def ancestors(
+    values: Iterable[SSAValue], known: Container[SSAValue] = ()
+) -> set[Operation]:
+    """
+    Returns the ops that the values depend on, without those that only the `known` ones
+    depend on.
+    """
+    found: set[Operation] = set()
+    pending = list(values)
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and owner not in found:
+            found.add(owner)
+            pending += [v for v in owner.operands if v not in known]
+    return found
+
+
+MAX_EXECUTED = 10_000_000
+"""
+The number of ops of a run, each call's counted, that tools follow one by one. Calls make it
+exponential in the length of a program: 30 functions that each call the one before twice ask
+for 2^30.
+"""
+
+
+def check_executed(module: ModuleOp, roots: Iterable[FuncOp]) -> None:
+    """
+    Raises DistIRError if a run of one of these functions executes more than `MAX_EXECUTED`
+    ops, or never ends because calls are recursive.
+    """
+    executed: dict[str, int] = {}
+    for function in callees_first(module, roots):
+        name = function.sym_name.data
+        ops = list(function.body.block.ops)
+        executed[name] = len(ops) + sum(
+            executed[op.callee.string_value()] for op in ops if isinstance(op, CallOp)
+        )
+        if executed[name] > MAX_EXECUTED:
+            raise DistIRError(
+                f"a run of @{name} executes {executed[name]:,} ops, because functions call "
+                f"others several times, and these again; at most {MAX_EXECUTED:,} are "
+                f"followed one by one, so write fewer calls"
+            )
+
+
+def other_functions(module: ModuleOp) -> list[FuncOp]:
+    """
+    Returns the public functions that the entry function does not reach, such as an `@eval`
+    beside `@main`, and all that they call: functions of others, which DistIR leaves alone.
+    """
+    known = functions(module)
+    entry = entry_function(module)
+    public = [
+        function
+        for function in known.values()
+        if function.sym_visibility != StringAttr("private") and function is not entry
+    ]
+    if not public:
+        return []
+    own = set(reachable_functions(module))
+    pending = [function for function in public if function not in own]
+    found: dict[FuncOp, None] = {}
+    while pending:
+        function = pending.pop()
+        if function in found:
+            continue
+        found[function] = None
+        for op in function.walk():
+            if isinstance(op, CallOp) and op.callee.string_value() in known:
+                pending.append(known[op.callee.string_value()])
+    return list(found)
+
+
+def holds_layouts(function: FuncOp) -> bool:
+    """Whether a value of a function has a layout."""
+    types = [*function.function_type.inputs.data, *function.function_type.outputs.data]
+    types += [result.type for op in function.walk() for result in op.results]
+    return any(layout_of(type_) is not None for type_ in types)
+
+
+def left_alone(module: ModuleOp) -> set[FuncOp]:
+    """
+    Returns the functions of others that are not distributed, and are no part of the program.
+    """
+    others = other_functions(module)
+    if not others:
+        return set()
+    own = set(reachable_functions(module))
+    return {f for f in others if f not in own and not holds_layouts(f)}
+
+
+def separate_others(module: ModuleOp) -> list[FuncOp]:
+    """
+    Gives the functions of others copies of the functions that the entry function reaches
+    too, so that the program can change without them. Returns the copies.
+    """
+    own = set(reachable_functions(module))
+    changed: list[FuncOp] = []
+    copies: list[FuncOp] = []
+    names: dict[str, str] = {}
+    for function in other_functions(module):
+        if function in own:
+            name = function.sym_name.data
+            names[name] = unique_name(module, name)
+            function = function.clone()
+            function.sym_name = StringAttr(names[name])
+            module.body.block.add_op(function)
+            copies.append(function)
+        changed.append(function)
+    for function in changed:
+        for op in function.walk():
+            if isinstance(op, CallOp) and op.callee.string_value() in names:
+                op.callee = SymbolRefAttr(names[op.callee.string_value()])
+    return copies
+
+
+def erase_unreachable(module: ModuleOp) -> None:
+    """
+    Removes the private functions that neither the entry function nor another public one
+    reaches.
+    """
+    kept = {*reachable_functions(module), *other_functions(module)}
+    for function in functions(module).values():
+        if function not in kept:
+            function.detach()

@@ -1,0 +1,205 @@
+"""
+Weights, which live outside the IR, in a safetensors file that holds them by their source
+name.
+
+A module names its file in the attribute `dist.weights`: a bare file name in the folder of
+the `.mlir` file, so that a program never makes a tool read from anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from distir.dialects.dist import WEIGHTS
+from distir.errors import DistIRError
+from distir.program import text_attribute
+from distir.system.output_files import replaced
+
+SUFFIX = ".safetensors"
+
+_DTYPES = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64"),
+    )
+)
+
+
+class Weights(Mapping[str, npt.NDArray[Any]]):
+    """
+    The tensors of a safetensors file. The file is mapped: a tensor is read when it is
+    looked up, and not kept.
+    """
+
+    def __init__(self, path: Path):
+        # Its import registers bfloat16 with NumPy.
+        import ml_dtypes  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        from safetensors import SafetensorError, safe_open
+
+        self.path = path
+        if path.exists() and not path.is_file():
+            raise DistIRError(
+                f"{path} is not a file with data, so that it holds no weights"
+            )
+        try:
+            self._file: Any = safe_open(path, framework="np")
+        except FileNotFoundError:
+            raise DistIRError(
+                f"the weights file {path} does not exist; put it beside the program, "
+                "or import the model again"
+            ) from None
+        except (SafetensorError, OSError) as error:
+            raise DistIRError(
+                f"{path} is not a readable safetensors file ({error}); "
+                "import the model again"
+            ) from error
+        self._names: list[str] = list(self._file.keys())
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self:
+            raise KeyError(name)
+        return self._file.get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def load_weights(path: str | Path) -> Weights:
+    """Returns the weights in a file, by name. Raises DistIRError."""
+    return Weights(Path(path))
+
+
+def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes weights to a safetensors file. Raises DistIRError."""
+    try:
+        with _written(Path(path), weights):
+            pass
+    except OSError as error:
+        raise DistIRError(f"cannot write the weights file {path}: {error}") from error
+
+
+@contextmanager
+def _written(path: Path, weights: Mapping[str, npt.NDArray[Any]]) -> Generator[None]:
+    """
+    Writes weights to a safetensors file, which takes the place of the one before at the
+    end. Raises DistIRError.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, array in weights.items():
+        array = np.asarray(array, order="C")
+        if array.dtype.name not in _DTYPES:
+            raise DistIRError(
+                f"weight {name!r} has elements of type {array.dtype.name}, which a "
+                "safetensors file written by DistIR cannot hold; cast it before "
+                "importing the model"
+            )
+        arrays[name] = array
+    with replaced(path) as partial:
+        try:
+            save_file(arrays, partial)
+        except (SafetensorError, OSError) as error:
+            raise DistIRError(
+                f"cannot write the weights file {path}: {error}"
+            ) from error
+        yield
+
+
+def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
+    """
+    Returns the file that holds a module's weights, beside the file `model_path` from which
+    the module was read; None if the module names no file. Raises DistIRError if
+    `dist.weights` is anything but a bare file name.
+    """
+    if WEIGHTS not in module.attributes:
+        return None
+    name = text_attribute(module.attributes, WEIGHTS)
+    if (
+        not name
+        or name in (".", "..")
+        or any(c in name for c in "/\\:\0")
+        or Path(name).name != name
+    ):
+        raise DistIRError(
+            f"the module's {WEIGHTS} attribute is {module.attributes[WEIGHTS]}, but it "
+            "must be a bare file name in the folder of the program, such as "
+            '"model.safetensors"'
+        )
+    return Path(model_path).parent / name
+
+
+def path_beside(program: Path) -> Path:
+    """
+    Returns where the weights of a program in this file go. Raises DistIRError if that is
+    the program's own file.
+    """
+    path = program.with_suffix(SUFFIX)
+    if path == program:
+        raise DistIRError(
+            f"{program} is where the weights would go; give the program the suffix .mlir"
+        )
+    return path
+
+
+def check_replaceable(weights: Path, program: Path) -> None:
+    """
+    Refuses to write the weights of a program where there are some already, unless the file
+    of this program names them: they may be another model's, such as the `model.safetensors`
+    beside a configuration of Hugging Face. Raises DistIRError.
+    """
+    if not weights.exists():
+        return
+    named = f'{WEIGHTS} = "{weights.name}"'.encode()
+    if not (program.is_file() and named in program.read_bytes()):
+        raise DistIRError(
+            f"{weights} holds weights already, which {program} does not name: they may be "
+            f"those of another model; give the program another name or folder, or remove them"
+        )
+
+
+@contextmanager
+def new_weights_beside(
+    module: ModuleOp, program: Path, weights: Mapping[str, npt.NDArray[Any]]
+) -> Generator[None]:
+    """
+    Writes weights (if there are any) beside a program, which is written inside and then
+    names them. What was in either file stays if one cannot be written. Raises DistIRError.
+    """
+    if not weights:
+        yield
+        return
+    beside = path_beside(program)
+    check_replaceable(beside, program)
+    with _written(beside, weights):
+        module.attributes[WEIGHTS] = StringAttr(beside.name)
+        yield
+
+
+@contextmanager
+def attributes_kept(module: ModuleOp) -> Generator[None]:
+    """
+    Gives a module its attributes back at the end, so that what it names meanwhile for the
+    file that it is written to stays in that file.
+    """
+    before = dict(module.attributes)
+    try:
+        yield
+    finally:
+        module.attributes.clear()
+        module.attributes.update(before)
