@@ -11,7 +11,7 @@ from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.lowering.program_source import STEPS
 from distir.lowering.source.class_source import class_source
 from distir.lowering.source.constants import WrittenConstants
