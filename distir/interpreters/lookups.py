@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import entries_of
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import REARRANGEMENTS, REPETITIONS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp
@@ -28,22 +29,7 @@ _TABLES: dict[str, tuple[int, int]] = {
     "onnx.NegativeLogLikelihoodLoss": (0, 1),
     "onnx.SoftmaxCrossEntropyLoss": (0, 1),
 }
-_KEEPS_ALL_VALUES = frozenset(
-    f"onnx.{name}"
-    for name in (
-        "Cast",
-        "Concat",
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    )
-)
+_KEEPS_ALL_VALUES = REARRANGEMENTS | REPETITIONS | {"onnx.Cast"}
 """Ops whose results hold exactly the values of their first operands, at other positions."""
 
 _KEEPS_VALUES = _KEEPS_ALL_VALUES | frozenset(

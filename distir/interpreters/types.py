@@ -28,6 +28,7 @@ from distir.dialects.dist import ConstrainOp
 from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_inference import contradicts, inferred_types
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import SIZE_OPERANDS
 from distir.dialects.onnx_values import tensor_type
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions
@@ -170,25 +171,6 @@ def infer_types(module: ModuleOp) -> dict[SSAValue, Attribute]:
     return types
 
 
-_SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
-    # schema positions of operands whose values determine the result's shape
-    "CenterCropPad": (1,),
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-}
-
-
 def unknown_shape(value: SSAValue) -> DistIRError:
     """Returns the error that says why the shape of a value is not known."""
     name = f"%{value.name_hint}" if value.name_hint else "a value"
@@ -200,7 +182,7 @@ def unknown_shape(value: SSAValue) -> DistIRError:
         )
     what = f"shape of {name}, the result of {op.name}, is unknown: "
     if isinstance(op, OnnxOp):
-        positions = _SHAPE_OPERANDS.get(op.SCHEMA.name, ())
+        positions = SIZE_OPERANDS.get(op.name, ())
         if op.SCHEMA.name.startswith("Reduce"):
             positions = (1,)
         for position in positions:

@@ -9,6 +9,8 @@ def scale(call: Call) -> str:
 torch_templates({"scale": "{0} * {factor}"}, "toy")  # the same
 ```
 
+An op class that derives from `OpFacts` needs neither: it has its template as `TORCH`.
+
 An emitter returns one Python expression: a tensor, or a tuple of tensors for an op with
 several results (a list of such expressions is one line each). What the expression may
 mention: `torch`, `F` (torch.nn.functional), `self`, and helper modules asked for by
@@ -35,6 +37,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_value, onnx_element_type
+from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.errors import DistIRError
 from distir.program import describe
@@ -200,6 +203,8 @@ class Call:
         - `{axis}`: the value of an attribute; `{axis:flag}`: what the method `flag` (True
           or False), or another one of this class, returns for it;
         - `{result:dtype}`: what `result_dtype` returns;
+        - `{op}`: the name of the op, without its dialect; `{op.dimension}`: a property of
+          its class;
         - the texts given here, by name.
         """
         written = _Fields(self).vformat(template, (), texts)
@@ -207,8 +212,8 @@ class Call:
 
     def like_op(self, module: str, arguments: Sequence[str]) -> str:
         """Returns a call of the function of a helper module that is named like the op."""
-        _, _, function = self.op.name.rpartition(".")
-        return f"{self.helper(module)}.{function}({', '.join(arguments)})"
+        written = self.write("{op}({arguments})", arguments=", ".join(arguments))
+        return f"{self.helper(module)}.{written}"
 
     def first(self, written: str) -> str:
         """
@@ -406,6 +411,14 @@ class _Fields(Formatter):
     def __init__(self, call: Call):
         self._call = call
 
+    def get_field(
+        self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        name, _, own = field_name.partition(".")
+        if name == "op" and own:
+            return (field_name, repr(getattr(self._call.op, own))), field_name
+        return super().get_field(field_name, args, kwargs)
+
     def get_value(
         self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
@@ -417,8 +430,11 @@ class _Fields(Formatter):
             return text
         if key == "*":
             return ", ".join(call.operands())
+        if key == "op":
+            return call.op.name.rpartition(".")[2]
         if key == "result":
-            return getattr(call, f"result_{format_spec}")()
+            found = getattr(call, f"result_{format_spec}")()
+            return found if isinstance(found, str) else repr(found)
         if format_spec or isinstance(key, int):
             return getattr(call, format_spec or "operand")(key)
         return repr(call.attribute(key))
@@ -500,9 +516,19 @@ def _signed_again(written: str | Sequence[str], call: Call) -> str | Sequence[st
     return f"({written}).view({dtype})" if dtype in _SIGNED else written
 
 
+def _template_on_class(call: Call) -> str:
+    assert isinstance(call.op, OpFacts)
+    return call.write(call.op.TORCH, call.op.TORCH_MODULE)
+
+
 def emitter_for(op: Operation) -> EmitFunction:
-    """Returns the emitter of an op. Raises NoLowering if there is none."""
+    """
+    Returns the emitter of an op: the one that is registered for it, else the template on its
+    class. Raises NoLowering if there is neither.
+    """
     function = torch_emitter.get(op.name)
+    if function is None and isinstance(op, OpFacts) and op.TORCH:
+        return _template_on_class
     if function is None:
         raise NoLowering(
             f"{describe(op)} has no torch lowering; register one with "

@@ -58,12 +58,15 @@ class KernelRule:
         return [name for name in self.names if name not in self.kept]
 
     def sizes(
-        self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]
+        self,
+        operands: Sequence[Sequence[int]],
+        results: Sequence[Sequence[int]],
+        known: Mapping[str, int] | None = None,
     ) -> dict[str, int]:
         """
-        Returns the sizes of the factors for operands and results of these shapes. Raises
-        DistIRError for shapes that the rule does not fit, or from which sizes do not
-        follow.
+        Returns the sizes of the factors for operands and results of these shapes; `known` are
+        sizes that are known beforehand. Raises DistIRError for shapes that the rule does not
+        fit, or from which sizes do not follow.
         """
         if (len(operands), len(results)) != (len(self.operands), len(self.results)):
             raise DistIRError(
@@ -78,22 +81,24 @@ class KernelRule:
                     f"rule {self} has {_shown(dims)} for a tensor of shape {list(shape)}"
                 )
             pairs += zip(dims, shape, strict=True)
-        found: dict[str, int] = {}
+        found = dict(known or {})
         while True:
             left: list[tuple[NamedDim, int]] = []
             for dim, size in pairs:
-                known = prod(n if isinstance(n, int) else found.get(n, 1) for n in dim)
+                product = prod(
+                    n if isinstance(n, int) else found.get(n, 1) for n in dim
+                )
                 names = [n for n in dim if isinstance(n, str) and n not in found]
                 if len(names) > 1:
                     left.append((dim, size))
-                elif size % max(known, 1) or (not names and size != known):
+                elif size % max(product, 1) or (not names and size != product):
                     raise DistIRError(
                         f"rule {self}: a dimension of {size} elements cannot be "
                         f"[{' '.join(map(str, dim))}]"
                         + (f" with {_sizes(found)}" if found else "")
                     )
                 elif names:
-                    found[names[0]] = size // known
+                    found[names[0]] = size // max(product, 1)
             if not left:
                 return {name: found[name] for name in self.names}
             if len(left) == len(pairs):

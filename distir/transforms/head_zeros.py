@@ -19,6 +19,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import PADDED, REPACKED
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import SUMS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
@@ -48,7 +49,7 @@ _OF_FIRST = frozenset(
 _OF_ANY = frozenset({"onnx.MatMul", "onnx.Mul"})
 """The ops whose results are zero where one of their operands is zero, and sums of such."""
 
-_OF_ALL = frozenset({"onnx.Add", "onnx.Concat", "onnx.Gemm", "onnx.Sub", "onnx.Sum"})
+_OF_ALL = SUMS | {"onnx.Concat"}
 """The ops whose results are zero where each of their terms is zero."""
 
 

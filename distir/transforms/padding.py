@@ -22,6 +22,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import ENTRIES, PADDED, SCOPE
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import SUMS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
@@ -48,9 +49,6 @@ _KEEP_ZEROS = frozenset(
 The ops whose results are zero where one of their operands is zero, and sums of such
 products.
 """
-
-_ADD = frozenset({"onnx.Add", "onnx.Gemm", "onnx.Sub", "onnx.Sum"})
-"""The ops whose results are zero where each of their terms is zero."""
 
 
 class DimensionPadder:
@@ -140,7 +138,7 @@ class DimensionPadder:
                 results = self._follow_update(op, given)
             case SquareSumOp():
                 results = {}
-            case _ if op.name in _KEEP_ZEROS or op.name in _ADD:
+            case _ if op.name in _KEEP_ZEROS or op.name in SUMS:
                 results = self._follow_factor(op, given)
             case _:
                 pass
@@ -188,7 +186,7 @@ class DimensionPadder:
         factor = self._factor(rule, given)
         if factor is None:
             return None
-        if op.name in _ADD and any(
+        if op.name in SUMS and any(
             factor not in {f for dim in dims for f in dim}
             for i, dims in enumerate(rule.operands)
             if op.name != "onnx.Gemm" or (i == 2 and factor in rule.result_factors)
@@ -380,7 +378,7 @@ def class_dimensions(function: FuncOp) -> dict[int, int]:
                 found[value.index] = dim
             continue
         op = value.owner
-        if isinstance(op, Operation) and (op.name in _KEEP_ZEROS or op.name in _ADD):
+        if isinstance(op, Operation) and (op.name in _KEEP_ZEROS or op.name in SUMS):
             rule = rule_for(op)
             factors = rule.results[0][dim]
             pending += [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distir.sharding.rules.elementwise import UNARY
+from distir.dialects.onnx_traits import UNARY
 from support.sharding_harness import Array, Case
 
 _rng = np.random.default_rng(7)
@@ -72,7 +72,7 @@ _DOMAIN: dict[str, Sequence[Any]] = {
     "Not": [boolean(6, 4)],
     "Reciprocal": [positive(6, 4)],
 }
-for _name in UNARY:
+for _name in sorted(name.removeprefix("onnx.") for name in UNARY):
     _data = _DOMAIN.get(_name, [positive(6, 4)])
     case(_name, *_data, **({"to": 6} if _name == "BitCast" else {}))
 for _name in ("And", "Or", "Xor"):

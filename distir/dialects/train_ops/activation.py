@@ -14,6 +14,9 @@ from distir.dialects.train_ops.base import F32, TrainOp, Types, like
 class ActivationGradOp(TrainOp):
     """Base of the gradients of functions of one number; all values are of one type."""
 
+    FACTORS: ClassVar[str] = "[*d], [*d] -> [*d] linear 0"
+    IS_ELEMENTWISE: ClassVar[bool] = True
+
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
     dx = result_def(TensorType)
@@ -35,6 +38,9 @@ class GeluGradOp(ActivationGradOp):
     """
 
     name = "train.gelu_grad"
+    TORCH: ClassVar[str] = (
+        "torch.ops.aten.gelu_backward({*}, approximate={approximate})"
+    )
 
     approximate = prop_def(StringAttr)
 
@@ -52,6 +58,7 @@ class ReluGradOp(ActivationGradOp):
     """The gradient of y = max(x, 0): dx = dy where x > 0, else 0; y may stand for x."""
 
     name = "train.relu_grad"
+    TORCH: ClassVar[str] = "torch.ops.aten.threshold_backward({*}, 0)"
 
 
 @irdl_op_definition

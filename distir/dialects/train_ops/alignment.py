@@ -33,6 +33,12 @@ class CtcOp(TrainOp):
     for no label.
     """
 
+    TORCH: ClassVar[str] = (
+        "{op}({*}, blank={blank}, zero_infinity={zero_infinity:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "alignment"
+    COST_CLASS: ClassVar[str] = "loss"
+
     log_probs = operand_def(TensorType)
     targets = operand_def(TensorType)
     steps = operand_def(TensorType)
@@ -69,6 +75,7 @@ class CtcLossOp(CtcOp):
     """
 
     name = "train.ctc_loss"
+    FACTORS: ClassVar[str] = "[s, n, c], [n, l], [n], [n] -> [n] keep s l c"
 
     losses = result_def(TensorType)
 
@@ -84,6 +91,9 @@ class CtcLossGradOp(CtcOp):
     """
 
     name = "train.ctc_loss_grad"
+    FACTORS: ClassVar[str] = (
+        "[n], [s, n, c], [n, l], [n], [n] -> [s, n, c] keep s l c linear 0"
+    )
 
     dlosses = operand_def(TensorType)
     dx = result_def(TensorType)

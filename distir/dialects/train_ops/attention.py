@@ -65,6 +65,8 @@ class FusedAttentionOp(TrainOp):
     neighbours, or, with `run`, every `blocks`-th run of so many neighbours.
     """
 
+    COST_CLASS: ClassVar[str] = "attention"
+
     q = operand_def(TensorType)
     k = operand_def(TensorType)
     v = operand_def(TensorType)
@@ -269,6 +271,8 @@ class FusedAttentionGradOp(FusedAttentionOp):
     Base of the gradients of fused attention: `dy` is the gradient of the result `y`, and
     `logsumexp` the other result.
     """
+
+    COST_CLASS: ClassVar[str] = "attention_gradient"
 
     dy = operand_def(TensorType)
     y = operand_def(TensorType)

@@ -26,6 +26,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, base, traits_def
 from xdsl.traits import Pure
 
+from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import element_type, shape_of, tensor_of
 from distir.dialects.train_ops.checks import accumulation_type, check_type
 
@@ -68,7 +69,7 @@ Types = Mapping[str, Derived]
 """The values of an op by name, with the rules that give their types."""
 
 
-class TrainOp(IRDLOperation):
+class TrainOp(IRDLOperation, OpFacts):
     """
     Base of the ops of a training step: without side effects, printed as operands,
     attributes and the types of operands and results, unless an op defines otherwise.

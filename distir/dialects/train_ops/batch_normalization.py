@@ -24,6 +24,8 @@ from distir.dialects.train_ops.checks import check_shape, check_type
 class BatchNormOp(TrainOp):
     """Base of the ops of batch normalisation."""
 
+    TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
+
     def _verify(self, x: SSAValue, mean: SSAValue) -> None:
         shape = shape_of(x)
         if len(shape) < 2:
@@ -45,6 +47,8 @@ class BatchNormVarianceOp(BatchNormOp):
     """
 
     name = "train.batch_norm_variance"
+    FACTORS: ClassVar[str] = "[n, c, *s], [c] -> [c]"
+    TORCH: ClassVar[str] = "variance({*}, {count})"
 
     x = operand_def(TensorType)
     mean = operand_def(TensorType)
@@ -66,6 +70,8 @@ class BatchNormSumsOp(BatchNormOp):
     """
 
     name = "train.batch_norm_sums"
+    FACTORS: ClassVar[str] = "[n, c, *s], [n, c, *s], [c], [c] -> [c], [c] linear 0"
+    TORCH: ClassVar[str] = "sums({*}, {epsilon})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -94,6 +100,10 @@ class BatchNormGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[n, c, *s], [n, c, *s], [c], [c], [c] -> [n, c, *s], [c], [c] linear 0"
+    )
+    TORCH: ClassVar[str] = "gradients({*}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -125,6 +135,10 @@ class BatchNormInputGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_input_grad"
+    FACTORS: ClassVar[str] = (
+        "[n, c, *s], [n, c, *s], [c], [c], [c], [c], [c] -> [n, c, *s] linear 0+5+6"
+    )
+    TORCH: ClassVar[str] = "input_grad({*}, {epsilon}, {count})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -153,6 +167,8 @@ class GhostNormOp(TrainOp):
     the statistics of parts of the batch, and of its gradient. The samples of `x` are
     `groups` parts of equal sizes, one after the other; a statistic is [groups, channels].
     """
+
+    TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -196,6 +212,10 @@ class GhostBatchNormOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm"
+    FACTORS: ClassVar[str] = (
+        "[g@groups m, c, *s], [c], [c] -> [g m, c, *s], [g, c], [g, c] keep m s"
+    )
+    TORCH: ClassVar[str] = "ghost_norm({*}, {groups}, {epsilon:decimal})"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -235,6 +255,11 @@ class GhostBatchNormGradOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[g@groups m, c, *s], [g m, c, *s], [c], [g, c], [g, c] "
+        "-> [g m, c, *s], [c], [c] keep m s linear 0"
+    )
+    TORCH: ClassVar[str] = "ghost_norm_grad({*}, {groups}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

@@ -130,6 +130,8 @@ class MergeAttentionOp(TrainOp):
     """
 
     name = "train.merge_attention"
+    TORCH: ClassVar[str] = "merge_attention({*})"
+    TORCH_MODULE: ClassVar[str] = "fused_attention"
 
     y_a = operand_def(TensorType)
     logsumexp_a = operand_def(TensorType)

@@ -104,6 +104,8 @@ class WindowsOp(TrainOp):
 class ConvGradOp(WindowsOp):
     """Base of the gradients of a convolution; `group` is as in ONNX."""
 
+    COST_CLASS: ClassVar[str] = "convolution"
+
     group = prop_def(I64)
 
     @property
@@ -137,6 +139,10 @@ class ConvGradInputOp(ConvGradOp):
     """
 
     name = "train.conv_grad_input"
+    FACTORS: ClassVar[str] = (
+        "[n, g@groups m, *w], [g m, c, *k] -> [n, g c, *?] "
+        "keep w k linear 0, 1 flops 2*n*g*m*c*w*k"
+    )
 
     dy = operand_def(TensorType)
     weight = operand_def(TensorType)
@@ -154,6 +160,10 @@ class ConvGradWeightOp(ConvGradOp):
     """
 
     name = "train.conv_grad_weight"
+    FACTORS: ClassVar[str] = (
+        "[n, g@groups c, *s], [n, g m, *w] -> [g m, c, *?k] "
+        "keep s w linear 0, 1 flops 2*n*g*m*c*w*k"
+    )
 
     x = operand_def(TensorType)
     dy = operand_def(TensorType)
@@ -196,6 +206,7 @@ class MaxPoolGradOp(PoolGradOp):
     """
 
     name = "train.max_pool_grad"
+    FACTORS: ClassVar[str] = "[n, c, *w], [n, c, *s] -> [n, c, *?] keep w s linear 0"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -216,6 +227,7 @@ class AveragePoolGradOp(PoolGradOp):
     """
 
     name = "train.average_pool_grad"
+    FACTORS: ClassVar[str] = "[n, c, *w] -> [n, c, *?] keep w linear 0"
 
     dy = operand_def(TensorType)
     count_include_pad = opt_prop_def(UnitAttr)

@@ -30,6 +30,13 @@ class CumProdGradOp(TrainOp):
     """
 
     name = "train.cumprod_grad"
+    FACTORS: ClassVar[str] = (
+        "[*a@dimension, k, *b], [*a, k, *b] -> [*a, k, *b] keep k linear 0"
+    )
+    TORCH: ClassVar[str] = (
+        "cumprod_grad({*}, {axis}, exclusive={exclusive:flag}, reverse={reverse:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "cumulative"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

@@ -37,6 +37,10 @@ class SlogdetOp(TrainOp):
     """
 
     name = "train.slogdet"
+    FACTORS: ClassVar[str] = "[*b, n, m] -> [*b], [*b] keep n m flops 2*b*n*m*m/3"
+    TORCH: ClassVar[str] = "slogdet({*})"
+    TORCH_MODULE: ClassVar[str] = "determinant"
+    COST_CLASS: ClassVar[str] = "contraction"
 
     x = operand_def(TensorType)
     sign = result_def(TensorType)
@@ -61,6 +65,12 @@ class SlogdetGradOp(TrainOp):
     """
 
     name = "train.slogdet_grad"
+    FACTORS: ClassVar[str] = (
+        "[*b], [*b, n, m] -> [*b, n, m] keep n m linear 0 flops 2*b*n*m*m"
+    )
+    TORCH: ClassVar[str] = "slogdet_grad({*})"
+    TORCH_MODULE: ClassVar[str] = "determinant"
+    COST_CLASS: ClassVar[str] = "contraction"
 
     dlogarithm = operand_def(TensorType)
     x = operand_def(TensorType)

@@ -159,6 +159,9 @@ class DropoutOp(DrawingOp):
     """
 
     name = "train.dropout"
+    IS_ELEMENTWISE: ClassVar[bool] = True
+    # No partial sums pass, so that elements are rounded as in the sequential program.
+    FACTORS: ClassVar[str] = "[*d], [], [] -> [*d], [*d]"
 
     x = operand_def(TensorType)
     y = result_def(TensorType)
@@ -190,6 +193,9 @@ class DropoutGradOp(TrainOp):
     """
 
     name = "train.dropout_grad"
+    IS_ELEMENTWISE: ClassVar[bool] = True
+    FACTORS: ClassVar[str] = "[*d], [*d] -> [*d]"
+    TORCH: ClassVar[str] = "torch.where({1}, {0} * {op.scale}, 0)"
 
     dy = operand_def(TensorType)
     mask = operand_def(TensorType)

@@ -72,6 +72,7 @@ class ExpertPlacesOp(TrainOp):
     """
 
     name = "train.expert_places"
+    FACTORS: ClassVar[str] = "[g, ?, ?] -> [g, ?, ?], [?, g, ?]"
 
     ids = operand_def(TensorType)
     experts = prop_def(I64)
@@ -101,6 +102,8 @@ class RoutedRowsOp(TrainOp):
     of `train.expert_places`; `weights`, of each choice of each token, may be left out.
     """
 
+    COST_CLASS: ClassVar[str] = "gather"
+
     x = operand_def(TensorType)
     slots = operand_def(TensorType)
     rows = operand_def(TensorType)
@@ -117,6 +120,9 @@ class DispatchOp(RoutedRowsOp):
     """
 
     name = "train.dispatch"
+    FACTORS: ClassVar[str] = (
+        "[g, t, w], [g, t, ?], [s, g, ?], [g, t, ?] -> [s, g, ?, w] linear 0, 3"
+    )
 
     result = result_def(TensorType)
 
@@ -145,6 +151,9 @@ class CombineOp(RoutedRowsOp):
     """
 
     name = "train.combine"
+    FACTORS: ClassVar[str] = (
+        "[s, g, ?, w], [g, t, ?], [s, g, ?], [g, t, ?] -> [g, t, w] linear 0, 3"
+    )
 
     result = result_def(TensorType)
 
@@ -182,6 +191,12 @@ class CombineWeightsGradOp(TrainOp):
     """
 
     name = "train.combine_weights_grad"
+    FACTORS: ClassVar[str] = (
+        "[s, g, ?, w], [g, t, ?], [g, t, w] -> [g, t, ?] linear 0, 2"
+    )
+    TORCH: ClassVar[str] = "combine_weights_grad({*})"
+    TORCH_MODULE: ClassVar[str] = "experts"
+    COST_CLASS: ClassVar[str] = "gather"
 
     x = operand_def(TensorType)
     slots = operand_def(TensorType)
@@ -251,6 +266,8 @@ class GroupedProductOp(GroupedOp):
     """
 
     name = "train.grouped_product"
+    TORCH: ClassVar[str] = "grouped_product({*}, {transposed:flag})"
+    TORCH_MODULE: ClassVar[str] = "experts"
 
     x = operand_def(TensorType)
     rows = operand_def(TensorType)

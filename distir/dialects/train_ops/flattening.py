@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, TensorType, i64
 from xdsl.ir import SSAValue
@@ -68,6 +68,7 @@ class FlattenOp(_FlatteningOp):
     """
 
     name = "train.flatten"
+    IS_COPY: ClassVar[bool] = True
 
     tensor = operand_def(TensorType)
     flat = result_def(TensorType)
@@ -82,6 +83,8 @@ class UnflattenOp(_FlatteningOp):
     """The inverse of `train.flatten`: the tensor without the zeros at the end."""
 
     name = "train.unflatten"
+    IS_VIEW: ClassVar[bool] = True
+    IS_COPY: ClassVar[bool] = True
 
     flat = operand_def(TensorType)
     tensor = result_def(TensorType)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
@@ -87,6 +88,8 @@ class Float8ScaleOp(TrainOp):
     """
 
     name = "train.float8_scale"
+    TORCH: ClassVar[str] = "float8_scale({0}, {op.largest}, {op.dimension})"
+    TORCH_MODULE: ClassVar[str] = "float8"
 
     x = operand_def(TensorType)
     format = prop_def(StringAttr)
@@ -125,6 +128,8 @@ class ToFloat8Op(TrainOp):
     """
 
     name = "train.to_float8"
+    TORCH: ClassVar[str] = "to_float8({*}, {result:dtype})"
+    TORCH_MODULE: ClassVar[str] = "float8"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -161,6 +166,8 @@ class Float8ProductOp(TrainOp):
     """
 
     name = "train.float8_product"
+    TORCH: ClassVar[str] = "float8_product({*}, {result:dtype})"
+    TORCH_MODULE: ClassVar[str] = "float8"
 
     a = operand_def(TensorType)
     b = operand_def(TensorType)

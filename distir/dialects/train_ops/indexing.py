@@ -39,6 +39,9 @@ class GatherGradOp(TrainOp):
     """
 
     name = "train.gather_grad"
+    TORCH: ClassVar[str] = "gather_grad({0}, {1}, {result:shape}, {op.dimension})"
+    TORCH_MODULE: ClassVar[str] = "indexing"
+    COST_CLASS: ClassVar[str] = "gather"
 
     dy = operand_def(TensorType)
     indices = operand_def(TensorType)
@@ -83,6 +86,11 @@ class ScatterSumOp(TrainOp):
     """
 
     name = "train.scatter_sum"
+    TORCH: ClassVar[str] = (
+        "scatter_sum({*}, {result:shape}, {op.dimension}, {op.batch})"
+    )
+    TORCH_MODULE: ClassVar[str] = "indexing"
+    COST_CLASS: ClassVar[str] = "gather"
 
     updates = operand_def(TensorType)
     indices = operand_def(TensorType)

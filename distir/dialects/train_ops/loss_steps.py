@@ -39,6 +39,9 @@ class LogitMaximumOp(TrainOp):
     """`maximum[i] = max_v logits[i, v]`, of logits `[..., V]`; f64 for f64, else f32."""
 
     name = "train.logit_maximum"
+    FACTORS: ClassVar[str] = "[*p, v] -> [*p] max v"
+    TORCH: ClassVar[str] = "logit_maximum({0}, {result:dtype})"
+    TORCH_MODULE: ClassVar[str] = "losses"
 
     logits = operand_def(TensorType)
     maximum = result_def(TensorType)
@@ -55,6 +58,10 @@ class ExponentialSumOp(TrainOp):
     """`total[i] = sum_v exp(logits[i, v] - maximum[i])`, in the type of the maximum."""
 
     name = "train.exponential_sum"
+    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [*p]"
+    TORCH: ClassVar[str] = "exponential_sum({0}, {1})"
+    TORCH_MODULE: ClassVar[str] = "losses"
+    COST_CLASS: ClassVar[str] = "loss"
 
     logits = operand_def(TensorType)
     maximum = operand_def(TensorType)
@@ -75,6 +82,10 @@ class LabelLogitOp(TrainOp):
     """
 
     name = "train.label_logit"
+    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [*p] linear 0"
+    TORCH: ClassVar[str] = "label_logit({0}, {1}, {result:dtype})"
+    TORCH_MODULE: ClassVar[str] = "losses"
+    COST_CLASS: ClassVar[str] = "gather"
 
     logits = operand_def(TensorType)
     labels = operand_def(TensorType)
@@ -98,6 +109,10 @@ class CrossEntropySumOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_sum"
+    FACTORS: ClassVar[str] = "[*p], [*p], [*p], [*p] -> []"
+    TORCH: ClassVar[str] = (
+        "cross_entropy_sum({*}, {op.count}, {op.factor}, {op.ignored})"
+    )
 
     maximum = operand_def(TensorType)
     total = operand_def(TensorType)
@@ -135,6 +150,8 @@ class CrossEntropyPartGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_part_grad"
+    FACTORS: ClassVar[str] = "[], [*p, v], [*p], [*p], [*p] -> [*p, v] linear 0"
+    COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)
     logits = operand_def(TensorType)

@@ -33,6 +33,9 @@ class LabelLossOp(TrainOp):
     label that is ignored.
     """
 
+    TORCH: ClassVar[str] = "{op}({*}, {op.factor}, {op.ignored})"
+    TORCH_MODULE: ClassVar[str] = "losses"
+
     divisor = opt_prop_def(I64)
     ignore_index = opt_prop_def(I64)
 
@@ -70,6 +73,11 @@ class CrossEntropyOp(LabelLossOp):
     """
 
     name = "train.cross_entropy"
+    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [] decompose v"
+    TORCH: ClassVar[str] = (
+        "cross_entropy({*}, {op.factor}, {op.ignored}, {result:dtype})"
+    )
+    COST_CLASS: ClassVar[str] = "loss"
 
     logits = operand_def(TensorType)
     labels = operand_def(TensorType)
@@ -90,6 +98,8 @@ class CrossEntropyGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_grad"
+    FACTORS: ClassVar[str] = "[], [*p, v], [*p] -> [*p, v] decompose v linear 0"
+    COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)
     logits = operand_def(TensorType)

@@ -33,6 +33,9 @@ class NormalizingOp(TrainOp):
     with ones in their place, and elements of f32 (f64 for f64).
     """
 
+    TORCH_MODULE: ClassVar[str] = "trained_normalization"
+    COST_CLASS: ClassVar[str] = "normalization"
+
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
     axis = prop_def(I64)
@@ -82,6 +85,10 @@ class LayerNormOp(NormalizingOp):
     """
 
     name = "train.layer_norm"
+    FACTORS: ClassVar[str] = (
+        "[*r@dimension, *c], [*c], [*c] -> [*r, *c], [*r, *?], [*r, *?] keep c"
+    )
+    TORCH: ClassVar[str] = "layer_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -120,6 +127,8 @@ class RmsNormOp(NormalizingOp):
     """
 
     name = "train.rms_norm"
+    FACTORS: ClassVar[str] = "[*r@dimension, *c], [*c] -> [*r, *c], [*r, *?] keep c"
+    TORCH: ClassVar[str] = "rms_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -168,6 +177,10 @@ class LayerNormGradOp(NormGradOp):
     """
 
     name = "train.layer_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[*r@dimension, *c], [*r, *c], [*c], [*r, *?], [*r, *?] "
+        "-> [*r, *c], [*c], [*c] keep c linear 0"
+    )
 
     # A class's own values come before those of its base.
     dy = operand_def(TensorType)
@@ -196,6 +209,10 @@ class RmsNormGradOp(NormGradOp):
     """
 
     name = "train.rms_norm_grad"
+    FACTORS: ClassVar[str] = (
+        "[*r@dimension, *c], [*r, *c], [*c], [*r, *?] -> [*r, *c], [*c] keep c linear 0"
+    )
+    TORCH: ClassVar[str] = "rms_norm_grad({*})"
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

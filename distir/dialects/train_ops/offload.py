@@ -32,6 +32,10 @@ class OffloadOp(TrainOp):
     """Copies a tensor to the host's memory."""
 
     name = "train.offload"
+    IS_COPY: ClassVar[bool] = True
+    FACTORS: ClassVar[str] = "[*d] -> [*d]"
+    TORCH: ClassVar[str] = "offload({0})"
+    TORCH_MODULE: ClassVar[str] = "offload"
 
     x = operand_def(TensorType)
     y = result_def(TensorType)
@@ -44,6 +48,10 @@ class FetchOp(TrainOp):
     """Copies a tensor back from the host's memory."""
 
     name = "train.fetch"
+    IS_COPY: ClassVar[bool] = True
+    FACTORS: ClassVar[str] = "[*d] -> [*d]"
+    TORCH: ClassVar[str] = "fetch({0})"
+    TORCH_MODULE: ClassVar[str] = "offload"
 
     x = operand_def(TensorType)
     y = result_def(TensorType)

@@ -64,6 +64,9 @@ class UpdateOp(TrainOp):
     the default values.
     """
 
+    COST_CLASS: ClassVar[str] = "optimizer"
+    IS_UPDATE: ClassVar[bool] = True
+
     learning_rate = prop_def(F64)
     weight_decay = prop_def(F64)
     given = opt_prop_def(ArrayAttr[StringAttr])
@@ -137,6 +140,7 @@ class SgdOp(UpdateOp):
     """
 
     name = "train.sgd"
+    FACTORS: ClassVar[str] = "[*d], [*d], [*d], [] -> [*d], [*d]"
     irdl_options = (
         ParsePropInAttrDict(),
         AttrSizedOperandSegments(as_property=True),
@@ -234,6 +238,8 @@ class AdamFamilyOp(UpdateOp):
     - `parameter - learning_rate / (1 - beta1 ** t) * exp_avg / denominator`
     """
 
+    FACTORS: ClassVar[str] = "[*d], [*d], [*d], [*d], [], [] -> [*d], [*d], [*d]"
+
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
     exp_avg = operand_def(TensorType)
@@ -291,6 +297,8 @@ class SquareSumOp(TrainOp):
     """
 
     name = "train.square_sum"
+    FACTORS: ClassVar[str] = "[*d] -> []"
+    TORCH: ClassVar[str] = "{0}.to({result:dtype}).square().sum()"
 
     source = operand_def(TensorType)
     total = result_def(TensorType)

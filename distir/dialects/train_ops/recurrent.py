@@ -143,6 +143,10 @@ class RnnGradOp(RecurrentGradOp):
     """The gradient of h' = tanh(x w' + h r' + b)."""
 
     name = "train.rnn_grad"
+    TORCH: ClassVar[str] = (
+        "{op}({*}, direction={direction}, batch_first={batch_first:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "recurrent"
     GATES: ClassVar[int] = 1
 
 
@@ -161,6 +165,11 @@ class GruGradOp(GruGradBase):
     """The gradient of gated recurrent units."""
 
     name = "train.gru_grad"
+    TORCH: ClassVar[str] = (
+        "gru_grad({*}, direction={direction}, batch_first={batch_first:flag}, "
+        "linear_before_reset={linear_before_reset:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "recurrent"
 
 
 class LstmGradBase(RecurrentGradOp):
@@ -185,6 +194,10 @@ class LstmGradOp(LstmGradBase):
     """The gradient of long short-term memory."""
 
     name = "train.lstm_grad"
+    TORCH: ClassVar[str] = (
+        "{op}({*}, direction={direction}, batch_first={batch_first:flag})"
+    )
+    TORCH_MODULE: ClassVar[str] = "recurrent"
 
 
 OPS = [RnnGradOp, GruGradOp, LstmGradOp]

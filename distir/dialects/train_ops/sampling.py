@@ -36,6 +36,8 @@ class GridSampleGradOp(TrainOp):
     the elements at the edges, instead of their outer sides.
     """
 
+    COST_CLASS: ClassVar[str] = "gather"
+
     mode = prop_def(StringAttr)
     padding_mode = prop_def(StringAttr)
     align_corners = opt_prop_def(UnitAttr)
@@ -69,6 +71,7 @@ class GridSampleGradInputOp(GridSampleGradOp):
     """The gradient with respect to `x`, whose type is given: sums of what was sampled."""
 
     name = "train.grid_sample_grad_input"
+    FACTORS: ClassVar[str] = "[n, c, *p], [n, *p, ?] -> [n, c, *s] keep s linear 0"
 
     dy = operand_def(TensorType)
     grid = operand_def(TensorType)
@@ -84,6 +87,9 @@ class GridSampleGradGridOp(GridSampleGradOp):
     """The gradient with respect to the grid."""
 
     name = "train.grid_sample_grad_grid"
+    FACTORS: ClassVar[str] = (
+        "[n, c, *p], [n, c, *s], [n, *p, ?] -> [n, *p, ?] keep s linear 0"
+    )
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

@@ -28,6 +28,10 @@ class ScanOperandsOp(TrainOp):
     computed in 32 bits, or in 64 if `x` has 64-bit elements, and are not kept.
     """
 
+    TORCH: ClassVar[str] = "{op}({*})"
+    TORCH_MODULE: ClassVar[str] = "selective_scan"
+    COST_CLASS: ClassVar[str] = "elementwise"
+
     x = operand_def(TensorType)
     dt = operand_def(TensorType)
     a = operand_def(TensorType)
@@ -64,6 +68,12 @@ class SelectiveScanOp(ScanOperandsOp):
     """
 
     name = "train.selective_scan"
+    # Operations of one state in one step: two products and an exponential for its decay, a
+    # product and a sum for what is added, a product and a sum for the result.
+    FACTORS: ClassVar[str] = (
+        "[b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] -> [b, d, ?t] "
+        "linear 0, 3, 4 flops 7*b*d*n*t"
+    )
 
     y = result_def(TensorType)
 
@@ -78,6 +88,13 @@ class SelectiveScanGradOp(ScanOperandsOp):
     """
 
     name = "train.selective_scan_grad"
+    # The state again (5), then its gradient (3) and its terms in the gradients of c (2), a
+    # and dt (6), x (2) and b (3).
+    FACTORS: ClassVar[str] = (
+        "[b, d, ?t], [b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] "
+        "-> [b, d, ?t], [b, d, ?t], [d, n], [b, n, ?t], [b, n, ?t] "
+        "linear 0 flops 21*b*d*n*t"
+    )
 
     dy = operand_def(TensorType)
     dx = result_def(TensorType)

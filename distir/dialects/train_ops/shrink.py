@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from xdsl.irdl import irdl_op_definition, prop_def
 
 from distir.dialects.train_ops.activation import ActivationGradOp
@@ -18,6 +20,7 @@ class ShrinkGradOp(ActivationGradOp):
     """
 
     name = "train.shrink_grad"
+    TORCH: ClassVar[str] = "torch.ops.aten.hardshrink_backward({*}, {lambd})"
 
     lambd = prop_def(F32)
 

@@ -19,6 +19,11 @@ class SoftmaxFamilyGradOp(TrainOp):
     of one shape and element type.
     """
 
+    FACTORS: ClassVar[str] = (
+        "[*a@dimension, k, *b], [*a, k, *b] -> [*a, k, *b] keep k linear 0"
+    )
+    COST_CLASS: ClassVar[str] = "normalization"
+
     dy = operand_def(TensorType)
     y = operand_def(TensorType)
     axis = prop_def(I64)
@@ -41,6 +46,9 @@ class SoftmaxGradOp(SoftmaxFamilyGradOp):
     """The gradient of y = softmax(x): dx = y * (dy - sum(dy * y) along axis)."""
 
     name = "train.softmax_grad"
+    TORCH: ClassVar[str] = (
+        "torch.ops.aten._softmax_backward_data({*}, {op.dimension}, {1}.dtype)"
+    )
 
 
 @irdl_op_definition
@@ -48,6 +56,9 @@ class LogSoftmaxGradOp(SoftmaxFamilyGradOp):
     """The gradient of y = log(softmax(x)): dx = dy - exp(y) * sum(dy along axis)."""
 
     name = "train.log_softmax_grad"
+    TORCH: ClassVar[str] = (
+        "torch.ops.aten._log_softmax_backward_data({*}, {op.dimension}, {1}.dtype)"
+    )
 
 
 OPS = [SoftmaxGradOp, LogSoftmaxGradOp]

@@ -19,7 +19,9 @@ from __future__ import annotations
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
+from distir.dialects import onnx_traits
 from distir.dialects.dist import COMPILED
+from distir.dialects.onnx_traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.program import text_attribute
 
@@ -30,32 +32,11 @@ BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
     "buckets",
 )
 
-_PRODUCTS = frozenset({"onnx.MatMul", "onnx.Gemm"})
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
-_CONTIGUOUS = frozenset(
-    f"onnx.{name}" for name in ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-)
-ELEMENTWISE_OPS = frozenset(
-    [
-        *(
-            f"onnx.{name}"
-            for name in (
-                *("Abs", "Add", "Cast", "Clip", "Cos", "Div", "Elu", "Equal", "Erf"),
-                *("Exp", "Gelu", "Greater", "HardSigmoid", "HardSwish", "LeakyRelu"),
-                *("Less", "Log", "Max", "Min", "Mish", "Mul", "Neg", "Not", "Pow"),
-                *("Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Softplus"),
-                *("Sqrt", "Sub", "SwiGLU", "Swish", "Tanh", "Where"),
-            )
-        ),
-        *(f"train.{name}" for name in ("dropout", "dropout_grad", "gelu_grad")),
-        "train.swish_grad",
-    ]
-)
-_OPTIMIZERS = frozenset({"train.adam", "train.adamw", "train.sgd"})
 _REACH = 16
 """The most ops that may lie between two that run as one kernel."""
-_BEFORE = ELEMENTWISE_OPS | {"train.softmax_grad"}
-_AFTER = ELEMENTWISE_OPS | {"onnx.Softmax"}
+_BEFORE = onnx_traits.ELEMENTWISE | {"train.softmax_grad"}
+_AFTER = onnx_traits.ELEMENTWISE | {"onnx.Softmax"}
 
 
 def is_compiled(op: Operation) -> bool:
@@ -153,15 +134,15 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
     if BUCKETS not in fusions:
         return False
-    if op.name in _OPTIMIZERS:
+    if op.name in OPTIMIZERS:
         return True
     if op.name == "onnx.Cast":
         before = op.operands[0].owner
-        return isinstance(before, Operation) and before.name in _OPTIMIZERS
+        return isinstance(before, Operation) and before.name in OPTIMIZERS
     users = [user for result in op.results for user in _users(result)]
     if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
         return any(isinstance(operand.owner, Block) for operand in op.operands)
-    return any(user.name in _OPTIMIZERS for user in users)
+    return any(user.name in OPTIMIZERS for user in users)
 
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
@@ -173,7 +154,7 @@ def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
         before = value.owner
         if (
             isinstance(before, Operation)
-            and before.name in _PRODUCTS
+            and before.name in PRODUCTS
             and len(_users(value)) == 1
             and rank_of(other.type) == 1
         ):
@@ -183,7 +164,7 @@ def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 
 def _takes_strides(user: Operation) -> bool:
     return (
-        user.name not in _CONTIGUOUS
+        user.name not in RESHAPES
         and not user.name.startswith(("collective.", "dist.", "func."))
         and isinstance(user.operands[0].type, TensorType)
     )

@@ -7,7 +7,6 @@ from functools import reduce
 import numpy as np
 
 from distir.dialects.train_ops.alignment import CtcLossGradOp, CtcLossOp, CtcOp
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -82,6 +81,3 @@ def loss_gradient(
             share[:, label] = np.logaddexp(share[:, label], both)
         found[:count, i] = (np.exp(own) - np.exp(share + value - own)) * dlosses[i]
     return found
-
-
-op_class("loss", "train.ctc_loss", "train.ctc_loss_grad")

@@ -17,7 +17,6 @@ from distir.dialects.train_ops.causal_attention import (
     PlacedAttentionGradOp,
     PlacedAttentionOp,
 )
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -202,7 +201,3 @@ def attention_gradients(
     dv = over_groups((p * factors).astype(dy.dtype).swapaxes(2, 3) @ dy)
     gradients = zip((ds @ found.k, dk, dv), operands, strict=False)
     return tuple(_like(gradient, operand) for gradient, operand in gradients)
-
-
-op_class("attention", "train.attention", "train.placed_attention")
-op_class("attention_gradient", "train.attention_grad", "train.placed_attention_grad")

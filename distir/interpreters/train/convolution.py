@@ -18,7 +18,6 @@ from distir.dialects.train_ops.convolution import (
     WindowsOp,
 )
 from distir.interpreters.kernels import Windows
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 Slices = tuple[slice, ...]
@@ -140,6 +139,3 @@ def _spread(
         out[(..., *place)] += term
     assert out is not None
     return _cropped(out, margins)
-
-
-op_class("convolution", "train.conv_grad_input", "train.conv_grad_weight")

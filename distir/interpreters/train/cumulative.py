@@ -1,11 +1,10 @@
-"""The gradient of running products on arrays, and what it costs."""
+"""The gradient of running products on arrays."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from distir.dialects.train_ops.cumulative import CumProdGradOp
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -23,6 +22,3 @@ def running_product_gradient(op: CumProdGradOp, dy: Array, x: Array) -> Array:
     before = np.concatenate([np.ones_like(x[:1]), np.cumprod(x[:-1], 0)])
     dx = before * sums
     return np.moveaxis(dx[::-1] if op.reverse is not None else dx, 0, op.dimension)
-
-
-op_class("elementwise", "train.cumprod_grad")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from distir.dialects.train_ops.determinant import SlogdetGradOp, SlogdetOp
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -23,6 +22,3 @@ def logarithm_gradient(op: SlogdetGradOp, dlogarithm: Array, x: Array) -> Array:
         if np.linalg.slogdet(x[index])[0]:
             inverse[index] = np.linalg.inv(x[index])
     return dlogarithm[..., None, None] * np.swapaxes(inverse, -1, -2)
-
-
-op_class("contraction", "train.slogdet", "train.slogdet_grad")

@@ -15,7 +15,6 @@ from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
-    op_class,
 )
 from distir.interpreters.train.arithmetic import Array, computes
 from distir.interpreters.train.attention import (
@@ -82,7 +81,3 @@ def written_out(context: CostContext) -> Cost:
     for factor in context.work.rule.operands[0][0]:
         samples //= parts.get(factor, 1)
     return replace(cost, workspace=2 * scores // max(samples, 1))
-
-
-op_class("attention", "train.dropped_attention")
-op_class("attention_gradient", "train.dropped_attention_grad")

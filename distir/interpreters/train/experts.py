@@ -21,7 +21,6 @@ from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
-    op_class,
 )
 from distir.interpreters.simulator.work import Product
 from distir.interpreters.train.arithmetic import Array, computes
@@ -146,6 +145,3 @@ def grouped_cost(context: CostContext) -> Cost:
     if isinstance(op, GroupedProductGradOp):
         product = Product(experts, a, b, rows)
     return context.roofline(product=product)
-
-
-op_class("gather", "train.dispatch", "train.combine", "train.combine_weights_grad")

@@ -1,10 +1,9 @@
-"""Flattening on arrays, and what it costs."""
+"""Flattening on arrays."""
 
 from __future__ import annotations
 
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 from distir.program.source_forms import flattened, unflattened
 
@@ -17,6 +16,3 @@ def flatten(op: FlattenOp, tensor: Array) -> Array:
 @computes(UnflattenOp)
 def unflatten(op: UnflattenOp, flat: Array) -> Array:
     return unflattened(flat, shape_of(op.tensor), op.parts)
-
-
-op_class("elementwise", "train.flatten")

@@ -19,7 +19,6 @@ from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
-    op_class,
 )
 from distir.interpreters.train.arithmetic import Array, computes
 
@@ -69,9 +68,6 @@ def _product(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
     return found * (1 / scale_a) * (1 / scale_b)
 
 
-op_class("elementwise", "train.float8_scale", "train.to_float8")
-
-
 @cost_function("train.to_float8")
 def rounding(context: CostContext) -> Cost:
     """The cost of a rounding: what is rounded is scaled in f32 first."""
@@ -83,6 +79,3 @@ def rounding(context: CostContext) -> Cost:
 def magnitude(context: CostContext) -> Cost:
     """The cost of a scale: the magnitudes are in memory before their maximum is."""
     return replace(context.roofline(), workspace=context.operand_bytes[0])
-
-
-op_class("contraction", "train.float8_product", "train.float8_linear")

@@ -24,7 +24,6 @@ from distir.dialects.train_ops.gathered_recurrent import (
     GatheredRnnOp,
 )
 from distir.interpreters.joint_ops import Peers
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes_jointly
 
 States = list[Array]
@@ -255,10 +254,3 @@ def lstm_gradient(
     c, dc, dy, dh, x, w, r, b, h = operands
     found = _gradients(op, peers, dy, (x, w, r, b), [h, c], [dh, dc])
     return (found[-1], *found[:-1])
-
-
-op_class(
-    "contraction",
-    *("train.gathered_rnn", "train.gathered_gru", "train.gathered_lstm"),
-    *("train.gathered_rnn_grad", "train.gathered_gru_grad", "train.gathered_lstm_grad"),
-)

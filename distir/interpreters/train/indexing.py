@@ -10,7 +10,6 @@ from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
-    op_class,
 )
 from distir.interpreters.train.arithmetic import Array, computes
 
@@ -49,6 +48,3 @@ def lookup_gradient(context: CostContext) -> Cost:
     """
     gradient, indices = context.operand_bytes[:2]
     return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
-
-
-op_class("gather", "train.gather_grad", "train.scatter_sum")

@@ -11,7 +11,7 @@ from distir.dialects.train_ops.loss_steps import (
     LabelLogitOp,
     LogitMaximumOp,
 )
-from distir.interpreters.simulator.costs.op_costs import cost_function, lookup, op_class
+from distir.interpreters.simulator.costs.op_costs import cost_function, lookup
 from distir.interpreters.train.arithmetic import Array, computes
 from distir.interpreters.train.losses import labels_that_count
 
@@ -62,5 +62,3 @@ def part_gradient(op: CrossEntropyPartGradOp, *operands: Array) -> Array:
 
 
 cost_function("train.label_logit")(lookup)
-op_class("gather", "train.label_logit")
-op_class("loss", "train.cross_entropy_part_grad", "train.exponential_sum")

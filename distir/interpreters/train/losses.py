@@ -10,7 +10,6 @@ from distir.dialects.train_ops.losses import (
     LabelLossOp,
 )
 from distir.errors import DistIRError
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 from distir.program import describe
 
@@ -58,6 +57,3 @@ def cross_entropy_gradient(
     chosen = np.take_along_axis(dlogits, classes, -1)
     np.put_along_axis(dlogits, classes, chosen - 1, -1)
     return dlogits * (kept[..., None] * (dloss * op.factor))
-
-
-op_class("loss", "train.cross_entropy", "train.cross_entropy_grad")

@@ -11,7 +11,6 @@ from distir.dialects.train_ops.normalization import (
     RmsNormGradOp,
     RmsNormOp,
 )
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -64,10 +63,3 @@ def rms_norm_gradient(
     g = dy * scale
     dx = inverse * (g - n * _mean(g * n, axis))
     return dx, (dy * n).sum(tuple(range(axis)))
-
-
-op_class(
-    "normalization",
-    *("train.layer_norm", "train.rms_norm"),
-    *("train.layer_norm_grad", "train.rms_norm_grad"),
-)

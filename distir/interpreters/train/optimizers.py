@@ -15,7 +15,6 @@ from distir.dialects.train_ops.optimizers import (
     SquareSumOp,
     UpdateOp,
 )
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -65,6 +64,3 @@ def sgd(
 @computes(SquareSumOp)
 def square_sum(op: SquareSumOp, source: Array) -> Array:
     return np.square(source).sum()
-
-
-op_class("optimizer", "train.adam", "train.adamw", "train.sgd")

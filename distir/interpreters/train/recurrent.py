@@ -12,7 +12,6 @@ from distir.dialects.train_ops.recurrent import (
     RecurrentGradOp,
     RnnGradOp,
 )
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 Weights = tuple[Array, Array, Array]
@@ -195,6 +194,3 @@ def lstm_gradient(op: LstmGradOp, *operands: Array) -> tuple[Array, ...]:
     c, dc, dy, dh, x, w, r, b, h = operands
     found = _gradients(op, _lstm, dy, x, (w, r, b), [h, c], [dh, dc])
     return (found[-1], *found[:-1])
-
-
-op_class("contraction", "train.rnn_grad", "train.gru_grad", "train.lstm_grad")

@@ -11,7 +11,6 @@ from distir.dialects.onnx_values import element_type_of_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.interpreters.onnx_evaluator import evaluate
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -57,6 +56,3 @@ def _weights(op: ResizeGradOp, axis: int) -> Array:
         },
     )
     return evaluate(forward, operands)[0]
-
-
-op_class("elementwise", "train.resize_grad")

@@ -9,7 +9,6 @@ from distir.dialects.train_ops.sampling import (
     GridSampleGradOp,
 )
 from distir.interpreters.sampling import Sampling
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -25,6 +24,3 @@ def of_image(op: GridSampleGradInputOp, dy: Array, grid: Array) -> Array:
 @computes(GridSampleGradGridOp)
 def of_grid(op: GridSampleGradGridOp, dy: Array, x: Array, grid: Array) -> Array:
     return _sampling(op).grid_gradient(dy, x, grid)
-
-
-op_class("gather", "train.grid_sample_grad_input", "train.grid_sample_grad_grid")

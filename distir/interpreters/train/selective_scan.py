@@ -17,7 +17,6 @@ from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
-    op_class,
 )
 from distir.interpreters.train.arithmetic import Array, computes
 
@@ -64,9 +63,6 @@ def selective_scan_gradient(
         np.einsum("tbdn,bdt->bnt", slopes, dt * x),
         np.einsum("tbdn,bdt->bnt", states, dy),
     )
-
-
-op_class("elementwise", "train.selective_scan", "train.selective_scan_grad")
 
 
 @cost_function("train.selective_scan", "train.selective_scan_grad")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
-from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -17,6 +16,3 @@ def softmax_gradient(op: SoftmaxGradOp, dy: Array, y: Array) -> Array:
 @computes(LogSoftmaxGradOp)
 def log_softmax_gradient(op: LogSoftmaxGradOp, dy: Array, y: Array) -> Array:
     return dy - np.exp(y) * dy.sum(op.dimension, keepdims=True)
-
-
-op_class("normalization", "train.softmax_grad", "train.log_softmax_grad")

@@ -1,6 +1,6 @@
 """
-The PyTorch expressions of ONNX operators, of communication and, in `train`, of training
-steps, one file per family.
+The PyTorch expressions of ONNX operators, of communication and of training steps, one file
+per family; those of `train` ops that are one template stand on their classes (`OpFacts`).
 
 Importing this package registers them.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from distir.dialects.train_ops.dropout import DropoutOp
 from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 
 _UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
@@ -312,3 +313,30 @@ def dropout(call: Call) -> list[str] | str:
         )
     lines = [call.operand(0), f"torch.ones_like({call.operand(0)}, dtype=torch.bool)"]
     return lines[: len(call.op.results)]
+
+
+@torch_emitter("train.swish_grad")
+def swish_gradient(call: Call) -> str:
+    if call.attribute("alpha") == 1.0:
+        return call.write("torch.ops.aten.silu_backward({0}, {1})")
+    # With z = alpha * x, swish(x) = silu(z) / alpha: the slope at x is silu's at z.
+    return call.write("torch.ops.aten.silu_backward({0}, {alpha} * {1})")
+
+
+@torch_emitter("train.dropout")
+def trained_dropout(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, DropoutOp)
+    call.helper("random_numbers")
+    arguments = [
+        *call.operands(),
+        f"key={(op.seed.value.data, op.stream.value.data)!r}",
+        f"threshold={op.threshold!r}",
+        f"scale={op.kept_factor!r}",
+    ]
+    if op.parts:
+        splits = [tuple(split) for split in op.parts]
+        arguments += [f"shape={op.whole_shape!r}", f"splits={splits!r}"]
+    function = "dropout" if op.mask is None else "dropout_and_mask"
+    given = ", ".join(arguments)
+    return call.write(f"{function}({{given}})", "dropout", given=given)

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.dialects.train_ops.sampling import (
+    MODES,
+    PADDINGS,
+    GridSampleGradInputOp,
+    GridSampleGradOp,
+)
 from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
@@ -149,3 +156,51 @@ def deform_conv(call: Call) -> str:
         before=repr(list(pads[:2])),
         spacing=repr(list(call.attribute("dilations") or [1, 1])),
     )
+
+
+@torch_emitter("train.resize_grad")
+def resize_gradient(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, ResizeGradOp)
+    before, after = call.result_shape(), call.shape()
+    assert before is not None
+    is_plain = all(
+        a * s == b for a, b, s in zip(before, after, op.factors, strict=True)
+    )
+    mode = interpolation_mode(call, before, after) if is_plain else None
+    if mode is not None:
+        rank = len(before) - 2
+        kernel = f"{mode}{rank}d" if mode == "nearest" or rank > 1 else "linear1d"
+        given = [call.operand(0), repr(after[2:]), repr(before)]
+        if mode != "nearest":
+            place = call.attribute("coordinate_transformation_mode")
+            given.append(repr(place == "align_corners"))
+        return f"torch.ops.aten.upsample_{kernel}_backward({', '.join(given)})"
+    options = {
+        "mode": call.attribute("mode"),
+        "place": call.attribute("coordinate_transformation_mode"),
+        "rounding": call.attribute("nearest_mode"),
+        "antialias": op.antialias is not None,
+        "cubic": call.attribute("cubic_coeff_a"),
+        "exclude_outside": op.exclude_outside is not None,
+    }
+    given = [call.operand(0), repr(before), repr(op.factors)]
+    given += [f"{name}={value!r}" for name, value in options.items()]
+    return call.like_op("images", given)
+
+
+@torch_emitter("train.grid_sample_grad_input", "train.grid_sample_grad_grid")
+def grid_sample_gradient(call: Call) -> str:
+    """PyTorch's kernel computes either; of an image whose gradient it is, it reads the sizes."""
+    op = call.op
+    assert isinstance(op, GridSampleGradOp)
+    arguments = call.operands()
+    of_image = isinstance(op, GridSampleGradInputOp)
+    if of_image:
+        arguments.insert(1, repr(call.result_shape()))
+    options = (
+        MODES.index(op.mode.data),
+        PADDINGS.index(op.padding_mode.data),
+        op.align_corners is not None,
+    )
+    return call.like_op("sampling", [*arguments, *map(repr, options)])

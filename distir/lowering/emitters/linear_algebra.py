@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.train_ops.float8 import FORMATS, Float8LinearOp
 from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 
 
@@ -93,3 +95,12 @@ def quantize_linear(call: Call) -> str:
 @torch_emitter("onnx.DequantizeLinear")
 def dequantize_linear(call: Call) -> str:
     return _scaled(call, "dequantize")
+
+
+@torch_emitter("train.float8_linear")
+def float8_linear(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, Float8LinearOp)
+    types = [call.dtype(onnx_element_type(FORMATS[name][0])) for name in op.formats]
+    is_whole = repr(op.scaling.data == "tensor")
+    return call.like_op("float8", [*call.operands(), *types, is_whole])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distir.dialects.train_ops.normalization import LayerNormGradOp
 from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
@@ -82,3 +83,11 @@ def nll_loss(call: Call) -> str:
 def cross_entropy(call: Call) -> list[str]:
     lines = [_loss(call, "F.cross_entropy"), call.write("F.log_softmax({0}, 1)")]
     return lines[: len(call.op.results)]
+
+
+@torch_emitter("train.layer_norm_grad")
+def layer_norm_gradient(call: Call) -> str:
+    assert isinstance(call.op, LayerNormGradOp)
+    bias = "" if call.op.dbias is not None else ", bias=False"
+    template = "layer_norm_grad({*}{bias})"
+    return call.write(template, "trained_normalization", bias=bias)

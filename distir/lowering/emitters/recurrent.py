@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from distir.dialects.train_ops.gathered_recurrent import (
+    GatheredGradOp,
+    GatheredGruGradOp,
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredOp,
+)
 from distir.lowering.emitter import Call, torch_emitter
 
 _DEFAULTS = {
@@ -33,3 +40,43 @@ def recurrent(call: Call) -> str:
         template += ", linear_before_reset={linear_before_reset:flag}"
     written = call.write(f"{kind.lower()}{template})", "recurrent", values=values)
     return call.first(written)
+
+
+@torch_emitter("train.gathered_rnn", "train.gathered_gru", "train.gathered_lstm")
+def gathered_layer(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, GatheredLayerOp)
+    bias, start = [], list(op.start) or [None] * op.STATES
+    for value in (op.b, *start):
+        bias.append("None" if value is None else call.names.name(value))
+    given = [*(call.operand(i) for i in range(3)), *bias]
+    if op.axes is None:  # PyTorch's kernel: without lengths and without peepholes
+        given.insert(4, "None")
+        given += ["None"] * (op.name == "train.gathered_lstm")
+    return call.first(_written(call, op, given))
+
+
+@torch_emitter(
+    "train.gathered_rnn_grad", "train.gathered_gru_grad", "train.gathered_lstm_grad"
+)
+def gathered_gradient(call: Call) -> str:
+    assert isinstance(call.op, GatheredGradOp)
+    return _written(call, call.op, call.operands())
+
+
+def _written(call: Call, op: GatheredOp, given: list[str]) -> str:
+    """
+    Returns a call of the function for whole layers, or of the one for a group of processes.
+    """
+    module, first = "recurrent", list[str]()
+    if op.axes is not None:
+        module = "gathered_recurrent"
+        run = None if op.run is None else op.run.value.data
+        first = [call.names.group(op), repr(run)]
+    how = [f"direction={call.attribute('direction')!r}"]
+    how.append(f"batch_first={op.batch_first is not None}")
+    if isinstance(op, GatheredGruOp | GatheredGruGradOp):
+        how.append(f"linear_before_reset={op.linear_before_reset is not None}")
+    function = op.name.removeprefix("train.gathered_")
+    written = ", ".join([*first, *given, *how])
+    return f"{call.helper(module)}.{function}({written})"

@@ -6,6 +6,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.dialects.onnx_values import constant_value
+from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.lowering.emitter import (
     Call,
     known_constant,
@@ -318,3 +319,25 @@ def _is_non_negative(value: SSAValue) -> bool:
         operands = op.operands[1:] if op.name == "onnx.Where" else op.operands
         return all(_is_non_negative(v) for v in operands)
     return False
+
+
+@torch_emitter("train.flatten")
+def flatten_blocks(call: Call) -> str:
+    assert isinstance(call.op, FlattenOp)
+    shape = call.result_shape()
+    assert shape is not None
+    given = [call.operand(0), repr(shape[0]), *_blocks(call.op)]
+    return call.like_op("flattening", given)
+
+
+@torch_emitter("train.unflatten")
+def unflatten_blocks(call: Call) -> str:
+    assert isinstance(call.op, UnflattenOp)
+    given = [call.operand(0), repr(call.result_shape()), *_blocks(call.op)]
+    return call.like_op("flattening", given)
+
+
+def _blocks(op: FlattenOp | UnflattenOp) -> list[str]:
+    """Returns the argument for the blocks, if there are any."""
+    parts = tuple(tuple(split) for split in op.parts)
+    return [repr(parts)] if parts else []

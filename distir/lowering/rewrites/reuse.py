@@ -18,6 +18,7 @@ from distir.dialects.collective import (
     WaitOp,
 )
 from distir.dialects.dist import COMPILED
+from distir.dialects.onnx_traits import RESHAPES
 from distir.dialects.tensors import element_type, known_shape
 from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp
 from distir.dialects.train_ops.base import TrainOp
@@ -28,8 +29,8 @@ from distir.program import entry_function, functions, reachable_functions, retur
 
 _OF_OPERANDS = frozenset(
     (
-        *(f"onnx.{name}" for name in ("Cast", "Flatten", "Identity", "ReduceSum")),
-        *(f"onnx.{name}" for name in ("Reshape", "Squeeze", "Transpose", "Unsqueeze")),
+        *RESHAPES,
+        *(f"onnx.{name}" for name in ("Cast", "Identity", "ReduceSum", "Transpose")),
         RecvFromRankOp.name,
         WaitOp.name,
         AddIntoOp.name,

@@ -12,17 +12,10 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_attributes import attribute_to_python
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import COMMUTATIVE
 from distir.dialects.schedule import ConstantOp, FoundOp, NodeOp
 from distir.dialects.tensors import rank_of
 from distir.transforms.patterns.match import close
-
-COMMUTATIVE = frozenset(
-    f"onnx.{name}"
-    for name in (
-        *("Add", "Mul", "Max", "Min", "Sum", "Mean", "Equal", "And", "Or", "Xor"),
-        *("BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-    )
-)
 
 _Found = Mapping[SSAValue, SSAValue]
 """Maps values of a pattern to values of a program."""

@@ -14,6 +14,8 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.sharding.factor_text import rule_from
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (
@@ -21,6 +23,7 @@ from distir.sharding.rules.builder import (
     constant_operand,
     normalized_axis,
     onnx_rule,
+    train_rule,
 )
 from distir.sharding.rules.local_builder import LocalBuilder
 
@@ -69,33 +72,10 @@ def convolution_local(context: LocalContext) -> Sequence[Operation]:
     return builder.finish(attributes={"group": groups // context.parts_of(group)})
 
 
-def _per_channel(op: OnnxOp, linear: bool, monoid: str = "sum") -> Rule:
-    builder = RuleBuilder(op)
-    sizes = shape_of(op.operands[0])
-    batch, channel = builder.factors(sizes[:2])
-    before = builder.factors(sizes[2:], "replicate")
-    after = builder.factors(shape_of(op.results[0])[2:], "replicate")
-    return builder.rule(
-        [(batch, channel, *before)],
-        [(batch, channel, *after)],
-        linear=[(0,)] if linear else [],
-        monoids=frozenset({monoid}),
-    )
+_max_pooled = rule_from("[n, c, *s] -> [n, c, *t] keep s t linear max 0")
 
 
-@onnx_rule("AveragePool", "GlobalAveragePool")
-def average_pool(op: OnnxOp) -> Rule:
-    """The rule of average pooling: batch and channels are parallel, and it is linear."""
-    return _per_channel(op, linear=True)
-
-
-@onnx_rule("LpPool")
-def norm_pool(op: OnnxOp) -> Rule:
-    """The rule of norm pooling: batch and channels are parallel."""
-    return _per_channel(op, linear=False)
-
-
-@onnx_rule("MaxPool", "GlobalMaxPool")
+@onnx_rule("MaxPool")
 def max_pool(op: OnnxOp) -> Rule:
     """
     The rule of max pooling: batch and channels are parallel. The indices that MaxPool can
@@ -103,7 +83,7 @@ def max_pool(op: OnnxOp) -> Rule:
     """
     if len(op.results) > 1:
         return Rule.replicated(op)
-    return _per_channel(op, linear=True, monoid="max")
+    return _max_pooled(op)
 
 
 @onnx_rule("Resize")
@@ -161,3 +141,21 @@ def resize_local(context: LocalContext) -> Sequence[Operation]:
     axes = builder.op.attribute("axes", list(range(rank)))
     local = builder.shape_constant([sizes[normalized_axis(a, rank)] for a in axes])
     return builder.finish([*builder.inputs[:3], local])
+
+
+@train_rule("resize_grad")
+def resize_gradient(op: ResizeGradOp) -> Rule:
+    """
+    The rule of the gradient of resizing: dimensions that keep their size are parallel,
+    resized ones are whole; linear.
+    """
+    builder, resized = RuleBuilder(op), op.resized
+    before = tuple(
+        builder.factor(size, "replicate" if dim in resized else "parallel")
+        for dim, size in enumerate(shape_of(op.dy))
+    )
+    after = tuple(
+        builder.factor(size, "replicate") if dim in resized else before[dim]
+        for dim, size in enumerate(shape_of(op.dx))
+    )
+    return builder.rule([before], [after], linear=[(0,)])

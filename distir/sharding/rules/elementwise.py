@@ -1,4 +1,4 @@
-"""Rules of ops that compute each element from the elements at the same place."""
+"""Rules of ops that compute each element from those of several operands at its place."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import OF_SEVERAL
 from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (
@@ -23,20 +24,6 @@ from distir.sharding.rules.builder import (
     constant_operand,
     onnx_rule,
 )
-
-_OF_ONE = """
-    Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Ceil Celu Cos Cosh Elu
-    Erf Exp Floor Gelu HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Not
-    Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
-    Swish Tan Tanh ThresholdedRelu
-"""
-UNARY = tuple(_OF_ONE.split())
-"""The names of operators of one operand."""
-
-_OF_SEVERAL = """
-    And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Equal Greater GreaterOrEqual
-    Less LessOrEqual Mod Or PRelu Pow SwiGLU Xor
-"""
 
 
 def broadcast(
@@ -59,24 +46,10 @@ def broadcast(
     )
 
 
-@onnx_rule(*UNARY, *_OF_SEVERAL.split())
+@onnx_rule(*(name.removeprefix("onnx.") for name in OF_SEVERAL))
 def elementwise(op: OnnxOp) -> Rule:
-    """The rule of elementwise ops through which partial values do not pass."""
+    """The rule of ops of several operands through which partial values do not pass."""
     return broadcast(op)
-
-
-@onnx_rule("Identity")
-def identity(op: OnnxOp) -> Rule:
-    """
-    The rule of ops that keep their operand's values: partial values of every kind pass.
-    """
-    return broadcast(op, ((0,),), ANY)
-
-
-@onnx_rule("Neg")
-def negate(op: OnnxOp) -> Rule:
-    """The rule of Neg, which is linear."""
-    return broadcast(op, ((0,),))
 
 
 @onnx_rule("Add", "Sub", "Sum", "Mean")

@@ -1,4 +1,4 @@
-"""Rules and local forms of softmax and the normalisation layers."""
+"""Rules and local forms of the normalisation layers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,13 @@ from distir.sharding.rules.builder import (
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
-@onnx_rule(
-    *("Softmax", "LogSoftmax", "Hardmax", "LpNormalization"),
-    *("LRN", "MeanVarianceNormalization"),
-)
-def along_axes(op: OnnxOp) -> Rule:
-    """
-    The rule of ops that normalise along given axes (softmax, LpNormalization, LRN): the
-    normalised dimensions are whole; for LRN these are the channels.
-    """
+@onnx_rule("MeanVarianceNormalization")
+def over_axes(op: OnnxOp) -> Rule:
+    """The rule of MeanVarianceNormalization: the dimensions that it normalises are whole."""
     builder = RuleBuilder(op)
     sizes = shape_of(op.operands[0])
-    if op.name == "onnx.LRN":
-        axes = [1]
-    elif op.name == "onnx.MeanVarianceNormalization":
-        axes = op.attribute("axes", [0, 2, 3])
-    else:
-        axes = [op.attribute("axis")]
-    whole = {normalized_axis(axis, len(sizes)) for axis in axes}
-    dims = builder.whole_along(sizes, whole)
+    axes = op.attribute("axes", [0, 2, 3])
+    dims = builder.whole_along(sizes, {normalized_axis(a, len(sizes)) for a in axes})
     return builder.rule([dims], [dims])
 
 
@@ -58,15 +46,6 @@ def from_axis(op: OnnxOp) -> Rule:
         builder.aligned(op.input(2), dims),
     ]
     return builder.rule(inputs, [dims, statistic, statistic])
-
-
-@onnx_rule("InstanceNormalization")
-def over_space(op: OnnxOp) -> Rule:
-    """The rule of ops that normalise over space: the dimensions of space are whole."""
-    builder = RuleBuilder(op)
-    sizes = shape_of(op.operands[0])
-    dims = builder.whole_along(sizes, range(2, len(sizes)))
-    return builder.rule([dims, (dims[1],), (dims[1],)], [dims])
 
 
 @onnx_rule("GroupNormalization")

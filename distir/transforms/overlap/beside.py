@@ -14,7 +14,7 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective import AllGatherOp
-from distir.interpreters.simulator.costs.op_costs import VIEWS
+from distir.dialects.onnx_traits import VIEWS
 from distir.sharding.rule import rule_for
 from distir.transforms.overlap.kinds import kind_of
 

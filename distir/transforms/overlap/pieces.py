@@ -22,8 +22,8 @@ from distir.dialects.collective import AllGatherOp, CollectiveOp
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import VIEWS
 from distir.dialects.tensors import rank_of, shape_of
-from distir.interpreters.simulator.costs.op_costs import VIEWS
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.overlap.kinds import REDUCTIONS, kind_of

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import RESHAPES
 from distir.dialects.tensors import known_shape
 
-_SAME_IF_SAME_TYPE = frozenset(
-    (
-        "onnx.Reshape",
-        "onnx.Flatten",
-        "onnx.Squeeze",
-        "onnx.Unsqueeze",
-        "onnx.Expand",
-        "onnx.Cast",
-        "onnx.CastLike",
-    )
-)
+_SAME_IF_SAME_TYPE = RESHAPES | {"onnx.Expand", "onnx.Cast", "onnx.CastLike"}
 
 
 def drop_identity(op: OnnxOp) -> bool:

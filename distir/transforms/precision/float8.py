@@ -17,6 +17,7 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import ROLE, SCOPE
 from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_traits import PRODUCTS
 from distir.dialects.tensors import element_type, known_shape, shape_of
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.float8 import (
@@ -40,8 +41,6 @@ from distir.program import (
 
 _SAME = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
 """The ops between a parameter and the product that uses it."""
-
-_PRODUCTS = frozenset({"onnx.MatMul", "onnx.Gemm"})
 
 
 def use_float8(
@@ -91,7 +90,7 @@ def _is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
     """
     Whether an op is a product of a matrix of activations, or of several, with a parameter.
     """
-    if op.name not in _PRODUCTS or any(known_shape(v) is None for v in op.operands):
+    if op.name not in PRODUCTS or any(known_shape(v) is None for v in op.operands):
         return False
     if not isinstance(element_type(op.results[0]), FLOATS):
         return False
@@ -125,7 +124,7 @@ def _heads(module: ModuleOp) -> set[Operation]:
         op = pending.pop().owner
         if not isinstance(op, OnnxOp):
             continue
-        if op.name in _PRODUCTS:
+        if op.name in PRODUCTS:
             found.add(op)
             continue
         new = [v for v in op.operands if v not in seen]

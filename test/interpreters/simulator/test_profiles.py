@@ -11,6 +11,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.op_facts import OpFacts
+from distir.dialects.train import Train
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import cluster_names, load_cluster
@@ -27,7 +29,7 @@ from distir.interpreters.simulator.profiles.files import (
     load_profiles,
     profile_names,
 )
-from distir.interpreters.simulator.profiles.profile import Curve, Profile
+from distir.interpreters.simulator.profiles.profile import OP_CLASSES, Curve, Profile
 from distir.interpreters.simulator.work import Product, Work
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
@@ -70,6 +72,11 @@ def test_built_in_profiles_are_read(name):
     for op_class in ("contraction", "elementwise", "optimizer", "gather"):
         assert found.curve("f16", op_class).bandwidth > 0
     assert found.link("nvlink").share(8) > 0
+
+
+def test_classes_of_ops_are_those_of_profiles():
+    facts = [op for op in Train.operations if issubclass(op, OpFacts)]
+    assert {op.COST_CLASS for op in facts} <= {"", *OP_CLASSES}
 
 
 @pytest.mark.parametrize("name", [n for n in cluster_names() if n != "cpu"])

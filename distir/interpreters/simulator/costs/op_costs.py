@@ -21,7 +21,9 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
+from distir.dialects.onnx_traits import VIEWS
 from distir.dialects.onnx_values import ElementType
+from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import shape_of
 from distir.errors import one_of
@@ -113,7 +115,7 @@ class CostContext:
         profile = self.device.profile
         if profile is None or not profile.memory.logit:
             return 0
-        if _CLASSES.get(self.op.name) != "loss" or self.element_type not in NARROW:
+        if class_of(self.op) != "loss" or self.element_type not in NARROW:
             return 0
         return round(profile.memory.logit * max(self.operand_bytes) / 2)
 
@@ -173,9 +175,7 @@ class CostContext:
         if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
             return FREE  # numbers are the host's business
         moved, goes_on = self._moved(moved, profile.fusion)
-        op_class = _CLASSES.get(self.op.name) or (
-            "contraction" if flops else "elementwise"
-        )
+        op_class = class_of(self.op) or ("contraction" if flops else "elementwise")
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
         if goes_on or is_bucketed(self.op, profile.fusion):
@@ -210,11 +210,18 @@ _CLASSES = Registry[str](_FAMILIES)
 def op_class(name: str, *ops: str) -> None:
     """
     Declares to which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these
-    names belong. Other ops are contractions if they have floating-point operations, else
-    elementwise.
+    names belong; classes of ops that derive from `OpFacts` say so themselves (`COST_CLASS`).
+    Other ops are contractions if they have floating-point operations, else elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)
+
+
+def class_of(op: Operation) -> str | None:
+    """Returns the class of a profile's curves that an op belongs to, if one is declared."""
+    if isinstance(op, OpFacts) and op.COST_CLASS:
+        return op.COST_CLASS
+    return _CLASSES.get(op.name)
 
 
 def cost_of(context: CostContext) -> Cost:
@@ -223,13 +230,6 @@ def cost_of(context: CostContext) -> Cost:
     cost = context.roofline() if function is None else function(context)
     copies = context.copies_of_logits
     return replace(cost, workspace=cost.workspace + copies) if copies else cost
-
-
-VIEWS = frozenset(
-    f"onnx.{name}"
-    for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-) | {"train.unflatten"}
-"""Ops whose result is their first operand's memory, or a part of it, under another shape."""
 
 
 @cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
@@ -278,11 +278,13 @@ def kernel_call(context: CostContext) -> Cost:
     if op.workspace is None:
         return cost
     rule = parse_rule(op.rule.data)
-    shapes = ([shape_of(v.type) for v in values] for values in (op.inputs, op.outputs))
+    inputs, outputs = (
+        [shape_of(v.type) for v in values] for values in (op.inputs, op.outputs)
+    )
     parts = context.work.parts
     local = {
         name: size // parts.get(factor, 1)
-        for factor, (name, size) in enumerate(rule.sizes(*shapes).items())
+        for factor, (name, size) in enumerate(rule.sizes(inputs, outputs).items())
     }
     return replace(cost, workspace=evaluated(op.workspace.data, local))
 

@@ -14,13 +14,12 @@ from xdsl.ir import Operation
 
 from distir.dialects.constants import constant_of
 from distir.dialects.onnx_op import OnnxOp
-from distir.interpreters.simulator.costs.op_costs import VIEWS
+from distir.dialects.onnx_traits import ELEMENTWISE, VIEWS
 from distir.interpreters.simulator.engine.compiled import (
     CompiledStep,
     ComputationStep,
     OpStep,
 )
-from distir.interpreters.simulator.fusion import ELEMENTWISE_OPS
 
 Shape = tuple[int, ...]
 Strides = tuple[int, ...] | None
@@ -227,6 +226,6 @@ _RULES: dict[str, tuple[_Rule, bool]] = {
     "train.attention": (_elementwise, False),
     "train.attention_grad": (_by_token, True),
     **dict.fromkeys(VIEWS, (_reshape, False)),
-    **dict.fromkeys(ELEMENTWISE_OPS, (_elementwise, False)),
+    **dict.fromkeys(ELEMENTWISE, (_elementwise, False)),
 }
 """The rules, and whether they tell more than row-major results of row-major operands."""

@@ -11,6 +11,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from distir.dialects import collective
 from distir.dialects.dist import SendOp
 from distir.dialects.host import is_on_host
+from distir.dialects.onnx_traits import COPIES, REARRANGEMENTS
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
     GRADIENT,
@@ -45,13 +46,7 @@ KINDS = (
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
 # These ops change the form or place of a value, but not its kind ...
-_FORMS = frozenset(
-    f"onnx.{name}"
-    for name in (
-        *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
-        *("Transpose", "Slice", "Split", "Concat", "Pad"),
-    )
-) | {"train.flatten", "train.unflatten", "train.offload", "train.fetch"}
+_FORMS = REARRANGEMENTS | COPIES | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
 _ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
 

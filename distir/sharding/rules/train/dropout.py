@@ -1,41 +1,30 @@
-"""Rule and local form of dropout."""
+"""Local form of dropout; rules and local form of attention with dropout inside."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropped_attention import (
+    DroppedAttentionBase,
+    DroppedAttentionGradOp,
+    DroppedAttentionOp,
+)
 from distir.dialects.train_ops.splits import Split
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, train_rule
+from distir.sharding.rules.builder import Dims, train_rule
 from distir.sharding.rules.local_builder import LocalBuilder
-
-
-@train_rule("dropout")
-def dropout(op: DropoutOp) -> Rule:
-    """
-    The rule of dropout: every dimension is parallel, the counter whole. Partial sums are
-    reduced first, so that elements are rounded as in the sequential program. A part of a
-    tensor (that of one micro-batch) can be split again.
-    """
-    builder = RuleBuilder(op)
-    dims = builder.factors(shape_of(op.x))
-    return builder.rule([dims, (), *(() for _ in op.coordinates)], [dims, dims])
-
-
-@train_rule("dropout_grad")
-def dropout_gradient(op: DropoutGradOp) -> Rule:
-    """
-    The rule of its gradient: every dimension is parallel; partial sums are reduced first,
-    as by dropout.
-    """
-    builder = RuleBuilder(op)
-    dims = builder.factors(shape_of(op.dy))
-    return builder.rule([dims, dims], [dims])
+from distir.sharding.rules.train.attention import (
+    AttentionFactors,
+    attention_flops,
+    gradient_rule,
+    with_local_heads,
+)
 
 
 @local_form("train.dropout")
@@ -70,3 +59,70 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
     )
     local.attributes.update(op.attributes)
     return [*builder.ops, local]
+
+
+def _drawn(op: DroppedAttentionBase) -> list[Dims]:
+    """Returns the dimensions of the operands that say which numbers are drawn: none."""
+    none: Dims = ()
+    return [none for _ in (op.counter, *op.coordinates)]
+
+
+@train_rule("dropped_attention")
+def dropped_attention(op: DroppedAttentionOp) -> Rule:
+    """
+    The rule of attention with dropout inside: that of attention, with the counter whole.
+    """
+    f = AttentionFactors(op)
+    return f.builder.rule(
+        [f.q, f.k, f.v, *f.mask, *_drawn(op)],
+        [f.y, f.logsumexp],
+        flops=attention_flops(op),
+    )
+
+
+@train_rule("dropped_attention_grad")
+def dropped_attention_gradient(op: DroppedAttentionGradOp) -> Rule:
+    """The rule of its gradient: that of attention's, with the counter whole."""
+    f = AttentionFactors(op)
+    operands = [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask, *_drawn(op)]
+    return gradient_rule(op, f, operands)
+
+
+@local_form("train.dropped_attention", "train.dropped_attention_grad")
+def dropped_attention_of_part(context: LocalContext) -> Sequence[Operation]:
+    """
+    Returns the local form: the op with the local heads, and with this device's position in
+    the probabilities, which determines the elements that it keeps.
+    """
+    op, builder = context.op, LocalBuilder(context)
+    assert isinstance(op, DroppedAttentionBase)
+    local = with_local_heads(context)
+    assert isinstance(local, DroppedAttentionBase)
+    factors = AttentionFactors(op)
+    splits: list[Split] = list(op.parts)
+    coordinates: list[SSAValue] = list(local.coordinates)
+    for dim, of_dim in enumerate((factors.batch, factors.head, factors.row)):
+        sizes = [context.rule.factors[f].size for f in of_dim]
+        for index, factor in enumerate(of_dim):
+            left, minor = sizes[index], prod(sizes[index + 1 :])
+            for shard in context.assignment.get(factor, ()):
+                parts = context.mesh.size(shard.axis)
+                left //= parts
+                run = left if shard.run is None else shard.run
+                splits.append(Split(dim, parts, run * minor))
+                coordinates.append(builder.coordinate([shard.axis]))
+    if len(splits) == len(op.parts):
+        return [local]
+    gradient = [] if isinstance(op, DroppedAttentionOp) else context.operands[:3]
+    drawing = {**op.drawing, "global_shape": op.whole_shape, "splits": splits}
+    others = {
+        name: local.properties.get(name)
+        for name in ("is_causal", "scale", "softcap", "q_num_heads", "kv_num_heads")
+    }
+    found = type(local)(
+        *(*gradient, local.q, local.k, local.v, local.mask, local.counter, coordinates),
+        **drawing,
+        **others,
+    )
+    found.attributes.update(op.attributes)
+    return [*builder.ops, found]

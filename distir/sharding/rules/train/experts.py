@@ -1,4 +1,4 @@
-"""Rules and local forms of mixtures of experts."""
+"""Rules of grouped products, and local forms of mixtures of experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from distir.dialects.train_ops.experts import (
     CombineOp,
     CombineWeightsGradOp,
     DispatchOp,
-    ExpertPlacesOp,
     GroupedProductGradOp,
     GroupedProductOp,
     rows_of,
@@ -25,71 +24,6 @@ from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, train_rule
 from distir.sharding.rules.indexing import locate
 from distir.sharding.rules.local_builder import LocalBuilder
-
-
-@train_rule("expert_places")
-def expert_places(op: ExpertPlacesOp) -> Rule:
-    """The rule of places: groups are parallel, everything else is whole."""
-    builder = RuleBuilder(op)
-    groups = builder.factor(shape_of(op.ids)[0])
-    return builder.rule([(groups, (), ())], [(groups, (), ()), ((), groups, ())])
-
-
-@train_rule("dispatch")
-def dispatch(op: DispatchOp) -> Rule:
-    """
-    The rule of dispatch: groups, shards and the width are parallel; split tokens leave
-    partial sums, of which each row has one term that is not zero.
-    """
-    builder = RuleBuilder(op)
-    groups, tokens, width = shape_of(op.x)
-    group, column = builder.factor(groups), builder.factor(width)
-    token = builder.factor(tokens, "reduction")
-    shard = builder.factor(shape_of(op.result)[0])
-    choices = (group, token, ())
-    return builder.rule(
-        [(group, token, column), choices, (shard, group, ()), choices],
-        [(shard, group, (), column)],
-        linear=[(0,), (3,)],
-    )
-
-
-@train_rule("combine")
-def combine(op: CombineOp) -> Rule:
-    """
-    The rule of combine: groups, tokens and the width are parallel; devices that have some
-    shards add the rows of these.
-    """
-    builder = RuleBuilder(op)
-    shards, groups, _, width = shape_of(op.x)
-    group, column = builder.factor(groups), builder.factor(width)
-    token = builder.factor(shape_of(op.slots)[1])
-    shard = builder.factor(shards, "reduction")
-    choices = (group, token, ())
-    return builder.rule(
-        [(shard, group, (), column), choices, (shard, group, ()), choices],
-        [(group, token, column)],
-        linear=[(0,), (3,)],
-    )
-
-
-@train_rule("combine_weights_grad")
-def combine_weights_gradient(op: CombineWeightsGradOp) -> Rule:
-    """
-    The rule of the weights' gradient: groups and tokens are parallel; shards and the width
-    are summed over.
-    """
-    builder = RuleBuilder(op)
-    shards, groups, _, width = shape_of(op.x)
-    group, token = builder.factor(groups), builder.factor(shape_of(op.slots)[1])
-    column = builder.factor(width, "reduction")
-    shard = builder.factor(shards, "reduction")
-    choices = (group, token, ())
-    return builder.rule(
-        [(shard, group, (), column), choices, (group, token, column)],
-        [choices],
-        linear=[(0,), (2,)],
-    )
 
 
 @local_form("train.dispatch", "train.combine", "train.combine_weights_grad")

@@ -7,7 +7,6 @@ from distir.dialects.train_ops.experts import (
     DispatchOp,
     ExpertPlacesOp,
     GroupedProductGradOp,
-    GroupedProductOp,
     rows_of,
 )
 from distir.lowering.emitter import Call, torch_emitter
@@ -36,19 +35,6 @@ def dispatch(call: Call) -> str:
 def combine(call: Call) -> str:
     assert isinstance(call.op, CombineOp)
     return call.like_op("experts", [*call.operands()[:2], _weights(call)])
-
-
-@torch_emitter("train.combine_weights_grad")
-def combine_weights_gradient(call: Call) -> str:
-    return call.like_op("experts", call.operands())
-
-
-@torch_emitter("train.grouped_product")
-def grouped_product(call: Call) -> str:
-    op = call.op
-    assert isinstance(op, GroupedProductOp)
-    flag = repr(op.transposed is not None)
-    return call.like_op("experts", [*call.operands(), flag])
 
 
 @torch_emitter("train.grouped_product_grad")

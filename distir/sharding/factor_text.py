@@ -1,0 +1,331 @@
+"""
+Sharding rules of ops whose shapes alone decide, as text: an op's `FACTORS`, or a row for an
+ONNX operator.
+
+    [n, c, *s], [n, *p, ?] -> [n, c, *p] keep s linear 0
+
+It is the notation of users' kernels (`kernel_rule`): the factors of each dimension of each
+operand and result by name, several from major to minor (`[b, g h]`). Factors that results
+lack are summed over; those of some results alone leave the others as sums. Beside that:
+
+- `*s` is a run of any number of dimensions, equal ones for equal names; `*a@axis` one of as
+  many dimensions as the attribute `axis` says; `g@groups` is a factor of the size that the
+  attribute `groups` says. An attribute is one of ONNX, or a property of the op's class.
+- `?` is a dimension of any size that cannot be split and says nothing about others, `*?` any
+  number of these; `?t` is one whose size has a name.
+- `keep s t`: factors that stay whole.
+- `max v`, `min v`: factors that are reduced by maximum or minimum, not added.
+- `decompose v`: factors that the op's decomposition alone can split.
+- `linear 0, 1+2`: operands through which partial sums pass, by themselves or together;
+  `linear max 0` or `linear any 0` says which other partial values do.
+- `flops 2*n*c/3`: a product, of sizes of factors and runs, and what it is divided by.
+
+Optional operands and results that an op does not have are left out, variadic ones are
+repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType
+from xdsl.ir import Operation, SSAValue
+from xdsl.irdl import IRDLOperation
+
+from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.tensors import shape_of
+from distir.errors import DistIRError
+from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims, evaluated
+from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule, RuleFunction
+
+MONOIDS = ("sum", "max", "min")
+"""How partial values may be combined."""
+
+Shape = tuple[int, ...]
+Group = tuple[Shape, ...]
+"""The shapes of the values of one operand or result: none, one, or those of a variadic one."""
+
+_CLAUSE = re.compile(r"\s(keep|max|min|decompose|linear|flops)\s")
+_TENSOR = re.compile(r"\[([^\[\]]*)\]")
+
+
+class UnfitShapesError(ValueError):
+    """Shapes that a text does not fit, or from which lengths and sizes do not follow."""
+
+
+@dataclass(frozen=True)
+class FactorText:
+    """
+    A text, parsed: the words of each dimension of operands and results; and by clause, the
+    names or groups of operands.
+    """
+
+    operands: tuple[tuple[tuple[str, ...], ...], ...]
+    results: tuple[tuple[tuple[str, ...], ...], ...]
+    clauses: dict[str, str]
+
+    def names(self, clause: str) -> frozenset[str]:
+        """Returns the names of factors and runs in a clause."""
+        return frozenset(self.clauses.get(clause, "").split())
+
+    @property
+    def attributes(self) -> list[str]:
+        """The attributes that say how long runs or how large factors are."""
+        tensors = (*self.operands, *self.results)
+        words = (word for dims in tensors for dim in dims for word in dim)
+        return [attribute for _, _, attribute in map(_parts, words) if attribute]
+
+    def linear(self) -> list[tuple[frozenset[int], frozenset[str]]]:
+        """Returns the sets of operands through which partial values of monoids pass."""
+        text = self.clauses.get("linear", "")
+        first, _, rest = text.partition(" ")
+        monoids = frozenset(MONOIDS if first == "any" else (first,))
+        if first not in ("any", *MONOIDS):
+            monoids, rest = frozenset({"sum"}), text
+        groups = [group for group in rest.split(",") if group]
+        return [(frozenset(map(int, g.split("+"))), monoids) for g in groups]
+
+
+@lru_cache(maxsize=512)
+def parsed(text: str) -> FactorText:
+    """Parses a text. Raises ValueError for a clause or tensor that it cannot read."""
+    dims, *clauses = _CLAUSE.split(" ".join(text.split()))
+    sides = dims.split("->")
+    if len(sides) != 2 or _TENSOR.sub("", dims).strip(", ->"):
+        raise ValueError(f"cannot read the factors {text!r}")
+
+    def tensors(side: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        found = (match.group(1) for match in _TENSOR.finditer(side))
+        return tuple(
+            tuple(tuple(dim.split()) for dim in inner.split(",") if dim.strip())
+            for inner in found
+        )
+
+    return FactorText(
+        *map(tensors, sides),
+        clauses=dict(zip(clauses[::2], clauses[1::2], strict=True)),
+    )
+
+
+def rule_from(text: str) -> RuleFunction:
+    """
+    Returns the function from an op to the rule that a text gives; ops on tensors of unknown
+    shape, and of shapes that it does not fit (the softmax of a scalar), are replicated. It is
+    registered as any other is:
+
+    ```python
+    sharding_rule("toy.outer")(rule_from("[i], [j] -> [i, j] flops i*j"))
+    ```
+    """
+    numbers = tuple(dict.fromkeys(parsed(text).attributes))
+
+    def function(op: Operation) -> Rule:
+        groups = _shapes(op)
+        if groups is None:
+            return Rule.replicated(op)
+        known = tuple((name, _attribute(op, name)) for name in numbers)
+        try:
+            return rule_for_shapes(text, *groups, known)
+        except UnfitShapesError:
+            return Rule.replicated(op)
+
+    return function
+
+
+def _shapes(op: Operation) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
+    """
+    Returns the shapes of each operand and result of an op's definition; None unless all are
+    known.
+    """
+    values = (*op.operands, *op.results)
+    for value in values:
+        if not isinstance(value.type, TensorType) or -1 in value.type.get_shape():
+            return None
+    if isinstance(op, OnnxOp):
+        inputs = [() if v is None else (shape_of(v),) for v in op.input_values]
+        return tuple(inputs), tuple((shape_of(v),) for v in op.results)
+    assert isinstance(op, IRDLOperation)
+    definition = op.get_irdl_definition()
+
+    def of(names: Sequence[str], values: Sequence[SSAValue]) -> tuple[Group, ...]:
+        found = [getattr(op, name) for name in names]
+        lists = [
+            [v] if isinstance(v, SSAValue) else [] if v is None else v for v in found
+        ]
+        assert sum(map(len, lists)) == len(values)
+        return tuple(tuple(shape_of(v) for v in each) for each in lists)
+
+    operands = of([name for name, _ in definition.operands], op.operands)
+    return operands, of([name for name, _ in definition.results], op.results)
+
+
+def _attribute(op: Operation, name: str) -> int:
+    found = op.attribute(name) if isinstance(op, OnnxOp) else getattr(op, name)
+    return found.value.data if isinstance(found, IntegerAttr) else found
+
+
+def _parts(word: str) -> tuple[bool, str, str]:
+    """Returns whether a word is a run, its name and the attribute of its size."""
+    name, _, attribute = word.partition("@")
+    return name.startswith("*"), name.removeprefix("*"), attribute
+
+
+@lru_cache(maxsize=8192)
+def rule_for_shapes(
+    text: str,
+    operands: tuple[Group, ...],
+    results: tuple[Group, ...],
+    attributes: tuple[tuple[str, int], ...],
+) -> Rule:
+    """
+    Returns the rule that a text gives operands and results of these shapes, with the values of
+    the attributes that it names. Raises UnfitShapesError for shapes that it does not fit, or from
+    which lengths of runs and sizes of factors do not follow.
+    """
+    known, pattern = dict(attributes), parsed(text)
+    given = [(i, s) for i, group in enumerate(operands) for s in group]
+    # What the text does not mention is needed whole.
+    read = [(i, s) for i, s in given if i < len(pattern.operands)]
+    made = [(i, s) for i, group in enumerate(results) for s in group]
+    tensors = [(pattern.operands[i], s) for i, s in read]
+    tensors += [(pattern.results[i], s) for i, s in made]
+    lengths, sizes = _lengths(tensors, known)
+    anonymous = iter(f"?{i}" for i in range(10**6))
+    named = [tuple(_expanded(dims, lengths, anonymous)) for dims, _ in tensors]
+    kernel = KernelRule(tuple(named[: len(read)]), tuple(named[len(read) :]))
+    shapes = [s for _, s in read], [s for _, s in made]
+    try:
+        sizes = kernel.sizes(*shapes, known=sizes)
+    except DistIRError as error:
+        raise UnfitShapesError(str(error)) from error
+
+    factors: list[Factor] = []
+    number: dict[str, Dim] = {}
+    chosen = {clause: pattern.names(clause) for clause in pattern.clauses}
+    for name in kernel.names:
+        if name.startswith("?") or sizes[name] <= 1:
+            number[name] = ()
+            continue
+        run = name.partition(".")[0]
+        is_result = any(name in dim for dims in kernel.results for dim in dims)
+        kind: Kind = "parallel" if is_result else "reduction"
+        if run in chosen.get("keep", ()):
+            kind = "replicate"
+        monoid = next((m for m in ("max", "min") if run in chosen.get(m, ())), "sum")
+        number[name] = (len(factors),)
+        factors.append(Factor(sizes[name], kind, monoid))
+
+    def numbered(dims: NamedDims) -> tuple[Dim, ...]:
+        return tuple(
+            tuple(f for name in dim if isinstance(name, str) for f in number[name])
+            for dim in dims
+        )
+
+    inputs = [numbered(dims) for dims in kernel.operands]
+    inputs += [((),) * len(s) for _, s in given[len(read) :]]
+    outputs = tuple(numbered(dims) for dims in kernel.results)
+    index = {i: n for n, (i, _) in enumerate(given)}
+    partial = {
+        f: frozenset(r for r, dims in enumerate(outputs) if (f,) not in _split(dims))
+        for f, factor in enumerate(factors)
+        if factor.kind == "parallel"
+    }
+    return Rule(
+        factors=tuple(factors),
+        operands=tuple(inputs),
+        results=outputs,
+        linear=tuple(
+            Linear(frozenset(index[i] for i in group), monoids)
+            for group, monoids in pattern.linear()
+            if group <= index.keys()
+        ),
+        decomposed=frozenset(
+            f
+            for name, dim in number.items()
+            if name.partition(".")[0] in chosen.get("decompose", ())
+            for f in dim
+        ),
+        partial_results={f: r for f, r in partial.items() if r},
+        flops=_flops(pattern.clauses.get("flops", ""), sizes, lengths),
+    )
+
+
+def _split(dims: Sequence[Dim]) -> set[Dim]:
+    return {(factor,) for dim in dims for factor in dim}
+
+
+def _lengths(
+    tensors: Sequence[tuple[tuple[tuple[str, ...], ...], Shape]], known: dict[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """
+    Returns the numbers of dimensions of runs, by name (those of `*?` by their tensors'
+    patterns), and the sizes of factors that attributes give.
+    """
+    lengths: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for dims, shape in tensors:
+        for word in (word for dim in dims for word in dim):
+            is_run, name, attribute = _parts(word)
+            if attribute and is_run:
+                lengths[name] = known[attribute] % max(len(shape), 1)
+            elif attribute:
+                sizes[name] = known[attribute]
+    pending = list(tensors)
+    while pending:
+        left: list[tuple[tuple[tuple[str, ...], ...], Shape]] = []
+        for dims, shape in pending:
+            runs = [_parts(dim[0])[1] for dim in dims if _parts(dim[0])[0]]
+            keys = [_key(name, dims) for name in runs]
+            free = [key for key in keys if key not in lengths]
+            if len(free) > 1:
+                left.append((dims, shape))
+                continue
+            rest = len(shape) - (len(dims) - len(runs))
+            rest -= sum(lengths[key] for key in keys if key in lengths)
+            if rest < 0 or (rest and not free):
+                raise UnfitShapesError(
+                    f"{dims} is no tensor of {len(shape)} dimensions"
+                )
+            lengths.update(dict.fromkeys(free, rest))
+        if len(left) == len(pending):
+            raise UnfitShapesError(
+                f"the lengths of the runs in {left[0][0]} do not follow"
+            )
+        pending = left
+    return lengths, sizes
+
+
+def _key(name: str, dims: tuple[tuple[str, ...], ...]) -> str:
+    """Returns the key of a run's length: `*?` is another one in each pattern."""
+    return name if name != "?" else f"? in {dims}"
+
+
+def _expanded(
+    dims: tuple[tuple[str, ...], ...],
+    lengths: dict[str, int],
+    anonymous: Iterator[str],
+) -> Iterator[NamedDim]:
+    """Yields the dimensions with a name for each one of a run: `s.0`, `s.1`."""
+    for dim in dims:
+        is_run, name, _ = _parts(dim[0])
+        if is_run:
+            for i in range(lengths[_key(name, dims)]):
+                yield (next(anonymous) if name == "?" else f"{name}.{i}",)
+        else:
+            names = [_parts(word)[1] for word in dim]
+            yield tuple(next(anonymous) if n == "?" else n for n in names)
+
+
+def _flops(text: str, sizes: dict[str, int], lengths: dict[str, int]) -> int:
+    """Returns the value of a product, in which the name of a run is its number of elements."""
+    if not text:
+        return 0
+    totals = {name.removeprefix("?"): 1 for name in lengths}
+    for name, size in sizes.items():
+        run = name.removeprefix("?").partition(".")[0]
+        totals[run] = totals.get(run, 1) * size
+    product, _, divisor = text.partition("/")
+    return evaluated(product, totals) // int(divisor or 1)
