@@ -97,6 +97,20 @@ def test_errors_for_users_answer_no_question() -> None:
     assert not found, found
 
 
+def test_no_module_has_a_public_name() -> None:
+    """A module that is imported would take the place of the function of that name."""
+    modules = {path.name.removesuffix(".py") for path in FOLDER.iterdir()}
+    public = {
+        key.value
+        for node in nodes(sources()["__init__.py"])
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+    assert "calibration" in modules and "export" in public
+    assert not public & modules
+
+
 def test_a_swallowed_error_is_seen() -> None:
     text = """
 try: f()

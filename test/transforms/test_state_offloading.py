@@ -27,7 +27,7 @@ from distir.dialects.host import is_on_host
 from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
-from distir.export.plan import eager_plan
+from distir.exports.plan import eager_plan
 from distir.frontends.models.basic import build_mlp
 from distir.interpreters.simulator import simulate
 from distir.launch.memory import count_memory

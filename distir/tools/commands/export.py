@@ -71,7 +71,7 @@ def _write_weights(checkpoint: Path, output: Path) -> None:
     from safetensors.torch import save_file
 
     from distir.errors import DistIRError
-    from distir.export.checkpoint_files import read_model
+    from distir.exports.checkpoint_files import read_model
     from distir.tools.reporting import note, progress
 
     with progress(f"reading {checkpoint}"):
@@ -87,8 +87,8 @@ def _write_weights(checkpoint: Path, output: Path) -> None:
 
 def _write_plan(source: Path, program: Path | None, output: Path) -> None:
     from distir.errors import DistIRError
-    from distir.export.plan import eager_plan
-    from distir.export.source import eager_source
+    from distir.exports.plan import eager_plan
+    from distir.exports.source import eager_source
     from distir.tools.reporting import note
 
     if not output.stem.isidentifier():

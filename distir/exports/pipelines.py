@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
-from distir.export.walk import ProgramRun, block_of
+from distir.exports.walk import ProgramRun, block_of
 from distir.sharding.mesh import Mesh
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import SendOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
-from distir.export.walk import ProgramRun, RunStep, RunValue
-from distir.export.weights import WeightKind, WeightUse, weight_use
+from distir.exports.walk import ProgramRun, RunStep, RunValue
+from distir.exports.weights import WeightKind, WeightUse, weight_use
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from importlib.resources import files
 from math import prod
 from textwrap import fill
 
-from distir.export.plan import EagerPlan
-from distir.export.tensor_parallel import ParallelStyle
+from distir.exports.plan import EagerPlan
+from distir.exports.tensor_parallel import ParallelStyle
 from distir.lowering.source.text import broken
 
 _WIDTH = 88
@@ -248,7 +248,7 @@ def _mesh(plan: EagerPlan) -> str:
 
 
 def _stage_classes() -> str:
-    text = (files("distir.export") / "stage.py").read_text("utf-8")
+    text = (files("distir.exports") / "stage.py").read_text("utf-8")
     return text.partition("STAGES: list[list[str]] = []")[2].strip()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from distir.dialects.onnx_op import OnnxOp
-from distir.export.walk import ArgumentView, RunStep, RunValue
+from distir.exports.walk import ArgumentView, RunStep, RunValue
 
 
 class WeightKind(Enum):

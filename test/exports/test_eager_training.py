@@ -14,10 +14,10 @@ from support.thoroughness import IS_THOROUGH
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.export.plan import EagerPlan, eager_plan
-from distir.export.source import eager_source
-from distir.export.tensor_parallel import ParallelStyle
-from distir.export.weights import WeightKind
+from distir.exports.plan import EagerPlan, eager_plan
+from distir.exports.source import eager_source
+from distir.exports.tensor_parallel import ParallelStyle
+from distir.exports.weights import WeightKind
 from distir.hardware import load_cluster
 from distir.parallel.compilation import training_program
 from distir.planning.distribution.distribute import DistributionOptions, distribute

@@ -11,14 +11,14 @@ from xdsl.dialects.func import FuncOp
 from distir.dialects.dist import FLATTENED, PADDED, REPACKED, Layout, layout_of
 from distir.dialects.train_ops.offload import OffloadOp
 from distir.errors import DistIRError
-from distir.export.pipelines import PipelineStages, pipeline_stages
-from distir.export.tensor_parallel import (
+from distir.exports.pipelines import PipelineStages, pipeline_stages
+from distir.exports.tensor_parallel import (
     ParallelStyle,
     TensorParallelism,
     tensor_parallelism,
 )
-from distir.export.walk import ProgramRun, RunStep, block_of
-from distir.export.weights import WeightKind, weight_use
+from distir.exports.walk import ProgramRun, RunStep, block_of
+from distir.exports.weights import WeightKind, weight_use
 from distir.program import (
     argument_attributes,
     argument_names,
