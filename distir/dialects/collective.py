@@ -130,8 +130,8 @@ class Buffers:
 
 class CollectiveOp(IRDLOperation):
     """
-    Base of all collectives over mesh axes. A new one states its facts below; its function in
-    PyTorch is in the package's `collectives`.
+    Base of all collectives over mesh axes. A new one states its facts in the attributes
+    below, and has a function in a module of `distir/runtime`.
 
     - `axes`: the mesh axes, major to minor.
     - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
@@ -196,6 +196,12 @@ class CollectiveOp(IRDLOperation):
 
     BUFFERS: ClassVar[Buffers] = Buffers()
     """The memory that it needs beside its operand and its result."""
+
+    HELPER: ClassVar[str] = "collectives"
+    """The module of packages with the function that does it on a rank."""
+
+    FUNCTION: ClassVar[str] = ""
+    """The name of that function; "" if it is the name of the op."""
 
     def __init__(
         self,
@@ -558,6 +564,7 @@ class RaggedAllToAllOp(_Exchange):
     """
 
     name = "collective.ragged_all_to_all"
+    HELPER: ClassVar[str] = "ragged"
     BUFFERS: ClassVar[Buffers] = Buffers(operands=True, results="all")
 
     source = operand_def(TensorType)
@@ -616,6 +623,7 @@ class SliceOp(CollectiveOp):
     """
 
     name = "collective.slice"
+    FUNCTION: ClassVar[str] = "keep_shard"
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:

@@ -1,8 +1,5 @@
 """Emitters of the `collective` dialect in per-rank form."""
 
-from collections.abc import Sequence
-from functools import partial
-
 from xdsl.dialects.builtin import IntegerAttr
 
 from distir.dialects import collective
@@ -27,18 +24,21 @@ def _op(call: Call) -> collective.CollectiveOp:
     return op
 
 
-def _written(
-    call: Call, function: str, numbers: Sequence[str], module: str = "collectives"
-) -> str:
+_NUMBERS = ("dim", "run", "split_dim", "split_run", "shift")
+"""The properties that are arguments, in this order."""
+
+
+def _written(call: Call) -> str:
     """
     Returns `module.function(x, group, name=value, ...)` with the properties that are set;
     for an asynchronous op the function is `start_function`.
     """
     op = _op(call)
+    function = op.FUNCTION or op.name.removeprefix("collective.")
     if op.is_asynchronous:
         function = f"start_{function}"
     parts = [*call.operands(), call.names.group(op)]
-    for name in numbers:
+    for name in _NUMBERS:
         attr = op.properties.get(name)
         if isinstance(attr, IntegerAttr):
             parts.append(f"{name}={attr.value.data}")
@@ -46,48 +46,15 @@ def _written(
         parts.append(f"reduction={op.reduction.data!r}")
     if IN_PLACE in op.attributes:
         parts.append("in_place=True")
-    return call.write(f"{function}({{given}})", module, given=", ".join(parts))
+    if isinstance(op, collective.RootedOp):
+        assert op.ranks is not None
+        root = op.ranks[0] if op.root is None else op.root.value.data
+        parts.append(f"root={call.names.number(root)}")
+    return call.write(f"{function}({{given}})", op.HELPER, given=", ".join(parts))
 
 
-for _name, _function, _numbers in (
-    ("all_reduce", "all_reduce", ()),
-    ("all_gather", "all_gather", ("dim", "run")),
-    ("reduce_scatter", "reduce_scatter", ("dim", "run")),
-    ("all_to_all", "all_to_all", ("dim", "run", "split_dim", "split_run")),
-    ("slice", "keep_shard", ("dim", "run")),
-    ("permute", "permute", ("shift",)),
-):
-    torch_emitter(f"collective.{_name}")(
-        partial(_written, function=_function, numbers=_numbers)
-    )
-
-torch_emitter("collective.ragged_all_to_all")(
-    partial(
-        _written,
-        function="ragged_all_to_all",
-        numbers=("dim", "run", "split_dim", "split_run"),
-        module="ragged",
-    )
-)
-
-
-def _rooted(call: Call, function: str, numbers: Sequence[str]) -> str:
-    op = _op(call)
-    assert isinstance(op, collective.RootedOp) and op.ranks is not None
-    root = op.ranks[0] if op.root is None else op.root.value.data
-    written = _written(call, function, numbers)
-    return f"{written[:-1]}, root={call.names.number(root)})"
-
-
-for _name, _numbers in (
-    ("broadcast", ()),
-    ("scatter", ("dim", "run")),
-    ("reduce", ()),
-    ("gather", ("dim", "run")),
-):
-    torch_emitter(f"collective.{_name}")(
-        partial(_rooted, function=_name, numbers=_numbers)
-    )
+for _type in collective.COLLECTIVES:
+    torch_emitter(_type.name)(_written)
 
 
 @torch_emitter("collective.coordinate")
