@@ -560,7 +560,7 @@ class RaggedAllToAllOp(_Exchange):
     - `rows`, `arriving`: which of its shard's experts each row of the operand and of the
       result belongs to, -1 for an empty one (see `train.expert_places`), split as these are;
     - `taken`: how many rows of a group, in all shards, are not empty. It says how much is
-      sent where every device gets the same, not what is computed.
+      sent where every device gets the same; results do not depend on it.
     """
 
     name = "collective.ragged_all_to_all"

@@ -1,4 +1,4 @@
-"""Registries that map names of ops to what is known of them, and fill themselves."""
+"""Registries of facts and functions by names of ops, which fill themselves."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class EagerPlan:
 
 def eager_plan(module: ModuleOp, what: str) -> EagerPlan:
     """
-    Returns what a distributed program says in PyTorch's terms; `what` names it in messages.
+    Returns the plan of a distributed program in PyTorch's terms; `what` names it in messages.
     Raises DistIRError for a program that is not distributed, and where leaving out what
     cannot be said would compute something else.
     """
@@ -207,7 +207,7 @@ def _tied(run: ProgramRun, owners: dict[int, str]) -> tuple[tuple[str, str], ...
 
 
 def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
-    """Returns what of a program cannot be said, in sentences."""
+    """Returns the parts of a program that PyTorch cannot express, in sentences."""
     found = _refusals(plan.parallelism.refused)
     if plan.parallelism.splits_sequences:
         found.append(

@@ -12,7 +12,7 @@ from distir.exports.tensor_parallel import ParallelStyle
 from distir.lowering.source.text import broken
 
 _WIDTH = 88
-"""The longest line of what is written."""
+"""The length of the longest line of the text."""
 
 
 def eager_source(plan: EagerPlan, what: str, name: str) -> str:
@@ -206,8 +206,8 @@ def _call(style: ParallelStyle) -> str:
 
 def _runs(names: Iterable[str]) -> Iterator[tuple[str, list[int] | None, list[str]]]:
     """
-    Yields paths that differ in the number of a layer and what follows it together: what is
-    before the number, the numbers, and what follows; None for no number.
+    Yields paths that differ in the number of a layer and the rest together: the text
+    before the number, the numbers, and the rest; None for no number.
     """
     found: dict[str, dict[int, list[str]]] = {}
     for name in names:

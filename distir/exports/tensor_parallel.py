@@ -174,7 +174,7 @@ class _Chains:
         self._gathered.update(sources)
 
     def found(self, outputs: Sequence[RunValue]) -> TensorParallelism:
-        """Returns what the steps showed, given what the program returns."""
+        """Returns the findings of the steps, given the results of the program."""
         for value in outputs:
             self._end(self._sources.get(value, ()))
         whole = {self._root(name) for name in self._gathered}

@@ -28,7 +28,7 @@ class WeightUse:
 
     - `module`: the path of the module; `view`: the parameter;
     - `out_split`, `in_split`: whether the tensor-parallel axis splits the outputs of the
-      module (for an embedding, the columns of its table) or what is summed over (the rows);
+      module (for an embedding, the columns of its table) or the dimension that is summed over (the rows);
     - `in_runs`: whether it does so in runs, which placements of a module cannot say.
     """
 

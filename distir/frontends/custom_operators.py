@@ -41,8 +41,8 @@ custom_operator: Registry[CustomImport] = Registry("distir.frontends.onnx.train_
 
 def custom_import(node: NodeProto) -> CustomImport | None:
     """
-    Returns what reads a node; None for operators of the standard, and for those that no
-    installed package reads.
+    Returns the function that reads a node; None for operators of the standard, and for those
+    that no installed package reads.
     """
     from distir.dialects.onnx_versions import DOMAIN_VERSIONS
     from distir.frontends.onnx.names import domain_of

@@ -96,7 +96,7 @@ class ImportedModel:
     def save(self, path: str | Path) -> None:
         """
         Writes the program to `path` and the weights beside it, under the same name with the
-        suffix `.safetensors`, which the program then names. What has no value is not in
+        suffix `.safetensors`, which the program then names. Parameters without values are not in
         that file; a program without any weights names none. The module stays as it is.
         Raises DistIRError.
         """

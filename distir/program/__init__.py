@@ -10,7 +10,7 @@ others use are imported from here.
 - `source_forms`, `repacking`: arguments that hold a tensor of the source model in another
   form, or several;
 - `weights`: the file with the values of parameters;
-- `checks`: what is checked when a program is read;
+- `checks`: the checks of a program when it is read;
 - `doubts`, `unknown_sizes`: reasons why a program cannot be trained or divided.
 """
 

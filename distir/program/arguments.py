@@ -103,7 +103,7 @@ def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
 def argument_roles(function: FuncOp) -> list[str]:
     """
     Returns the role of each argument; `input` if it has none. Raises DistIRError for a role
-    that there is not: what is misspelt would pass for an input, and not be trained.
+    that does not exist: a misspelt one would pass for an input, and not be trained.
     """
     given = _argument_texts(function, ROLE)
     for unknown in sorted({role for role in given if role} - {*ROLES}):

@@ -1,5 +1,5 @@
 """
-What is checked when a program is read: that values are defined before they are used, which
+The checks of a program when it is read: that values are defined before they are used, which
 MLIR checks of every program and xDSL does not; and the attributes of the `dist` dialect
 (`distir.dialects.dist` says what they mean) that arguments, results, ops and functions carry.
 Passes ask whether these are there, so that one of another kind would mean nothing, or
@@ -215,7 +215,7 @@ def _refuse(problem: str | None, owner: str) -> None:
 
 
 def _problem(attributes: Mapping[str, Attribute]) -> str | None:
-    """Says what is wrong with the attributes; None if nothing is."""
+    """Returns the problem with the attributes; None if there is none."""
     for name, attr in attributes.items():
         kind = _KINDS.get(name)
         if kind is not None and not kind.holds(attr):

@@ -3,7 +3,7 @@ Arguments that hold several tensors of the source model.
 
 `dist.repacked` on an argument of the entry function describes them: their names, and their
 sizes along the dimension in which they are concatenated. Weights files, checkpoints and
-random values know the parts by these names, so that what was made before a `schedule.merge`
+random values know the parts by these names, so that files from before a `schedule.merge`
 can be used after it.
 """
 
@@ -179,7 +179,7 @@ def repacked_weights(
 def unpacked(
     packed: Mapping[str, Repacked], values: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Returns values by name, with the parts instead of what is repacked."""
+    """Returns values by name, with the parts instead of repacked tensors."""
     found: dict[str, Array] = {}
     for name, value in values.items():
         found |= packed[name].split(value) if name in packed else {name: value}

@@ -24,7 +24,7 @@ KEPT = "dist.kept"
 
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
-    """Replaces everything in a module by what is in another one."""
+    """Replaces the contents of a module by those of another one."""
     for op in list(module.body.block.ops):
         op.detach()
         op.drop_all_references()

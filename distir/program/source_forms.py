@@ -107,7 +107,7 @@ class Flattened:
 
 def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
     """
-    Returns what an argument or result with these attributes stands for, if it is flattened.
+    Returns the tensors that a flattened argument or result with these attributes holds.
     Raises DistIRError.
     """
     attr = attributes.get(FLATTENED)
@@ -202,7 +202,7 @@ class SourceForm:
 
 
 def padded_attribute(shape: Sequence[int]) -> Attribute:
-    """Returns what `dist.padded` holds for a tensor that had that shape."""
+    """Returns the `dist.padded` attribute for a tensor of this original shape."""
     return DenseArrayBase.from_list(i64, list(shape))
 
 

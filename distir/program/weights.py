@@ -179,7 +179,7 @@ def new_weights_beside(
 ) -> Generator[None]:
     """
     Writes weights (if there are any) beside a program, which is written inside and then
-    names them. What was in either file stays if one cannot be written. Raises DistIRError.
+    names them. Both files stay as they were if one cannot be written. Raises DistIRError.
     """
     if not weights:
         yield

@@ -32,12 +32,12 @@ class Kernel:
       the pattern's arguments, whole or parts, and returns one;
     - `rule`: the factors of every dimension; by default it follows from the ops that are
       replaced. `keep`: the factors that stay whole. The rule is proved;
-    - `gradient`: `reference`: what was replaced is computed again, and differentiated;
+    - `gradient`: `reference`: the replaced ops are computed again, and differentiated;
       `autograd`: PyTorch differentiates the function; `module:function`: a function of the
       arguments and the gradient of the result, which gives one for each argument;
     - `options`: numbers and texts that the functions are given by name besides;
-    - `tolerance`: how far it may be from what was replaced, relative to the largest element;
-    - `flops`: floating-point operations, if not those of what was replaced; `workspace`: bytes
+    - `tolerance`: its largest difference from the replaced ops, relative to the largest element;
+    - `flops`: floating-point operations, if not those of the replaced ops; `workspace`: bytes
       that it needs besides. Both are sums of products of factors: `4*b*h*q`.
     """
 
@@ -66,7 +66,7 @@ class Kernel:
 
     @property
     def attributes(self) -> Mapping[str, Attribute]:
-        """Returns what is given of it, as the properties of `schedule.kernel`."""
+        """Returns the fields that are given, as the properties of `schedule.kernel`."""
         rule = f"{self.rule} keep {self.keep}" if self.keep else self.rule
         texts = {
             "symbol": self.name,

@@ -103,7 +103,7 @@ class KnownOp:
         op: Operation, text: OpText, values: dict[str, tuple[SSAValue, ...]]
     ) -> KnownOp | None:
         """
-        Returns what is to be remembered of an op that was read from that text; None unless
+        Returns the record of an op that was read from that text; None unless
         the values that the text names are its results and its operands, each once and in
         order. `values` are all that are defined, by name.
         """
@@ -127,7 +127,7 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Returns what is known of the ops of another text of the same form; None if that is
+        Returns the facts about the ops of another text of the same form; None if they are
         not clear. `before` is the form of this text; `types` are the types that have names.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):

@@ -3,7 +3,7 @@ The statistics and gradients of batch normalisation.
 
 With n = (x - mean) * r and r = 1 / sqrt(variance + epsilon), it is y = n * scale + bias,
 over x of shape [batch, channels, *space]. Everything but `x` and its gradients has one
-number per channel. What is summed over batch and space and what is computed per element are
+number per channel. Sums over batch and space and the computation per element are
 two ops, so that a split batch needs only the sums of its parts to be added up.
 """
 

@@ -37,8 +37,8 @@ class CausalAttentionOp(FusedAttentionOp):
     rest. `is_causal`, which counts positions from 0, does not go with it.
 
     - `step`: of `blocks` that go around a ring, how many devices the keys have come from the
-      one whose queries have the same positions. What is computed positions say; this says
-      how much it is before they are known.
+      one whose queries have the same positions. Positions decide the results; this tells
+      the amount of work before they are known.
     """
 
     query_positions = operand_def(TensorType)

@@ -1,8 +1,8 @@
 """
 Gradients of convolutions and pooling over any number of dimensions of space.
 
-Windows are given in full: `pads` lists what is added before each dimension and then what is
-added after each, as in ONNX.
+Windows are given in full: `pads` lists the padding before each dimension and then the
+padding after each, as in ONNX.
 """
 
 from __future__ import annotations

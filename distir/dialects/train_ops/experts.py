@@ -224,7 +224,7 @@ class GroupedOp(TrainOp):
     - `rows`: which of its shard's experts each row belongs to; -1 for rows that are empty;
     - `transposed`: matrices are `[output, input]` instead of `[input, output]`;
     - `taken`: how many rows of a group, in all shards, are not empty; all if it is absent.
-      It says how much work there is, not what is computed.
+      It says how much work there is; results do not depend on it.
     """
 
     rows = operand_def(TensorType)

@@ -35,7 +35,7 @@ FORMATS = {
 
 SCALINGS = ("tensor", "row", "row-gw-hp")
 """
-What has a scale of its own: a tensor; a row of the first factor of a product and a column of
+The parts with a scale of their own: a tensor; a row of the first factor of a product and a column of
 the second; or the same with gradients of weights in the precision of the model.
 """
 
@@ -123,8 +123,8 @@ class Float8ScaleOp(TrainOp):
 @irdl_op_definition
 class ToFloat8Op(TrainOp):
     """
-    y = x times `scale`, which broadcasts, rounded to the 8-bit floats of `y`; what is beyond
-    their range becomes their largest finite value.
+    y = x times `scale`, which broadcasts, rounded to the 8-bit floats of `y`; numbers
+    beyond their range become their largest finite value.
     """
 
     name = "train.to_float8"

@@ -68,7 +68,7 @@ class GridSampleGradOp(TrainOp):
 
 @irdl_op_definition
 class GridSampleGradInputOp(GridSampleGradOp):
-    """The gradient with respect to `x`, whose type is given: sums of what was sampled."""
+    """The gradient with respect to `x`, whose type is given: sums over the samples."""
 
     name = "train.grid_sample_grad_input"
     FACTORS: ClassVar[str] = "[n, c, *p], [n, *p, ?] -> [n, c, *s] keep s linear 0"

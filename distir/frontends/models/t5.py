@@ -159,7 +159,7 @@ def _bias(
     main: ModuleBuilder, name: str, seq: int, heads: int, causal: bool
 ) -> SSAValue:
     """
-    Returns what is added to the scores of queries and keys, [heads, seq, seq]: a learned
+    Returns the addend of the scores of queries and keys, [heads, seq, seq]: a learned
     number for their distance, and the lowest number where a causal decoder must not look.
     """
     attention = f"{name}.block.0.layer.0.SelfAttention"

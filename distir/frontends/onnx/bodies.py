@@ -62,7 +62,7 @@ def expand_bodies(
     - `inputs`: the types of the inputs.
     - `dims`: the sizes of symbolic dimensions.
 
-    Raises DistIRError for what is not known before the program runs.
+    Raises DistIRError for conditions and numbers that are only known when the program runs.
     """
     kinds = {n.op_type for n in model.graph.node}
     if not kinds & {"If", "Loop", "Scan", "FlexAttention"}:

@@ -1,6 +1,6 @@
 """
-What is known of the values of an ONNX graph before it runs: their types, and the arrays
-that follow from constants and shapes. Works at the opset of the model itself.
+Facts about the values of an ONNX graph before it runs: their types, and the arrays that
+follow from constants and shapes. Works at the opset of the model itself.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Facts:
             self._learn_array(tensor.name, numpy_helper.to_array(tensor))
 
     def learn(self, node: NodeProto) -> None:
-        """Infers what is known of the results of a node."""
+        """Infers the types and arrays of the results of a node."""
         for name in node.output:
             self.producers[name] = node
         schema = self._schema(node)
@@ -72,7 +72,7 @@ class Facts:
             return
         is_typed = all(name in self.types for name in node.input if name)
         if is_typed and isinstance(self.inference.inferred(node), DistIRError):
-            return  # The importer says what is wrong, once it reads the node.
+            return  # The importer raises the error, once it reads the node.
         for name, array in zip(node.output, self._computed(node, schema), strict=False):
             if name:
                 self._learn_array(name, array)

@@ -239,7 +239,7 @@ class _Importer:
         self._note(found)
 
     def _note(self, found: WeightRole) -> None:
-        """Writes what is known of the last argument as its attributes."""
+        """Writes the facts about the last argument as its attributes."""
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
         if found.doubt is not None:
@@ -389,7 +389,7 @@ def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
 
 def _notes(node: NodeProto) -> dict[str, Attribute]:
     """
-    Returns what the node's metadata says, as attributes: the module it came from, and where
+    Returns the metadata of the node, as attributes: the module it came from, and where
     gradients end.
     """
     found: dict[str, Attribute] = {}

@@ -37,7 +37,7 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
 
 
 def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
-    """Returns what the model itself says about its intermediate values and results."""
+    """Returns the types that the model itself gives to intermediate values and results."""
     return {v.name: v for v in [*graph.value_info, *graph.output]}
 
 

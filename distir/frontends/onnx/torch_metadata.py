@@ -42,8 +42,8 @@ class ExportedTensors:
 
 def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
     """
-    Returns what PyTorch's exporter says of the tensors of a graph; None if another program
-    wrote it.
+    Returns the metadata that PyTorch's exporter wrote about the tensors of a graph; None if
+    another program wrote it.
     """
     kinds: dict[str, str] = {}
     names: dict[str, str] = {}

@@ -57,7 +57,7 @@ class TypeInference:
         return found
 
     def inferred(self, node: NodeProto) -> list[TypeProto] | DistIRError:
-        """Returns what `infer` returns, or why there is no such type."""
+        """Returns the result of `infer`, or the error if there is no such type."""
         schema = defs.get_schema(
             node.op_type, self.versions[domain_of(node)], domain_of(node)
         )

@@ -2,8 +2,8 @@
 Decides which tensors of an ONNX file are trained.
 
 A file holds parameters, buffers and literals alike, as initializers. PyTorch's newer
-exporter says which is which, and that is believed. In other files, what operators use as a
-weight is taken for a parameter, and what is certainly none for a constant. The rest is in
+exporter says which is which, and that is believed. In other files, a tensor that operators use as a
+weight is taken for a parameter, and one that is certainly none for a constant. The rest is in
 doubt, and the argument records that (`dist.doubt`): the program can be run, but not trained
 before the user says what the tensor is.
 """
@@ -232,8 +232,8 @@ def matching(
             )
         if not matched:
             raise DistIRError(
-                f"no weight of the model matches the pattern {pattern!r} for what is "
-                f"{option}; its weights are {listed(names) or 'none'}"
+                f"no weight of the model matches the pattern {pattern!r} of "
+                f"{option} weights; its weights are {listed(names) or 'none'}"
             )
         found |= matched
     return found

@@ -31,9 +31,9 @@ Names = Mapping[str, str]
 
 class GraphWriter(ABC):
     """
-    A new list of nodes for the graph of a model, and what is known of their values.
+    A new list of nodes for the graph of a model, with facts about their values.
 
-    - `nodes`: the nodes so far, in order. What is known of a body, such as the indices of
+    - `nodes`: the nodes so far, in order. A known value of a body, such as the index of
       a loop, is only written where an other node reads it.
     - `tensors`: the initializers of bodies that were written.
     """

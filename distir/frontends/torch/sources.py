@@ -48,7 +48,7 @@ class ModuleSource:
 
 def from_function(path: Path, name: str) -> ModuleSource:
     """
-    Returns what the function of that name in a Python file returns: `(module, args)` or
+    Returns the result of the function of that name in a Python file: `(module, args)` or
     `(module, args, kwargs)`. Raises DistIRError, also for errors that the file raises.
     """
     import torch

@@ -1,4 +1,4 @@
-"""What is checked when a module is imported, and what users accept nevertheless."""
+"""The checks of a module when it is imported, and differences that users accept."""
 
 from __future__ import annotations
 

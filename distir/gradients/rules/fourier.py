@@ -18,7 +18,7 @@ def transform(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     The transform of the gradient the other way, without its division by the length n or with
     one: y = F x has dx = F^H dy, which is n times the inverse. Of a real x only the real
-    part is left; what was cut off gets zeros. Half of the frequencies are all of them, the
+    part is left; the rest gets zeros. Half of the frequencies are all of them, the
     others with a gradient of zero; those that the inverse takes twice get it twice. Raises
     DistIRError for an axis or a length that is computed.
     """

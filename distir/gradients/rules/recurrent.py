@@ -57,7 +57,7 @@ def _gradient(
 ) -> RecurrentGradOp:
     """
     Adds the op of class `made` for a layer of x and these `weights`, w, r and b, and first
-    states; what is left out counts as zeros.
+    states; omitted ones count as zeros.
     """
     x, w, r, b = weights
     assert x is not None and w is not None and r is not None

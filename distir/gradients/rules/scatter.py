@@ -45,7 +45,7 @@ class _WrittenPlaces:
     build: GradientBuilder
 
     def read(self, value: SSAValue) -> SSAValue:
-        """Returns what a value of the data's shape has at the places."""
+        """Returns the elements at the places, of a value of the data's shape."""
         return self._at("Gather", value)
 
     def written(self, value: SSAValue, updates: SSAValue, reduction: str) -> SSAValue:

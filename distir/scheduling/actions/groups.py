@@ -55,7 +55,7 @@ def find(op: Operation, run: ScheduleRun) -> None:
             f"{'has' if len(scopes) == 1 else 'have'} no ops that compute the pattern "
             f"({', '.join(wanted)})"
             + (f"; there is no {missing[0]} in it" if missing else "")
-            + "; look at the program's ops, or find what is `optional`"
+            + "; look at the program's ops, or make it `optional`"
         )
     run.set_groups(op.result, list(found.values()))
 
@@ -131,7 +131,7 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
         names = listed(sorted({inner.name for _, inner in inside}), 8)
         raise DistIRError(
             f"{origin(op)}: nothing in it has a decomposition (there are {names}); one has "
-            f"an onnx.Gemm or onnx.Conv with a bias, or what is registered with "
+            f"an onnx.Gemm or onnx.Conv with a bias, or an op registered with "
             f"`distir.sharding.decompose`"
         )
     for group in separate(run.module, groups):

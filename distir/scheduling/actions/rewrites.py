@@ -190,5 +190,5 @@ def _check_parameters(op: MergeOp, run: ScheduleRun, merged: set[Operation]) -> 
         if LAYOUT in attributes[index] or FIXED in attributes[index]:
             raise DistIRError(
                 f"{origin(op)}: a split of {modules.names[index]!r} is asked for already; "
-                f"merge first, and ask for a split of what is merged then"
+                f"merge first, and ask for a split of the merged layer"
             )

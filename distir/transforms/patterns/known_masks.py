@@ -109,7 +109,7 @@ def _lowest(mask: Fill) -> npt.NDArray[Any]:
 
 
 def _added(mask: Mask, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns what a mask adds to scores, from the rows of its value."""
+    """Returns the addend of scores that a mask stands for, from the rows of its value."""
     match mask:
         case Fill():
             lowest = _lowest(mask)

@@ -37,7 +37,7 @@
 // REGEX: dist.name = "h.0.q.weight", dist.layout = #dist.layout<@mesh, [{}, {t}]>
 // REGEX-NOT: dist.name = "h.0.k.weight", dist.layout
 
-// NOTHING: error: @nothing, op 1 (schedule.find): the model has no ops that compute the pattern (onnx.Tanh); there is no onnx.Tanh in it; look at the program's ops, or find what is `optional`
+// NOTHING: error: @nothing, op 1 (schedule.find): the model has no ops that compute the pattern (onnx.Tanh); there is no onnx.Tanh in it; look at the program's ops, or make it `optional`
 // TWICE: error: @twice, op 3 (schedule.fuse): these ops are not in the program any more: @twice, op 2 (schedule.fuse) consumed them
 // OUTSIDE: error: @outside, op 2 (schedule.fuse): onnx.Mul %b (in h.*) uses what onnx.Add %a (in h.*) computes, a value inside of the group that ends with onnx.Sigmoid %s (in h.*)
 // OTHER: error: @other, op 2 (schedule.replace): onnx.Gelu does not compute what the group does that ends with onnx.Mul %b (in h.*): on random inputs its results are

@@ -64,7 +64,7 @@ def first_difference(
             if not name or scope == name or scope.startswith(f"{name}.")
             for array in arrays
         ]
-        # A part of which the program has no op returns what another computes.
+        # A part of which the program has no op returns the results of another.
         if not any(_is_missing(x, inside, everywhere) for x in results):
             continue
         if name and any(_is_missing(x, everywhere) for x in given):

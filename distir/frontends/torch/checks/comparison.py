@@ -224,7 +224,7 @@ class ModuleComparison:
         except DistIRError as error:
             raise _NotRun(str(error)) from error
         if len(found) != len(wanted):
-            return  # the exporter leaves out what is given twice
+            return  # the exporter leaves out a result that is returned twice
         for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
             problem = difference(one, other)
             if problem is None or self._is_rounding(call, index, wanted, other):

@@ -25,8 +25,8 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 def write_bags(program: torch.export.ExportedProgram) -> None:
     """
-    Replaces the sums, means and maxima over bags of rows of a table, in place. What has no
-    such form is left to the exporter: maxima over bags that are not equally long or of
+    Replaces the sums, means and maxima over bags of rows of a table, in place. Bags without
+    such a form are left to the exporter: maxima over bags that are not equally long or of
     which some rows are padding, and gradients that are divided by how often a row is used.
     """
     graph = program.graph

@@ -73,7 +73,7 @@ def export_dynamo(
     # PyTorch's kernels of attention store their results in different ways, and a trace
     # leaves out copies for the one that it meets. Each trace must meet the same.
     with sdpa_kernel(SDPBackend.MATH), without_repetitions():
-        # If this fails, the exporter tries other ways and reports what is wrong.
+        # If this fails, the exporter tries other ways and reports the problem.
         with (
             experts_as_ops(capacity_factor, _batch(args, kwargs)),
             scans_as_ops(),
@@ -159,7 +159,7 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
 def remove_checks(program: torch.export.ExportedProgram) -> None:
     """
     Removes checks of values (`torch._check_tensor_all`, `torch._assert_async`) from a
-    program, in place, and what is computed for them alone.
+    program, in place, and the operations that only they use.
     """
     graph = program.graph
     checks = [n for n in graph.nodes if n.target in _CHECKS]

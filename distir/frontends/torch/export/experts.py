@@ -96,7 +96,7 @@ def _forward(
     weights: torch.Tensor,
 ) -> torch.Tensor:
     """
-    Returns what a module of experts computes for `tokens` `[tokens, width]`, whose choices
+    Returns the results of a module of experts for `tokens` `[tokens, width]`, whose choices
     of experts `ids` have `weights`, both `[tokens, choices]`.
     """
     count, width = tokens.shape

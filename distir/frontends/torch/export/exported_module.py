@@ -32,7 +32,7 @@ class ExportedModule:
     - `values`: the large tensors by name, in the memory of the module that was exported;
       None for one that has no value, because the module is on the meta device or fake.
     - `is_traced`: PyTorch's older exporter wrote it, as what the module did for the inputs.
-    - `accepted`: what is lost in the program that the user accepts (`trust.ACCEPTED`).
+    - `accepted`: the losses of the program that the user accepts (`trust.ACCEPTED`).
     """
 
     model: ModelProto

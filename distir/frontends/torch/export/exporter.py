@@ -122,7 +122,7 @@ def _attempt(
     trust: Trust,
 ) -> ExportedModule | Exception:
     """
-    Returns what one exporter makes of a module, or the exception that it raised;
+    Returns the program that one exporter makes of a module, or the exception that it raised;
     `why_not_newer` says why the newer one failed before. Raises DistIRError.
     """
     from distir.frontends.torch.export.dynamo import export_dynamo
@@ -172,7 +172,7 @@ def _attempt(
 
 def _refusal(error: BaseException) -> DistIRError | None:
     """
-    Returns what DistIR refuses, if that is why an exporter failed: another exporter would
+    Returns the refusal of DistIR, if that is why an exporter failed: another exporter would
     write something wrong.
     """
     cause: BaseException | None = error

@@ -32,7 +32,7 @@ _KNOWN_REASONS = {
         "give it use_cache=False, as an input or in its config",
     ),
 }
-"""By a word of PyTorch's message: what is wrong, and what to do."""
+"""By a word of PyTorch's message: the problem, and the remedy."""
 
 
 _NODE = re.compile(r"translating node %(\w+)")
@@ -95,9 +95,9 @@ def quiet(name: str) -> Generator[None]:
 
 def reason(error: BaseException, advice: str) -> str:
     """
-    Says what is wrong and what to do about it, for an error of PyTorch's exporters. These
-    raise errors of every kind, their own and the model's; the first of a chain says what is
-    wrong. `advice` is for unknown errors.
+    Returns the problem and the remedy, for an error of PyTorch's exporters. These raise
+    errors of every kind, their own and the model's; the first of a chain names the problem.
+    `advice` is for unknown errors.
     """
     named = error if isinstance(error, UnwrittenOperation) else None
     while error.__cause__ is not None:

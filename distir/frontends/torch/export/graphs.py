@@ -21,7 +21,7 @@ def insert_traced(
     """
     Inserts before a node what a function does with operands, which it is shown without
     values, and returns the node or nodes of its result. `table` has decompositions of
-    operations. What is inserted belongs to the module and the line that the node is from.
+    operations. New operations belong to the module and the line that the node is from.
     """
     values = [operand.meta["val"] for operand in operands]
     # Constants that the function makes have no values either.

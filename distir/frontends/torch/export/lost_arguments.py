@@ -78,7 +78,7 @@ def _cross_entropy(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node 
             )
             for new, old in zip((logits, target), operands, strict=False):
                 new.meta.update({**node.meta, "val": old.meta["val"].unsqueeze(0)})
-        # What is split over classes is known of this operation, without weights.
+        # Split classes are only supported for this operation, without weights.
         plain = graph.call_function(
             _aten.cross_entropy_loss.default, (logits, target, None, _NONE, ignored)
         )
@@ -236,7 +236,7 @@ def _nearest(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None
 
 
 def _embedding(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node | None:
-    """The exporter drops what is said of gradients."""
+    """The exporter drops the options for gradients."""
     if _arguments(node)["scale_grad_by_freq"]:
         raise DistIRError(
             "an embedding with scale_grad_by_freq has gradients that cannot be imported; "

@@ -56,8 +56,8 @@ class LostPython:
 
     def accepted(self) -> set[str]:
         """
-        Returns the names of what is lost and accepted. Raises DistIRError for what is not
-        accepted; of other gradients than the module's it warns if none are to be computed.
+        Returns the names of the losses that are accepted. Raises DistIRError for those that
+        are not; of other gradients than the module's it warns if none are to be computed.
         """
         allow = self._trust.allow
         kind = type(self._module).__name__

@@ -40,7 +40,7 @@ _LIBRARIES = (
 
 
 def warn_of_repetitions() -> None:
-    """Warns if these versions of the libraries lack what is spared repetitions by."""
+    """Warns if these versions of the libraries lack parts that spare repetitions."""
     missing = _missing_parts()
     if missing:
         import torch
@@ -125,7 +125,7 @@ def without_repetitions() -> Generator[None]:
 
 
 def _specs(graph: Graph) -> dict[str, Any]:
-    """Returns what a graph's module says of the structure of its inputs and results."""
+    """Returns the structure of a graph's inputs and results, as its module has it."""
     structure: Any = getattr(graph._codegen, "pytree_info", None)  # pyright: ignore[reportPrivateUsage]
     if structure is None:
         return {}

@@ -54,7 +54,7 @@ class ModuleCall:
 
 
 class _WithoutDropout(TorchDispatchMode):
-    """Gives dropout the mean of its random numbers, so that it returns what it is given."""
+    """Gives dropout the mean of its random numbers, so that it returns its input."""
 
     def __torch_dispatch__(
         self,
