@@ -38,7 +38,8 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
-from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
 from distir.program.weights import save_weights
 

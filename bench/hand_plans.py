@@ -15,7 +15,8 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.planning.distribution.distribute import DistributionOptions, choose_layouts
+from distir.planning.distribution.distribute import choose_layouts
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.grid.bounds import Bounds
 from distir.planning.plans.plan import GridPlan

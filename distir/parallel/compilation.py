@@ -25,7 +25,8 @@ from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.parallel.packages import cached_folder, files_of, keep_files
-from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import cluster_of_text, replace_cluster
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.system.output_files import write_text

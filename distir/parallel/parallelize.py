@@ -31,7 +31,7 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Steps, training
 from distir.parallel.wording import in_python
-from distir.planning.distribution.distribute import DistributionOptions
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
 
 CLUSTER = "cpu"

@@ -8,7 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distir.errors import DistIRError
+from distir.options import option
 from distir.pipelining.actions import PipelineSchedule
 from distir.pipelining.csv_format import read_csv
 from distir.pipelining.registry import build_schedule
@@ -34,12 +35,38 @@ class ScheduleOptions:
       the sizes that they have in the program.
     """
 
-    p: int = 1
-    schedule: str = ""
-    chunks: int | None = None
-    schedule_file: str = ""
-    blocking_sends: bool = False
-    stage_meshes: tuple[str, ...] = ()
+    p: int = option(
+        1,
+        "pipeline ranks (default 1)",
+    )
+    schedule: str = option(
+        "",
+        "gpipe, 1f1b (default of a training step), interleaved-1f1b, zb-h1, "
+        "interleaved-zero-bubble, zbv, dualpipev, or forward (default of inference)",
+        metavar="NAME",
+    )
+    chunks: int | None = option(
+        None,
+        "pipeline stages per rank (default: the fewest that the schedule can have)",
+        metavar="N",
+    )
+    schedule_file: str = option(
+        "",
+        "a schedule in the CSV format of PyTorch's pipelining, a line per rank",
+        metavar="FILE.csv",
+    )
+    blocking_sends: bool = option(
+        False,
+        "devices wait for each other in a send instead of computing meanwhile",
+    )
+    stage_meshes: tuple[str, ...] = option(
+        (),
+        "the degrees of each of the -p pipeline ranks, where they are to differ: "
+        "d=2,t=2;t=2 has 4 devices for the first and 2 for the second; instead of -d "
+        "and -t",
+        metavar="d=N,t=N;...",
+        separator=";",
+    )
 
     def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """
@@ -103,8 +130,18 @@ class PipelineOptions(ScheduleOptions):
       finds.
     """
 
-    k: int = 1
-    stages: tuple[str, ...] = ()
+    k: int = option(
+        1,
+        "micro-batches that a batch is split into (default 1); with one pipeline rank "
+        "they accumulate gradients",
+    )
+    stages: tuple[str, ...] = option(
+        (),
+        "the scope that the next pipeline stage begins with, once for each stage but "
+        "the first; or `uniform`, equal numbers of layers, or `search`, the fastest "
+        "that is found (default: equal work)",
+        metavar="SCOPE",
+    )
 
     @property
     def is_pipelined(self) -> bool:

@@ -20,7 +20,8 @@ from distir.exports.tensor_parallel import ParallelStyle
 from distir.exports.weights import WeightKind
 from distir.hardware import load_cluster
 from distir.parallel.compilation import training_program
-from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {

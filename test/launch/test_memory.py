@@ -18,7 +18,8 @@ from distir.interpreters.simulator import simulate
 from distir.launch.memory import CountedMemory, count_memory
 from distir.launch.packages import Spawner
 from distir.lowering.torch_package import write_package
-from distir.planning.distribution.distribute import DistributionOptions, distribute
+from distir.planning.distribution.distribute import distribute
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.programs import replace_cluster
 
 MOST = 0.05

@@ -22,7 +22,7 @@ from distir.parallel.compilation import (
 )
 from distir.parallel.content import content_key
 from distir.parallel.packages import CACHE
-from distir.planning.distribution.distribute import DistributionOptions
+from distir.planning.distribution.options import DistributionOptions
 
 IMAGES = torch.ones(4, 3, 6, 6)
 MAKES = (training_package, evaluation_package) if IS_THOROUGH else (training_package,)

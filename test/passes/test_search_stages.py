@@ -22,7 +22,8 @@ from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.passes.search_stages import SearchStagesPass
 from distir.planning.annotations import read_notes
-from distir.planning.distribution.distribute import DistributionOptions, choose_layouts
+from distir.planning.distribution.distribute import choose_layouts
+from distir.planning.distribution.options import DistributionOptions
 from distir.program import entry_function, functions
 from distir.transforms.pipelines.stages import mark
 

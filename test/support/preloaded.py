@@ -25,7 +25,7 @@ from distir.parallel.compilation import (  # noqa: E402
     evaluation_package,
     training_package,
 )
-from distir.planning.distribution.distribute import DistributionOptions  # noqa: E402
+from distir.planning.distribution.options import DistributionOptions  # noqa: E402
 from support import parallel_families, parallel_scripts  # noqa: E402
 from support.thoroughness import IS_THOROUGH  # noqa: E402
 

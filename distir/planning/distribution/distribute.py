@@ -4,16 +4,13 @@ Distributes a sequential program as a user asks: the steps behind the pass `dist
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from math import lcm, prod
-from typing import Self
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
-from distir.pipelining import SEARCH, PipelineOptions
+from distir.pipelining import SEARCH
 from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
@@ -28,6 +25,7 @@ from distir.planning.distribution.meshes import (
     cluster_in,
     declare_mesh,
 )
+from distir.planning.distribution.options import AXES, NAME, DistributionOptions
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.distribution.padding import PADDABLE, pad_dimensions, pad_heads
 from distir.planning.distribution.zero import store_split
@@ -46,153 +44,82 @@ from distir.transforms.ring_attention import ring_attention
 from distir.transforms.sequence_parallel import split_sequences
 from distir.transforms.state_offloading import offload_states
 
-_NAME = "distribute"
-
-AXES = ("r", "d", "e", "c", "t")
-"""The axes of a program's mesh besides that of micro-batches, in the mesh's order."""
-
 CONTEXTS = ("gather", "ring")
 """The ways in which keys and values reach all queries of a sequence that is split."""
 
 
-@dataclass(frozen=True)
-class DistributionOptions(PipelineOptions):
+def _speaks_of(options: DistributionOptions, name: str) -> bool:
+    """Whether `shard` or `whole` say how an argument of that name is split."""
+    patterns = (*options.whole, *map(named_argument, options.shard))
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def check_options(options: DistributionOptions, module: ModuleOp) -> None:
     """
-    How to distribute a program over `r` x `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
-    the pass `distribute`, whose documentation explains each of them.
+    Refuses options that do not go together, or not with the program. Raises
+    DistIRError.
     """
-
-    r: int = 1
-    d: int = 1
-    e: int = 1
-    c: int = 1
-    t: int = 1
-    cluster: str = ""
-    shard: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
-    pad: tuple[str, ...] = ()
-    zero: int = 0
-    no_sync: bool = False
-    checkpoint: str = "none"
-    offload_states: bool = False
-    sequence_parallel: bool = False
-    token_dispatch: str = "auto"
-    context: str = "gather"
-    context_order: str = "contiguous"
-    overlap: bool = False
-    overlapped: tuple[str, ...] = ()
-    buckets: bool = True
-    profile: tuple[str, ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """The number of devices needed."""
-        shapes = self.stage_shapes()
-        if shapes:
-            return sum(prod(sizes.values()) for sizes in shapes)
-        return self.batch_parts * self.c * self.t * self.p
-
-    @property
-    def batch_parts(self) -> int:
-        """The number of parts of a batch that are on different devices."""
-        return self.r * self.d * self.e
-
-    def on_one_mesh(self) -> Self:
-        """
-        Returns the options for the mesh that layouts are chosen on: where stages have meshes
-        of their own, it has each axis in the least size that all of theirs divide. Raises
-        DistIRError.
-        """
-        shapes = self.stage_shapes()
-        if not shapes:
-            return self
-        given = [axis for axis in AXES if getattr(self, axis) > 1]
-        if given:
-            raise DistIRError(
-                f"{_NAME}: stage_meshes says how large the axes of each stage are, and so does "
-                f"{' and '.join(f'{axis}={getattr(self, axis)}' for axis in given)}; leave "
-                f"out one of them"
-            )
-        unknown = {axis for sizes in shapes for axis in sizes} - {*AXES}
-        if unknown:
-            raise DistIRError(
-                f"{_NAME}: stage_meshes gives a stage an axis {min(unknown)!r}; the axes are "
-                f"{', '.join(AXES)}"
-            )
-        sizes = {a: lcm(*(s.get(a, 1) for s in shapes)) for a in AXES}
-        return replace(self, **sizes)
-
-    def speaks_of(self, name: str) -> bool:
-        """Whether `shard` or `whole` say how an argument of that name is split."""
-        patterns = (*self.whole, *map(named_argument, self.shard))
-        return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-    def check(self, module: ModuleOp) -> None:
-        """
-        Refuses options that do not go together, or not with the program. Raises
-        DistIRError.
-        """
-        one_of("way to bring keys to queries", self.context, CONTEXTS, _NAME)
-        if self.e == 1 and self.token_dispatch != "auto":
-            raise DistIRError(
-                f"distribute: token_dispatch={self.token_dispatch} says how tokens come to the "
-                f"experts of other devices, but e is 1; choose a larger -e"
-            )
-        plain = self.context == "gather" and self.context_order == "contiguous"
-        if self.c == 1 and not plain:
-            raise DistIRError(
-                f"distribute: context={self.context} and context_order={self.context_order} "
-                f"say how sequences are split over the context-parallel devices, but c is 1; "
-                f"choose a larger -c"
-            )
-        if self.sequence_parallel and self.t == 1:
-            raise DistIRError(
-                "distribute: sequence parallelism splits sequences over the "
-                "tensor-parallel devices, but t is 1; choose a larger -t"
-            )
-        for what in self.pad:
-            one_of("thing to pad", what, PADDABLE, f"{_NAME}: pad")
-        if self.pad and self.t == 1:
-            raise DistIRError(
-                "distribute: pad lets tensor-parallel devices share what their number does not "
-                "divide, but t is 1; choose a larger -t"
-            )
-        self.check_pipeline(_NAME)
-        if self.overlap and self.blocking_sends:
-            raise DistIRError(
-                "distribute: sends that block cannot overlap with computation; leave out "
-                "either overlap or blocking_sends"
-            )
-        for kind in self.overlapped:
-            one_of("kind of communication", kind, KINDS, f"{_NAME}: overlap")
-        if self.overlapped and not self.overlap:
-            raise DistIRError(
-                "distribute: overlapped says which communication overlaps computation, but "
-                "overlap is off; add overlap=true, or leave it out"
-            )
-        if self.zero and self.d * self.e == 1:
-            raise DistIRError(
-                f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
-                f"over the data-parallel devices, but d is 1; choose a larger -d"
-            )
-        if self.no_sync and (self.zero < 2 or self.k == 1):
-            raise DistIRError(
-                f"distribute: no_sync adds up whole gradients over micro-batches, which ZeRO 2 "
-                f"and 3 scatter for each of them, but the ZeRO stage is {self.zero} and k is "
-                f"{self.k}; leave it out, or choose such a stage and a larger -k"
-            )
-        LayerPolicies.of(self.checkpoint, _NAME)
-        asked = [f"ZeRO stage {self.zero}"] if self.zero else []
-        if self.checkpoint != "none":
-            asked.append(f"{self.checkpoint} activation checkpointing")
-        if self.offload_states:
-            asked.append("offloading of the optimizer's states")
-        if asked and not is_training_step(entry_function(module)):
-            raise DistIRError(
-                f"distribute: {' and '.join(asked)} needs a training step, but the "
-                f"program updates no argument (dist.updates); build or import it with "
-                f"--training, or run `differentiate` first"
-            )
+    one_of("way to bring keys to queries", options.context, CONTEXTS, NAME)
+    if options.e == 1 and options.token_dispatch != "auto":
+        raise DistIRError(
+            f"distribute: token_dispatch={options.token_dispatch} says how tokens come to the "
+            f"experts of other devices, but e is 1; choose a larger -e"
+        )
+    plain = options.context == "gather" and options.context_order == "contiguous"
+    if options.c == 1 and not plain:
+        raise DistIRError(
+            f"distribute: context={options.context} and context_order={options.context_order} "
+            f"say how sequences are split over the context-parallel devices, but c is 1; "
+            f"choose a larger -c"
+        )
+    if options.sequence_parallel and options.t == 1:
+        raise DistIRError(
+            "distribute: sequence parallelism splits sequences over the "
+            "tensor-parallel devices, but t is 1; choose a larger -t"
+        )
+    for what in options.pad:
+        one_of("thing to pad", what, PADDABLE, f"{NAME}: pad")
+    if options.pad and options.t == 1:
+        raise DistIRError(
+            "distribute: pad lets tensor-parallel devices share what their number does not "
+            "divide, but t is 1; choose a larger -t"
+        )
+    options.check_pipeline(NAME)
+    if options.overlap and options.blocking_sends:
+        raise DistIRError(
+            "distribute: sends that block cannot overlap with computation; leave out "
+            "either overlap or blocking_sends"
+        )
+    for kind in options.overlapped:
+        one_of("kind of communication", kind, KINDS, f"{NAME}: overlap")
+    if options.overlapped and not options.overlap:
+        raise DistIRError(
+            "distribute: overlapped says which communication overlaps computation, but "
+            "overlap is off; add overlap=true, or leave it out"
+        )
+    if options.zero and options.d * options.e == 1:
+        raise DistIRError(
+            f"distribute: ZeRO stage {options.zero} splits what a training step keeps "
+            f"over the data-parallel devices, but d is 1; choose a larger -d"
+        )
+    if options.no_sync and (options.zero < 2 or options.k == 1):
+        raise DistIRError(
+            f"distribute: no_sync adds up whole gradients over micro-batches, which ZeRO 2 "
+            f"and 3 scatter for each of them, but the ZeRO stage is {options.zero} and k is "
+            f"{options.k}; leave it out, or choose such a stage and a larger -k"
+        )
+    LayerPolicies.of(options.checkpoint, NAME)
+    asked = [f"ZeRO stage {options.zero}"] if options.zero else []
+    if options.checkpoint != "none":
+        asked.append(f"{options.checkpoint} activation checkpointing")
+    if options.offload_states:
+        asked.append("offloading of the optimizer's states")
+    if asked and not is_training_step(entry_function(module)):
+        raise DistIRError(
+            f"distribute: {' and '.join(asked)} needs a training step, but the "
+            f"program updates no argument (dist.updates); build or import it with "
+            f"--training, or run `differentiate` first"
+        )
 
 
 def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
@@ -200,14 +127,14 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     Adds a mesh to a sequential program, chooses the layouts on it and leaves them as
     annotations: the first part of `distribute`. Raises DistIRError.
     """
-    check_sequential(module, _NAME)
-    options.check(module)
+    check_sequential(module, NAME)
+    check_options(options, module)
     _add_mesh(module, options)
     mesh, shard = only_mesh(module), options.shard
     if options.t > 1:
         pad_dimensions(module, mesh, "t", options.shard)
         heads = pad_heads(module, mesh, "t", "heads" in options.pad)
-        shard += tuple(r for r in heads if not options.speaks_of(named_argument(r)))
+        shard += tuple(r for r in heads if not _speaks_of(options, named_argument(r)))
     request_shards(module, mesh, shard, AXES)
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
@@ -302,19 +229,19 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
         raise DistIRError(
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
-    cluster = cluster_in(module, options.cluster, _NAME)
+    cluster = cluster_in(module, options.cluster, NAME)
     degrees = [(axis, getattr(options, axis)) for axis in AXES]
     # Messages name the usual axes, and the others only where they are asked for.
     devices = [(axis, n) for axis, n in degrees if n > 1 or axis in ("d", "t")]
     if options.stage_meshes:
-        check_size([("p", options.p)], cluster, _NAME)
+        check_size([("p", options.p)], cluster, NAME)
         _check_stages(options, cluster)
-        declare_mesh(module, [(TIME_AXIS, options.k), *devices], cluster, _NAME)
+        declare_mesh(module, [(TIME_AXIS, options.k), *devices], cluster, NAME)
         return
     if options.is_pipelined:
-        check_size([*devices, ("p", options.p)], cluster, _NAME)
+        check_size([*devices, ("p", options.p)], cluster, NAME)
         devices = [(TIME_AXIS, options.k), *devices]
-    add_mesh(module, devices, cluster, _NAME)
+    add_mesh(module, devices, cluster, NAME)
 
 
 def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> None:
@@ -323,7 +250,7 @@ def _check_stages(options: DistributionOptions, cluster: ClusterOp | None) -> No
         return
     if options.devices > cluster.size:
         raise DistIRError(
-            f"{_NAME}: stages on {' and '.join(options.stage_meshes)} need {options.devices} "
+            f"{NAME}: stages on {' and '.join(options.stage_meshes)} need {options.devices} "
             f"devices, but cluster @{cluster.sym_name.data} has {cluster.size}; choose "
             f"smaller meshes or a larger cluster"
         )

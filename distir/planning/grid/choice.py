@@ -13,8 +13,9 @@ from distir.dialects.dist import ReshardOp, layout_of
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import ScheduleOptions
-from distir.planning.distribution.distribute import DistributionOptions, choose_layouts
+from distir.planning.distribution.distribute import choose_layouts
 from distir.planning.distribution.meshes import MESH, cluster_in
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.grid.between import Between, Sizes
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step

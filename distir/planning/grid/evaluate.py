@@ -20,12 +20,12 @@ from distir.interpreters.simulator.simulation import Simulation
 from distir.pipelining import PipelineOptions, ScheduleOptions
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.planning.distribution.distribute import (
-    DistributionOptions,
     distribute,
     offload_states_as_asked,
     pass_keys_on_as_asked,
 )
 from distir.planning.distribution.meshes import cluster_in
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser

@@ -13,7 +13,8 @@ from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
-from distir.planning.distribution.distribute import CONTEXTS, DistributionOptions
+from distir.planning.distribution.distribute import CONTEXTS
+from distir.planning.distribution.options import DistributionOptions
 from distir.transforms.checkpoint_policies import LayerPolicies
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
