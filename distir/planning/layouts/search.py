@@ -528,8 +528,8 @@ def _never_fits(least: Peak, limit: float, splits: float) -> NoLayouts:
     """
     largest = ", ".join(name for name, _ in least.held[:5])
     return NoLayouts(
-        f"search-sharding: no layouts fit into {limit / splits:.6g} bytes per device: at one "
-        f"moment {least.bytes / splits:.6g} or more are in memory. Most is taken by "
+        f"search-sharding: no layouts fit into {limit / splits:.6g} bytes per device: the "
+        f"fullest moment takes {least.bytes / splits:.6g} or more. Most is taken by "
         f"{largest}. Use more devices, a smaller batch, or `activation-checkpoint` before "
         f"the search"
     )
