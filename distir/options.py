@@ -12,7 +12,7 @@ class StepOptions:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
@@ -22,7 +22,7 @@ _DECLARED = "distir.option"
 @dataclass(frozen=True)
 class Option:
     """
-    What is declared of an option besides its name, type and default.
+    The declaration of an option besides its name, type and default.
 
     - `help`: a sentence for users, in terms of the command line;
     - `metavar`: the name of its value in help texts; "" for the usual one;
@@ -37,9 +37,17 @@ class Option:
     separator: str = ""
 
 
-def option(default: Any, help: str, **declared: Any) -> Any:
-    """Returns the field of a dataclass that is an option; `declared` are those of `Option`."""
-    return field(default=default, metadata={_DECLARED: Option(help, **declared)})
+def option(
+    default: Any,
+    help: str,
+    *,
+    metavar: str = "",
+    choices: Sequence[Any] = (),
+    separator: str = "",
+) -> Any:
+    """Returns the field of a dataclass that is an option, as `Option` describes it."""
+    declared = Option(help, metavar, choices, separator)
+    return field(default=default, metadata={_DECLARED: declared})
 
 
 @dataclass(frozen=True)
@@ -56,11 +64,6 @@ def options_of(owner: type) -> Iterator[DeclaredOption]:
     """Yields the options that a dataclass declares, in the order of its fields."""
     hints = get_type_hints(owner)
     for own in fields(owner):
-        declared = _declared(own.metadata)
+        declared = own.metadata.get(_DECLARED)
         if declared is not None:
             yield DeclaredOption(own.name, hints[own.name], own.default, declared)
-
-
-def _declared(metadata: Mapping[Any, Any]) -> Option | None:
-    found = metadata.get(_DECLARED)
-    return found if isinstance(found, Option) else None

@@ -197,10 +197,10 @@ class CollectiveOp(IRDLOperation):
     BUFFERS: ClassVar[Buffers] = Buffers()
     """The memory that it needs beside its operand and its result."""
 
-    HELPER: ClassVar[str] = "collectives"
-    """The module of packages with the function that does it on a rank."""
+    TORCH_MODULE: ClassVar[str] = "collectives"
+    """The module of `distir/runtime` with the function that does it on a rank."""
 
-    FUNCTION: ClassVar[str] = ""
+    TORCH_FUNCTION: ClassVar[str] = ""
     """The name of that function; "" if it is the name of the op."""
 
     def __init__(
@@ -564,7 +564,7 @@ class RaggedAllToAllOp(_Exchange):
     """
 
     name = "collective.ragged_all_to_all"
-    HELPER: ClassVar[str] = "ragged"
+    TORCH_MODULE: ClassVar[str] = "ragged"
     BUFFERS: ClassVar[Buffers] = Buffers(operands=True, results="all")
 
     source = operand_def(TensorType)
@@ -623,7 +623,7 @@ class SliceOp(CollectiveOp):
     """
 
     name = "collective.slice"
-    FUNCTION: ClassVar[str] = "keep_shard"
+    TORCH_FUNCTION: ClassVar[str] = "keep_shard"
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from distir.options import DeclaredOption, options_of
 from distir.planning.distribution.options import AXES, DistributionOptions
-from distir.tools.options import add_option, flag_of
+from distir.tools.options import add_option, default_of, flag_of
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -64,8 +64,7 @@ def given_options(arguments: Namespace) -> list[str]:
     """
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
-        value = getattr(arguments, option.name)
-        if value != ([] if option.default == () else option.default):
+        if getattr(arguments, option.name) != default_of(option):
             given.append(flag_of(option.name))
     return [*given, "--overlap"] if arguments.overlap else given
 

@@ -16,6 +16,11 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
 
 
+def default_of(option: DeclaredOption) -> Any:
+    """Returns the value of an option that is not given, as commands parse it."""
+    return [] if _kind(option.type) is tuple else option.default
+
+
 def add_option(parser: ArgumentParser, option: DeclaredOption) -> None:
     """Declares an option of a command as its field is declared."""
     parser.add_argument(flag_of(option.name), **_settings(option))
@@ -24,7 +29,7 @@ def add_option(parser: ArgumentParser, option: DeclaredOption) -> None:
 def _settings(option: DeclaredOption) -> Mapping[str, Any]:
     """Returns the arguments of `add_argument` for an option, by its type."""
     own, kind = option.declared, _kind(option.type)
-    settings: dict[str, Any] = {"help": own.help, "default": option.default}
+    settings: dict[str, Any] = {"help": own.help, "default": default_of(option)}
     if own.metavar:
         settings["metavar"] = own.metavar
     if own.choices:
@@ -33,7 +38,6 @@ def _settings(option: DeclaredOption) -> Mapping[str, Any]:
         is_on = bool(option.default)
         settings["action"] = BooleanOptionalAction if is_on else "store_true"
     elif kind is tuple:
-        settings["default"] = []
         settings["action"] = "append"
         if own.separator:
             settings |= {"action": "extend", "type": _Separated(own.separator)}

@@ -34,7 +34,7 @@ def _written(call: Call) -> str:
     for an asynchronous op the function is `start_function`.
     """
     op = _op(call)
-    function = op.FUNCTION or op.name.removeprefix("collective.")
+    function = op.TORCH_FUNCTION or op.name.removeprefix("collective.")
     if op.is_asynchronous:
         function = f"start_{function}"
     parts = [*call.operands(), call.names.group(op)]
@@ -50,7 +50,7 @@ def _written(call: Call) -> str:
         assert op.ranks is not None
         root = op.ranks[0] if op.root is None else op.root.value.data
         parts.append(f"root={call.names.number(root)}")
-    return call.write(f"{function}({{given}})", op.HELPER, given=", ".join(parts))
+    return call.write(f"{function}({{given}})", op.TORCH_MODULE, given=", ".join(parts))
 
 
 for _type in collective.COLLECTIVES:
