@@ -111,6 +111,10 @@ class Request:
             return BatchParts(own.batch_parts, own.result.plan.k)
         return BatchParts(own.batch_parts, own.k)
 
+    def autocast_to(self, dtype: str | None) -> Request:
+        """Returns the request of the program that is autocast to a type (None: not)."""
+        return replace(self, forward=replace(self.forward, autocast=dtype))
+
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
         """
         Distributes a step that computes gradients, in place. Options that have nothing to do
