@@ -13,9 +13,6 @@ from distir.parallel.forward_options import name_of_float
 
 _DEVICES = ("cpu", "cuda")
 
-_UNKNOWN = "unknown"
-"""Stands for the type of autocast in the last call where there was none."""
-
 
 def enabled_devices() -> list[str]:
     """Returns the types of devices for which `torch.autocast` is on."""
@@ -39,21 +36,21 @@ class AskedTypes:
 
     def __init__(self, device: str, dtype: str | None):
         self._device, self._dtype = device, dtype
-        self._last: str | None = _UNKNOWN
+        self._known: dict[str, str | None] = {}
 
-    def now(self) -> str | None:
+    def now(self, kind: str) -> str | None:
         """
-        Returns the name of the type that programs are to be autocast to here; None for
-        programs in their own types. Every rank must call this. Raises DistIRError, on every
-        rank, if ranks differ, or if the type is another one than that of the module.
+        Returns the name of the type that programs are to be autocast to in a call of this
+        `kind`; None for programs in their own types. Every rank must call this. Raises
+        DistIRError, on every rank, if the type is another one than that of the module, or
+        if ranks differ, which they tell each other at the first call and where it changes.
         """
         asked = None
         if torch.is_autocast_enabled(self._device):
             asked = name_of_float(torch.get_autocast_dtype(self._device))
-        if asked != self._last:
-            self._last = _UNKNOWN
+        if kind not in self._known or asked != self._known.pop(kind):
             _check_alike(asked)
-            self._last = asked
+        self._known[kind] = asked
         if asked is None or self._dtype is None:
             return asked
         if asked != self._dtype:

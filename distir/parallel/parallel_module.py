@@ -168,7 +168,7 @@ class ParallelModule(nn.Module):
     # Running
 
     def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-        autocast = self._asked.now()
+        autocast = self._asked.now("training")
         if autocast is not None and self._check is not None:
             raise DistIRError(
                 'parallelize: check="step" compares the first step with the module as '
@@ -269,7 +269,7 @@ class ParallelModule(nn.Module):
         ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        autocast = self._asked.now()
+        autocast = self._asked.now("evaluation")
         if autocast not in self._evaluations:
             self._evaluations[autocast] = self._make_evaluation(autocast)
         program = self._evaluations[autocast]

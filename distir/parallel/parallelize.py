@@ -222,7 +222,7 @@ def parallelize(
         module,
         inputs,
         Labels(request.labels),
-        Steps(module, step, any(needed), asked.now()),
+        Steps(module, step, any(needed), asked.now("parallelize")),
         evaluation,
         asked,
         seed,
