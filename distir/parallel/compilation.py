@@ -263,7 +263,7 @@ def training_program(
         ignore_index=IGNORED_LABEL if name == "cross_entropy" else None,
         inputs=tuple(inputs),
         optimizer=optimizer,
-        loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+        loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
         batch_norm_devices=statistics.devices,
         batch_norm_micro_batches=statistics.micro_batches,
         fused_attention=forward.attention,

@@ -42,6 +42,11 @@ class ForwardOptions:
     equal_features: bool = False
     autocast: str | None = None
 
+    @property
+    def needs_loss_scaling(self) -> bool:
+        """Whether small gradients would be lost if the loss were not scaled."""
+        return "f16" in (self.dtype, self.autocast)
+
     @staticmethod
     def of(
         dtype: Any,

@@ -192,12 +192,6 @@ def parallelize(
     def step(
         trained: frozenset[str], inputs: frozenset[str] | None, autocast: str | None
     ) -> RankProgram:
-        if autocast == "f16":
-            raise DistIRError(
-                "a step inside of torch.autocast of float16 would lose small gradients "
-                'before a GradScaler can scale them; parallelize(..., dtype="f16"), which '
-                "scales the loss itself, and use no GradScaler, or autocast to bfloat16"
-            )
         own = None if inputs is None else tuple(sorted(inputs))
         wanted = request.autocast_to(autocast)
         with training(module, trained):

@@ -68,6 +68,7 @@ class Steps:
             trained = frozenset(
                 n for n, p in parameters.items() if p.is_floating_point()
             )
+        self._autocast = autocast
         self.base = make(trained, None, autocast)
         self._first_needed = Needed(trained, self.base.inputs_with_gradients)
         self._programs = {(self._first_needed, autocast): self.base}
@@ -112,6 +113,13 @@ class Steps:
         """
         needed = needed or self._first_needed
         key = needed, autocast
+        if autocast == "f16" != self._autocast:
+            raise DistIRError(
+                "a step inside of torch.autocast of float16 scales its loss, lest small "
+                "gradients are lost, and the module does not hold the scale; call "
+                'parallelize inside of torch.autocast too, or with dtype="f16" (a '
+                "GradScaler is not needed), or autocast to bfloat16"
+            )
         if key not in self._programs:
             if needed == self._first_needed:
                 made = self._make(needed.parameters, None, autocast)

@@ -12,12 +12,14 @@ from support.parallel_autocast import (
     encoder_run,
     outputs_run,
     refused_run,
+    scaled_run,
     some_ranks_run,
     steps_run,
     types_run,
     untrained_run,
 )
 from support.ranks import run_ranks
+from support.thoroughness import sampled
 
 QUICK = (dict(d=2, zero=3), dict(p=2, k=2))
 PLANS: list[dict[str, Any]] = [
@@ -91,12 +93,21 @@ def test_training_without_gradients() -> None:
 
 def test_what_cannot_be() -> None:
     (found,) = run_ranks(1, refused_run)
-    assert 'dtype="f16"' in found["f16"] and "no GradScaler" in found["f16"]
+    assert 'dtype="f16"' in found["f16"] and "inside of torch.autocast" in found["f16"]
     for kind, given, asked in (("other", "bf16", "f16"), ("wide", "f32", "bf16")):
         assert f'dtype="{given}" was given' in found[kind]
         assert f"asks for {asked}" in found[kind]
     assert 'check="step"' in found["check"] and "outside of it" in found["check"]
     assert found["same"] == found["after"] == "no error"
+
+
+@pytest.mark.parametrize("options", sampled([dict(d=2, zero=1), dict(p=2)], 2), ids=str)
+def test_f16_with_a_scaler_of_gradients(options: dict[str, Any]) -> None:
+    for rank in run_ranks(2, scaled_run, options):
+        for step in rank:
+            assert step["loss"] == pytest.approx(step["expected"], rel=1e-3)
+            assert step["apart"] < 1e-4
+            assert any("loss_scale" in name for name in step["states"])
 
 
 def test_ranks_that_differ() -> None:

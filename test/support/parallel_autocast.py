@@ -105,10 +105,8 @@ def steps_run(options: Options) -> list[dict[str, Any]]:
     for dtype, other in ((torch.bfloat16, None), (None, torch.bfloat16)) * 2:
         parallel.zero_grad()
         with autocast(dtype):
-            if results:
-                loss = parallel.step(own, labels)
-            else:
-                loss = parallel(own, labels)
+            call = parallel.step if results else parallel
+            loss = call(own, labels)
         if not results:
             loss.backward()
         expected, theirs = wanted[dtype]
@@ -198,6 +196,43 @@ def encoder_run(options: Options) -> dict[str, Any]:
         "encoded": encoded.dtype,  # pyright: ignore[reportPossiblyUnboundVariable]
         "apart": ((ours - theirs).norm() / theirs.norm()).item(),
     }
+
+
+def scaled_run(options: Options) -> list[dict[str, Any]]:
+    """
+    Trains in float16 with a GradScaler, as scripts for PyTorch do. Returns for each step the
+    losses, PyTorch's, and the relative distance of this rank's parameters from PyTorch's.
+    """
+    x, y = rows()
+    with autocast(torch.float16):
+        parallel = parallelize(Blocks(), (x,), loss="cross_entropy", **options).train()
+    plain = Blocks()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (parallel, plain)]
+    scalers = [torch.amp.GradScaler("cpu") for _ in optimizers]
+    results: list[dict[str, Any]] = []
+    for _ in range(3):
+        with autocast(torch.float16):
+            loss = parallel(own_part(parallel, x), own_part(parallel, y))
+            expected = cross_entropy(plain(x), y)
+        for each, scaler, optimizer in zip(
+            (loss, expected), scalers, optimizers, strict=True
+        ):
+            scaler.scale(each).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        found = {n: whole(p) for n, p in parallel.named_parameters()}
+        theirs = {n: plain.get_parameter(n).detach() for n in found}
+        size = sum((value**2).sum().item() for value in theirs.values())
+        results.append(
+            {
+                "loss": loss.item(),
+                "expected": expected.item(),
+                "apart": (squares(found, theirs) / size) ** 0.5,
+                "states": [n for n, _ in parallel.named_buffers()],
+            }
+        )
+    return results
 
 
 def told(run: Callable[[], Any]) -> str:
