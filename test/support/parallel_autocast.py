@@ -200,8 +200,9 @@ def encoder_run(options: Options) -> dict[str, Any]:
 
 def scaled_run(options: Options) -> list[dict[str, Any]]:
     """
-    Trains in float16 with a GradScaler, as scripts for PyTorch do. Returns for each step the
-    losses, PyTorch's, and the relative distance of this rank's parameters from PyTorch's.
+    Trains with a GradScaler, as scripts for PyTorch do, in float16 and at last in other types.
+    Returns for each step the losses, PyTorch's, and the relative distance of this rank's
+    parameters from PyTorch's.
     """
     x, y = rows()
     with autocast(torch.float16):
@@ -210,8 +211,8 @@ def scaled_run(options: Options) -> list[dict[str, Any]]:
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (parallel, plain)]
     scalers = [torch.amp.GradScaler("cpu") for _ in optimizers]
     results: list[dict[str, Any]] = []
-    for _ in range(3):
-        with autocast(torch.float16):
+    for dtype in (torch.float16, torch.float16, torch.bfloat16, None):
+        with autocast(dtype):
             loss = parallel(own_part(parallel, x), own_part(parallel, y))
             expected = cross_entropy(plain(x), y)
         for each, scaler, optimizer in zip(
