@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +266,21 @@ def _join() -> None:
 
 
 def _device() -> torch.device:
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    """
+    Returns where this process computes: on its GPU if the processes talk by NCCL, also
+    beside another backend for CPUs. The GPU is the one that the script has chosen or, if
+    nothing used CUDA yet, the one of this process among those of its node. Raises
+    DistIRError if there is none.
+    """
+    if "nccl" not in dist.get_backend_config():
+        return torch.device("cpu")
+    if not torch.cuda.is_initialized():
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise DistIRError(
+                f"parallelize: nccl needs one GPU per process: process {local} of this node "
+                f"has none, as there are {count}; start torchrun with --nproc-per-node "
+                f'{count}, or join with torch.distributed.init_process_group("gloo")'
+            )
+        torch.cuda.set_device(local)
+    return torch.device("cuda", torch.cuda.current_device())
