@@ -31,7 +31,7 @@ class Way:
     """
     A way to train: with `autocast` around the call or options of `parallelize`, with the
     losses' relative difference that its precision allows. By hand it is `autocast` where
-    `dtype` is an option, and whole batches.
+    `dtype` is an option, `torch.compile` where `compiled` is, and whole batches.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -46,7 +46,18 @@ WAYS = {
     'dtype="bf16", dropout 0.1': Way({"dtype": "bf16"}, 0.1, agreement=1e-2),
     'dtype="bf16", checkpoint="full"': Way({"dtype": "bf16", "checkpoint": "full"}),
     'dtype="bf16", k=4': Way({"dtype": "bf16", "k": 4}),
+    "under `torch.autocast`": Way(autocast=True),
     'float8="tensor"': Way({"dtype": "bf16", "float8": "tensor"}, agreement=1e-2),
+    'dtype="bf16", compiled': Way({"dtype": "bf16", "compiled": True}),
+    'dtype="bf16", dropout 0.1, compiled': Way(
+        {"dtype": "bf16", "compiled": True}, 0.1, agreement=1e-2
+    ),
+    'float8="tensor", compiled': Way(
+        {"dtype": "bf16", "float8": "tensor", "compiled": True}, agreement=1e-2
+    ),
+    'float8="row", compiled': Way(
+        {"dtype": "bf16", "float8": "row", "compiled": True}, agreement=1e-2
+    ),
 }
 MIXED = ("dtype", "float8")
 COMPARED = 4
@@ -108,10 +119,11 @@ def by_hand(way: Way, device: torch.device, small: bool, steps: int) -> Trained:
     words, labels = batch(device, small)
     mixed = way.autocast or any(name in way.options for name in MIXED)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    run: Any = torch.compile(model) if "compiled" in way.options else model
 
     def step() -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
-            logits = model(words).logits
+            logits = run(words).logits
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         loss.backward()
         optimizer.step()
@@ -151,12 +163,13 @@ def beside_pytorch(small: bool, log: Callable[[str], None]) -> str:
     wrong: list[str] = []
     for name, way in WAYS.items():
         log(f"training, {name}")
-        if small and "float8" in way.options:
+        if small and {"float8", "compiled"} & way.options.keys():
             continue
         sides: list[Trained] = []
         for side in (by_hand, by_distir):
             gc.collect()
             torch.cuda.empty_cache()
+            torch.compiler.reset()
             sides.append(side(way, device, small, steps))
         theirs, ours = sides
         if abs(ours.loss - theirs.loss) > way.agreement * abs(theirs.loss):
@@ -165,7 +178,7 @@ def beside_pytorch(small: bool, log: Callable[[str], None]) -> str:
             )
         rows.append(
             [
-                f"`{name}`",
+                name if "`" in name else f"`{name}`",
                 f"{ours.step_s * 1e3:.1f} ms",
                 f"{theirs.step_s * 1e3:.1f} ms",
                 f"{ours.step_s / theirs.step_s:.2f}",
@@ -177,6 +190,6 @@ def beside_pytorch(small: bool, log: Callable[[str], None]) -> str:
     told = "".join(f"\n- **{line}**" for line in wrong)
     return (
         "GPT-2 (124M), 8 x 512 words, fused AdamW, `distir.parallelize` in one process; by "
-        "hand eager, under `torch.autocast` where types are mixed, on the whole batch.\n\n"
+        "hand eager or compiled, under `torch.autocast` where types are mixed, on whole batches.\n\n"
         f"{table(head, rows)}\n{told}"
     )

@@ -391,8 +391,8 @@ def check_compiler(backend):
             found = False
     if not found:
         raise ProgramError(
-            f"this program is compiled when it runs (--compile), which needs {missing}; "
-            f"install that, or write the package without --compile"
+            f"this program is compiled when it runs, which needs {missing}; install that, "
+            f"or leave out --compile"
         )
 
 
