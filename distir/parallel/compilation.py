@@ -113,6 +113,10 @@ class Request:
             return BatchParts(own.batch_parts, own.result.plan.k)
         return BatchParts(own.batch_parts, own.k)
 
+    def autocast_to(self, dtype: str | None) -> Request:
+        """Returns the request of the program that is autocast to a type (None: not)."""
+        return replace(self, forward=replace(self.forward, autocast=dtype))
+
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
         """
         Distributes a step that computes gradients, in place. Options that have nothing to do
@@ -261,7 +265,7 @@ def training_program(
         ignore_index=IGNORED_LABEL if name == "cross_entropy" else None,
         inputs=tuple(inputs),
         optimizer=optimizer,
-        loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+        loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
         batch_norm_devices=statistics.devices,
         batch_norm_micro_batches=statistics.micro_batches,
         fused_attention=forward.attention,

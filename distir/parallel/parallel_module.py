@@ -13,11 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
-from distir.parallel.autocast import (
-    cast_input,
-    enabled_devices,
-    tell_of_autocast,
-)
+from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
@@ -89,7 +85,8 @@ class ParallelModule(nn.Module):
         inputs: Inputs,
         labels: Labels,
         steps: Steps,
-        evaluation: Callable[[], RankProgram],
+        evaluation: Callable[[str | None], RankProgram],
+        asked: AskedTypes,
         seed: int,
         normalisations: int = 1,
         check: StepCheck | None = None,
@@ -100,11 +97,11 @@ class ParallelModule(nn.Module):
         self._normalisations = normalisations
         self._inputs = inputs
         self._labels = labels
-        self._has_told = False
         self._steps = steps
         program = self._program = steps.base
         self._make_evaluation = evaluation
-        self._evaluation: RankProgram | None = None
+        self._evaluations: dict[str | None, RankProgram] = {}
+        self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         self._others = fill(self, source, program, seed)
@@ -171,9 +168,16 @@ class ParallelModule(nn.Module):
     # Running
 
     def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+        autocast = self._asked.now("training")
+        if autocast is not None and self._check is not None:
+            raise DistIRError(
+                'parallelize: check="step" compares the first step with the module as '
+                "PyTorch runs it outside of torch.autocast; make this step outside of it, "
+                'or take check="import"'
+            )
         given = self._batch(self._program, args, kwargs)
         needed = self._steps.needed(self, given)
-        program = self._steps.program(needed)
+        program = self._steps.program(needed, autocast)
         results = self._scaled_results(program, given)
         sources: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
@@ -265,9 +269,10 @@ class ParallelModule(nn.Module):
         ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if self._evaluation is None:
-            self._evaluation = self._make_evaluation()
-        program = self._evaluation
+        autocast = self._asked.now("evaluation")
+        if autocast not in self._evaluations:
+            self._evaluations[autocast] = self._make_evaluation(autocast)
+        program = self._evaluations[autocast]
         given = self._batch(program, args, kwargs)
         values = {**self._held(program, given), **self._own_part(program, given)}
         results = program.run(values)
@@ -291,9 +296,6 @@ class ParallelModule(nn.Module):
         given = self._given(program, args, kwargs)
         if not enabled_devices():
             return given
-        if not self._has_told:
-            self._has_told = True
-            tell_of_autocast(stacklevel=6)
         types = {spec.name: spec.dtype for spec in program.all_arguments}
         return {n: cast_input(value, types[n]) for n, value in given.items()}
 

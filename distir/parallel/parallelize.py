@@ -15,6 +15,7 @@ from torch import nn
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
+from distir.parallel.autocast import AskedTypes
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.compilation import (
     Request,
@@ -190,34 +191,45 @@ def parallelize(
             check_compiler("nccl" if device.type == "cuda" else "gloo")
         except ProgramError as error:
             raise DistIRError(f"parallelize, compiled=True: {error}") from error
+    asked = AskedTypes(device.type, forward.dtype)
 
-    def program(kind: str, what: Any, make: Any) -> RankProgram:
+    def program(kind: str, what: Any, wanted: Request, make: Any) -> RankProgram:
         with in_python():
             folder = shared_package(
-                lambda: content_key(kind, module, args, kwargs, (request, what)), make
+                lambda: content_key(kind, module, args, kwargs, (wanted, what)), make
             )
         return RankProgram(Package(folder), device)
 
-    def step(trained: frozenset[str], inputs: frozenset[str] | None) -> RankProgram:
+    def step(
+        trained: frozenset[str], inputs: frozenset[str] | None, autocast: str | None
+    ) -> RankProgram:
         own = None if inputs is None else tuple(sorted(inputs))
+        wanted = request.autocast_to(autocast)
         with training(module, trained):
             return program(
                 "training",
                 needed if own is None else own,
-                lambda: training_package(module, args, kwargs, request, own),
+                wanted,
+                lambda: training_package(module, args, kwargs, wanted, own),
             )
+
+    def evaluation(autocast: str | None) -> RankProgram:
+        wanted = request.autocast_to(autocast)
+        return program(
+            "evaluation",
+            None,
+            wanted,
+            lambda: evaluation_package(module, args, kwargs, wanted),
+        )
 
     needed = [t.requires_grad for t in tensors_of((tuple(args), kwargs))]
     return ParallelModule(
         module,
         inputs,
         Labels(request.labels),
-        Steps(module, step, any(needed)),
-        lambda: program(
-            "evaluation",
-            None,
-            lambda: evaluation_package(module, args, kwargs, request),
-        ),
+        Steps(module, step, any(needed), asked.now("parallelize")),
+        evaluation,
+        asked,
         seed,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,
