@@ -45,9 +45,9 @@ class _Loss(torch.autograd.Function):
                 "backward was called a second time on one loss; call the module again"
             )
         (scale,) = grad_outputs
-        for gradient in gradients:
-            own = _local(gradient)
-            own.mul_(scale.to(own.device))
+        own = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+        if own:
+            torch.ops.aten._foreach_mul_(own, scale.to(own[0].device))
         return None, None, *gradients
 
 
@@ -194,7 +194,7 @@ class ParallelModule(nn.Module):
                 if value is None:
                     continue
                 if spec.updates:
-                    _local(self._tensor(spec.updates)).copy_(value)
+                    self._tensor(spec.updates).copy_(value)
                     continue
                 for name, part in self._parts_of_gradient(own, value):
                     parameter = self.get_parameter(name)
@@ -351,19 +351,21 @@ class ParallelModule(nn.Module):
                 return None
             value = self._found(spec.name)
             return program.other(spec) if value is None else program.part(spec, value)
-        held = _local(self._tensor(spec.name)) if own.holds(known) else None
+        held = self._tensor(spec.name) if own.holds(known) else None
         if program is own:
             return held
         return own.moved(known, held, program, spec)
 
     def _found(self, name: str) -> torch.Tensor | None:
-        """Returns the parameter or buffer of that name, if there is one."""
+        """
+        Returns this rank's part of the parameter or buffer of that name, if there is one.
+        """
         *path, last = name.split(".")
         folder: Any = self
         for part in path:
             folder = getattr(folder, part, None)
         value = getattr(folder, last, None)
-        return value.detach() if isinstance(value, torch.Tensor) else None
+        return _local(value) if isinstance(value, torch.Tensor) else None
 
     def _tensor(self, name: str) -> torch.Tensor:
         """Returns this rank's part of a parameter, buffer or state of its program."""
@@ -373,11 +375,15 @@ class ParallelModule(nn.Module):
         if value is None:
             value = self._found(f"{STATES}.{name}")
         assert value is not None, name
-        return value
+        return _local(value)
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value
+    """Returns this rank's part of a tensor, apart from autograd."""
+    if isinstance(value, DTensor):
+        with torch.no_grad():  # then it is no op of its own
+            return value.to_local()
+    return value.detach()
 
 
 def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:

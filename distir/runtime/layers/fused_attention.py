@@ -263,13 +263,15 @@ class Attention:
         key, value = self.repeated(self.key), self.repeated(self.value)
         capped, scores = self._scores()
         weights = (scores - sums[..., None]).exp_().to(self.wide)
-        dscores = dy @ value.transpose(2, 3)
+        dscores = self._product(dy, value.transpose(2, 3))
         used = weights
         if factors is not None:
             dscores, used = dscores * factors, weights * factors
-        dscores = weights * (dscores - (dy * out).sum(-1, keepdim=True)) * self.scale
+        along = (dy * out).sum(-1, keepdim=True, dtype=dscores.dtype)
+        dscores = weights * (dscores - along) * self.scale
         if self.softcap is not None:
             dscores = dscores * (1 - (capped / self.softcap).square())
+        dscores = dscores.to(self.wide)
         dkey = dscores.transpose(2, 3) @ self.query
         return dscores @ key, dkey, used.transpose(2, 3) @ dy
 
@@ -296,9 +298,18 @@ class Attention:
         key_heads = self.key.shape[1]
         return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).sum(2)
 
+    def _product(self, first, second):
+        """Returns a product, of half precision in float32, as kernels have it."""
+        if first.dtype in (torch.float32, torch.float64):
+            return first @ second
+        parts = first.flatten(0, 1), second.flatten(0, 1)
+        found = torch.bmm(*parts, out_dtype=torch.float32)
+        return found.unflatten(0, first.shape[:2])
+
     def _scores(self):
         """Returns the scores with factor and cap, and the scores with the mask."""
-        scores = self.query @ self.repeated(self.key).transpose(2, 3) * self.scale
+        scores = self._product(self.query, self.repeated(self.key).transpose(2, 3))
+        scores = scores * self.scale
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap
         shown = scores if self.mask is None else scores + self.mask
