@@ -262,7 +262,8 @@ class ParallelModule(nn.Module):
         """
         program = self._program
         if not spec.repacked:
-            return [(spec.name, program.distributed(spec, value))]
+            # As their parameters lie, which fused optimizers on GPUs ask for.
+            return [(spec.name, program.distributed(spec, value.contiguous()))]
         return [
             (part.name, program.distributed(part, view.contiguous()))
             for part, view in merged_parts(program, spec, value)
