@@ -127,8 +127,8 @@ def parallelize(
       the module itself on one process.
     - `allow`: the differences from the module that are accepted: `control-flow`,
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
-    - `compiled`: whether `torch.compile` makes the kernels of the program, a minute at the
-      first step; on GPUs a step of many small ops becomes several times as fast.
+    - `compiled`: whether `torch.compile` makes the kernels of the program's functions, which
+      takes a minute at the first step.
 
     Raises DistIRError, on every rank.
     """

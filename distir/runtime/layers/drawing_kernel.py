@@ -101,7 +101,9 @@ else:
             where += place.to(tl.int64) * STRIDE
         return rest, place, where
 
-    @triton.jit(do_not_specialize=["seed", "stream", "threshold", "first", "count"])
+    @triton.jit(
+        do_not_specialize=["first_key", "second_key", "threshold", "first", "count"]
+    )
     def _kept(
         out,
         counter,
@@ -109,8 +111,8 @@ else:
         at1,
         at2,
         at3,
-        seed,
-        stream,
+        first_key,
+        second_key,
         threshold,
         first,
         count,
@@ -150,8 +152,8 @@ else:
             rest, place, where = _row(rest, place, where, at3, E3, P3, R3, S3, H3)
         number = tl.load(counter)
         key0, key1 = _threefry(
-            seed.to(tl.uint32),
-            stream.to(tl.uint32),
+            first_key.to(tl.uint32),
+            second_key.to(tl.uint32),
             number.to(tl.uint32),
             (number >> 32).to(tl.uint32),
         )

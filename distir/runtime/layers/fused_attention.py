@@ -86,6 +86,29 @@ def merge_attention(out, sums, other, other_sums):
     return merged.to(out.dtype), total
 
 
+@torch.compiler.assume_constant_result
+def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
+    """
+    Returns what `_kernel_of` does for tensors of these shapes, of which it makes some
+    without memory: `torch.compile` asks once, as it cannot see into the question itself.
+    """
+    row = torch.empty(query[3], dtype=dtype, device=device)
+    mask = row[0].expand(query[2], key[2]) if has_mask else None
+    return _kernel_of(
+        row.expand(query), row.expand(key), row.expand(key), mask, is_causal
+    )
+
+
+def _kernel_of(query, key, value, mask, is_causal):
+    """Returns the kernel for CUDA that takes these tensors; "" if there is none."""
+    # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
+    known = torch.backends.cuda
+    given = known.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
+    if known.can_use_flash_attention(given):
+        return "flash"
+    return "efficient" if known.can_use_efficient_attention(given) else ""
+
+
 class Attention:
     """One way to compute attention of some tensors, the same forwards and backwards."""
 
@@ -170,12 +193,14 @@ class Attention:
             return ""
         if not self.query.is_cuda:
             return "cpu"
-        # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
-        known, options = torch.backends.cuda, (self.mask, 0.0, self.is_causal, False)
-        given = known.SDPAParams(*self._operands(), *options)
-        if known.can_use_flash_attention(given):
-            return "flash"
-        return "efficient" if known.can_use_efficient_attention(given) else ""
+        query, key, value = self._operands()
+        if not torch.compiler.is_compiling():
+            return _kernel_of(query, key, value, self.mask, self.is_causal)
+        shapes = tuple(query.shape), tuple(key.shape)
+        has_mask = self.mask is not None
+        return _kernel_of_shapes(
+            *shapes, query.dtype, query.device, has_mask, self.is_causal
+        )
 
     def forward(self):
         """Returns the result and the logarithms of the sums of exponentials."""
