@@ -20,6 +20,7 @@ from fuzz.extremes import (
     FLOATS,
     SIGNED,
     Array,
+    bounded,
     extreme,
     finite,
     is_float,
@@ -396,10 +397,13 @@ def pool(draw: Draw) -> Sample:
     results = pick(draw, [1, 2]) if name == "MaxPool" else 1
     values = extreme if "Max" in name else summable
     pads = attributes.get("pads", [])
-    if pads[: len(space)] != pads[len(space) :] or results == 2:
-        # PyTorch pools no such windows, and onnxruntime loses NaN in them. Which of several
-        # NaN in a window is the largest is nowhere said.
-        values = values if values is summable else numeric
+    one_sided = pads[: len(space)] != pads[len(space) :]
+    if values is extreme and one_sided and (attributes["ceil_mode"] or results == 2):
+        # PyTorch pools no such windows. In them onnxruntime loses NaN, and begins with the
+        # least finite number, which it gives for those that have -inf alone.
+        values = bounded
+    elif values is extreme and results == 2:
+        values = numeric  # Which of several NaN is the largest is nowhere said.
     return Sample(
         name,
         lambda r: [values(r, (2, 2, *space), dtype, share)],
@@ -875,6 +879,14 @@ QUOTIENTS = frozenset(("train.cumprod_grad",))
 """Ops that divide by what they multiplied before, as PyTorch does: not for denormals."""
 
 
+FACTORING = frozenset(("Det", "train.slogdet", "train.slogdet_grad"))
+"""
+Ops that factor matrices. PyTorch's LAPACK multiplies by the reciprocal of the largest element
+of a column, which is infinite for a denormal, so that `torch.linalg.det` is NaN for a
+matrix with a row of denormals: not for numbers whose products are denormals.
+"""
+
+
 INVERTING = frozenset(("train.slogdet_grad",))
 """Ops that invert matrices."""
 
@@ -896,6 +908,8 @@ def known_case(draw: Draw) -> Sample:
                 found.append(array)
                 continue
             new = finite(r, array.shape, array.dtype, 1.0)
+            if case.name in FACTORING:
+                new = np.where(np.abs(new) < 1e-8, 0, new).astype(array.dtype)
             found.append(np.where(r.random(array.shape) < share, new, array))
         return found
 
