@@ -94,3 +94,13 @@ def numeric(random: np.random.Generator, shape: Any, dtype: Any, share: float) -
     return (
         np.where(np.isnan(found), 0, found).astype(dtype) if is_float(dtype) else found
     )
+
+
+def bounded(random: np.random.Generator, shape: Any, dtype: Any, share: float) -> Array:
+    """Extreme values, the largest finite ones too, without NaN and infinities."""
+    found = extreme(random, shape, dtype, share)
+    return (
+        np.where(np.isfinite(found), found, 0).astype(dtype)
+        if is_float(dtype)
+        else found
+    )

@@ -20,6 +20,7 @@ from fuzz.extremes import (
     FLOATS,
     SIGNED,
     Array,
+    bounded,
     extreme,
     finite,
     is_float,
@@ -396,10 +397,13 @@ def pool(draw: Draw) -> Sample:
     results = pick(draw, [1, 2]) if name == "MaxPool" else 1
     values = extreme if "Max" in name else summable
     pads = attributes.get("pads", [])
-    if pads[: len(space)] != pads[len(space) :] or results == 2:
-        # PyTorch pools no such windows, and onnxruntime loses NaN in them. Which of several
-        # NaN in a window is the largest is nowhere said.
-        values = values if values is summable else numeric
+    one_sided = pads[: len(space)] != pads[len(space) :]
+    if values is extreme and one_sided and (attributes["ceil_mode"] or results == 2):
+        # PyTorch pools no such windows. In them onnxruntime loses NaN, and begins with the
+        # least finite number, which it gives for those that have -inf alone.
+        values = bounded
+    elif values is extreme and results == 2:
+        values = numeric  # Which of several NaN is the largest is nowhere said.
     return Sample(
         name,
         lambda r: [values(r, (2, 2, *space), dtype, share)],
@@ -875,8 +879,26 @@ QUOTIENTS = frozenset(("train.cumprod_grad",))
 """Ops that divide by what they multiplied before, as PyTorch does: not for denormals."""
 
 
-INVERTING = frozenset(("train.slogdet_grad",))
-"""Ops that invert matrices."""
+FACTORING = frozenset(("Det", "train.slogdet", "train.slogdet_grad"))
+"""
+Ops that factor matrices. PyTorch's LAPACK multiplies by the reciprocal of the largest element
+of a column, which is infinite for a denormal, so that `torch.linalg.det` is NaN for a
+matrix with a row of denormals: not for numbers whose products are denormals.
+"""
+
+
+INVERTING = frozenset(("train.slogdet", "train.slogdet_grad"))
+"""
+Those of them that are not defined for singular matrices. Rounding decides whether such a
+matrix has a logarithm of -inf or -40, and an inverse of NaN, infinities or huge numbers.
+"""
+
+
+LARGEST_CONDITION = 1e3
+"""
+Of these matrices: the error of an inverse grows with the square of the condition number, and
+is large enough at this one in 32 bits.
+"""
 
 
 def known_case(draw: Draw) -> Sample:
@@ -896,7 +918,13 @@ def known_case(draw: Draw) -> Sample:
                 found.append(array)
                 continue
             new = finite(r, array.shape, array.dtype, 1.0)
-            found.append(np.where(r.random(array.shape) < share, new, array))
+            if case.name in FACTORING:
+                new = np.where(np.abs(new) < 1e-8, 0, new).astype(array.dtype)
+            new = np.where(r.random(array.shape) < share, new, array)
+            if case.name in INVERTING and array.ndim >= 2:
+                is_regular = _conditions(new) <= LARGEST_CONDITION
+                new = np.where(is_regular[..., None, None], new, array)
+            found.append(new)
         return found
 
     return Sample(
@@ -906,16 +934,29 @@ def known_case(draw: Draw) -> Sample:
         case.constants,
         case.results,
         sums=True,
-        magnified=_condition if case.name in INVERTING else lambda given: 1.0,
+        magnified=lambda given: _magnified(case.name, given),
         make=case.make,
     )
 
 
-def _condition(given: Sequence[Any]) -> float:
-    """The largest condition number of matrices, by which rounding errors grow."""
+def _conditions(matrices: Array) -> Array:
+    """The condition numbers of matrices [..., n, n]."""
+    return np.asarray(np.linalg.cond(matrices.astype(np.float64)))
+
+
+def _magnified(name: str, given: Sequence[Any]) -> float:
+    """
+    By how much rounding errors grow: those of a determinant, relative to it, by the condition
+    number of the matrix, and those of an inverse, relative to its norm, by the same.
+    """
+    if name not in INVERTING:
+        return 1.0
     matrices = next(a for a in given if a is not None and a.ndim >= 2)
-    numbers = np.linalg.cond(matrices.astype(np.float64))
-    return float(np.clip(np.max(numbers, initial=1.0), 1.0, 1e6))
+    conditions = _conditions(matrices)
+    if name == "train.slogdet_grad":
+        inverses = np.linalg.inv(matrices.astype(np.float64))
+        conditions = conditions * np.linalg.norm(inverses, axis=(-2, -1))
+    return float(np.max(conditions, initial=1.0))
 
 
 FAMILIES = [

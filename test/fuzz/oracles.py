@@ -5,6 +5,7 @@ by hand, apart from what DistIR emits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -199,11 +200,21 @@ def _symmetric(a: Attributes, rank: int) -> Any:
     return pads[:rank] if pads[:rank] == pads[rank:] else None
 
 
+def _last_first(pads: Sequence[int]) -> list[int]:
+    """Pads as PyTorch has them: of each dimension from the last one on, both sides."""
+    rank = len(pads) // 2
+    return [int(p) for i in reversed(range(rank)) for p in (pads[i], pads[i + rank])]
+
+
 def _max_pool(a: Attributes, x: Any) -> Any:
     pads = _symmetric(a, x.dim() - 2)
-    if pads is None:
-        return None
     function: Any = (F.max_pool1d, F.max_pool2d)[x.dim() - 3]
+    if pads is None:
+        if a("ceil_mode") or not x.is_floating_point():
+            return None
+        # Padded by hand. Indices would count the padding.
+        padded = F.pad(x, _last_first(a("pads")), value=-math.inf)
+        return function(padded, list(a("kernel_shape")), list(a("strides")))
     largest, places = function(
         x,
         list(a("kernel_shape")),
@@ -279,7 +290,7 @@ def _pad(a: Attributes, x: Any, pads: Any, value: Any = None) -> Any:
     rank = x.dim()
     if value is not None or (mode != "constant" and rank != 2):
         return None
-    given = [int(p) for i in reversed(range(rank)) for p in (pads[i], pads[i + rank])]
+    given = _last_first(pads)
     if mode == "constant":
         return F.pad(x, given)
     return F.pad(x[None, None], given, mode=mode)[0, 0]
