@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distir.dialects.onnx_values import FLOAT_TYPES
+from distir.dialects.onnx_ops.values import FLOAT_TYPES
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.errors import one_of
 from distir.pipelining.registry import SCHEDULES

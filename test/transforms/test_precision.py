@@ -13,7 +13,7 @@ from support.parallel_families import FAMILIES, Family
 from support.thoroughness import chosen
 
 import distir
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.facade.model_program import ModelProgram
 from distir.interpreters.reference import run_program
 from distir.program import (
