@@ -24,7 +24,7 @@ from simulator import least
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.planning.grid import Evaluator, Space
-from distir.tools.svg import Chart, document, text
+from distir.tools.reports.svg import Chart, document, text
 
 SAMPLES = 6
 """The number of programs of each model."""

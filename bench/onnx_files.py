@@ -189,11 +189,11 @@ class Visit:
         """Returns the results of a program in the reference interpreter."""
         from distir.interpreters.reference import run_program
         from distir.program import entry_function, result_names
-        from distir.tools.files import read_program
-        from distir.tools.program_arguments import (
+        from distir.tools.arguments.program import (
             arguments_by_name,
             given_and_random_arguments,
         )
+        from distir.tools.files import read_program
 
         module = read_program(path)
         values = given_and_random_arguments(module, path, self.given(path), 0)

@@ -11,7 +11,7 @@ from report import DOCUMENT, table
 
 from distir.planning.grid import GridPlan, Plan, Result, Simulated, ranked
 from distir.planning.plans.result import simulated
-from distir.tools.pareto_plot import write_pareto_plot
+from distir.tools.reports.pareto_plot import write_pareto_plot
 
 CLOSE = 0.95
 """The fraction of the best throughput with which a configuration counts as a tie."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from distir.tools.svg import Chart, document, line, text
+from distir.tools.reports.svg import Chart, document, line, text
 
 _WIDTH, _HEIGHT = 820, 560
 _RIGHT, _TOP = 220, 50

@@ -1,6 +1,6 @@
 """
 Declares options once, as fields of a dataclass: name, type, default and help. The field is
-the option of a pass and of a Python function, and `tools/options.py` makes the option of a
+the option of a pass and of a Python function, and `tools/arguments/declared.py` makes the option of a
 command from it.
 
 ```python

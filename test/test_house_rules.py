@@ -238,7 +238,7 @@ IN_PLACE = {
     "planning/grid/journal.py": "a journal, to which lines are added",
     "runtime/loop/logs.py": "a log, to which lines are added",
     "launch/spawner.py": "logs of ranks, in a temporary folder",
-    "solver/standard_output.py": "standard output itself, and what it is sent to meanwhile",
+    "solver/programs/standard_output.py": "standard output itself, and what it is sent to meanwhile",
 }
 """Modules whose files grow or are held open, so that nothing takes their place, and why."""
 

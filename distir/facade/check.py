@@ -14,9 +14,9 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.facade.model_program import Arrays, ModelProgram
 from distir.system.output_files import write_text
+from distir.tools.arguments.program import whole_arguments
 from distir.tools.comparison import OutputDifference, check_same_outputs, compare
 from distir.tools.files import read_arrays
-from distir.tools.program_arguments import whole_arguments
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,7 +104,7 @@ def distribute(
     `notes` of the result say what could not be split. Raises DistIRError.
     """
     from distir.planning.plans.saved_plan import SavedPlan
-    from distir.tools.distribution import distribute_as_asked
+    from distir.tools.arguments.distribution import distribute_as_asked
 
     source = ModelProgram.of(program)
     module = source.module.clone()

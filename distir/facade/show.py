@@ -20,7 +20,7 @@ from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayou
 from distir.interpreters.simulator.reports.communication_report import Sent
 from distir.interpreters.simulator.simulation import write_json
 from distir.sharding.mesh import meshes
-from distir.tools.layout_tables import LayoutTables
+from distir.tools.reports.layout_tables import LayoutTables
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,7 @@ def distributed_if_asked(
     Returns the program, distributed over the cluster that a function of `distir` was given,
     if it was given one. Raises DistIRError, also for options that need one.
     """
-    from distir.tools.distribution import distribute_as_asked, given_options
+    from distir.tools.arguments.distribution import distribute_as_asked, given_options
 
     if given.cluster is not None:
         module = program.module.clone()

@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.transforms.checkpointing import checkpoint
+from distir.transforms.memory.checkpointing import checkpoint
 
 
 @dataclass(frozen=True)

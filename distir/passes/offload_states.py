@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.transforms.state_offloading import offload_states
+from distir.transforms.memory.state_offloading import offload_states
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.transforms.ring_attention import ring_attention
+from distir.transforms.sequences.ring_attention import ring_attention
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import axis_mesh
-from distir.transforms.sequence_parallel import split_sequences
+from distir.transforms.sequences.sequence_parallel import split_sequences
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from distir.solver.clock import Clock
 from distir.solver.graph import CostGraph, Substitution, Table
+from distir.solver.memory.slack import forget_slack
 from distir.solver.problem import Costs
-from distir.solver.slack import forget_slack
 
 # Goldstein's test looks at alternatives squared times the entries of a row of all edges.
 DOMINANCE_ENTRIES = 1 << 20

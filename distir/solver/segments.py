@@ -23,9 +23,9 @@ from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan, take_out
 from distir.solver.flow import Segments
 from distir.solver.graph import CostGraph, replay
+from distir.solver.memory.relaxed import optimum
 from distir.solver.problem import Costs
 from distir.solver.reductions import reduce
-from distir.solver.relaxed import optimum
 from distir.solver.result import ROUNDING, SolverResult
 
 HISTORIES = 64

@@ -16,15 +16,19 @@ from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
 from distir.solver.flow import Segments
 from distir.solver.graph import CostGraph, replay
-from distir.solver.integer_program import SolverName, decided, solve_integer_program
-from distir.solver.lagrangian import Lagrangian
+from distir.solver.memory.lagrangian import Lagrangian
+from distir.solver.memory.relaxed import WORK, Optimum, fits, near_optimum, optimum
+from distir.solver.memory.smallest_peak import SmallestPeak, smallest_peak
+from distir.solver.memory.top_k import forbid_largest
 from distir.solver.problem import Costs, Problem, Solution
+from distir.solver.programs.integer_program import (
+    SolverName,
+    decided,
+    solve_integer_program,
+)
 from distir.solver.reductions import NoAlternative, Reductions, reduce
-from distir.solver.relaxed import WORK, Optimum, fits, near_optimum, optimum
 from distir.solver.result import ROUNDING, SolverResult, trivial_bound
 from distir.solver.segments import solve_by_segments
-from distir.solver.smallest_peak import SmallestPeak, smallest_peak
-from distir.solver.top_k import forbid_largest
 
 Level = Literal["O2", "O3"]
 Method = Literal["auto", "elimination", "integer-program", "lagrangian"]

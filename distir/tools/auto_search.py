@@ -11,7 +11,7 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING
 
 from distir.system.output_files import is_replaceable
-from distir.tools.arguments import chosen_profiles, names, non_negative_number
+from distir.tools.arguments.types import chosen_profiles, names, non_negative_number
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -110,7 +110,7 @@ def search(
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
     from distir.planning.requests import Requests
-    from distir.tools.reporting import note, seconds_text, time_range_text
+    from distir.tools.reports.reporting import note, seconds_text, time_range_text
 
     began = monotonic()
 
@@ -193,7 +193,7 @@ class PlanFiles:
         """Writes the best plan of a search, and reports it. Raises DistIRError."""
         from distir.planning.annotations import read_notes
         from distir.planning.auto.results import chosen_plan
-        from distir.tools.reporting import note
+        from distir.tools.reports.reporting import note
 
         if self.program is None:
             note(search.measured_note() or chosen_plan(search))
@@ -240,7 +240,7 @@ def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
     from distir.planning.auto.explain import ScopeCost, by_scope
     from distir.planning.auto.results import memory_binds, runner_up
     from distir.planning.grid.evaluate import Evaluator
-    from distir.tools.reporting import seconds_text, table
+    from distir.tools.reports.reporting import seconds_text, table
 
     best, other = search.best, runner_up(search)
     assert best is not None

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     parsed = argument_parser("".join(arguments[:1])).parse_args(arguments)
 
-    from distir.tools.reporting import run_reporting_errors
+    from distir.tools.reports.reporting import run_reporting_errors
 
     return run_reporting_errors(lambda: _command(parsed.command).run(parsed))
 

@@ -266,8 +266,8 @@ def compare(
     from distir.interpreters.reference import run_program
     from distir.program import entry_function
     from distir.program.repacking import repacked_arguments, unpacked
-    from distir.tools.program_arguments import arguments_by_name
-    from distir.tools.reporting import progress
+    from distir.tools.arguments.program import arguments_by_name
+    from distir.tools.reports.reporting import progress
 
     (reference, candidate), (path, other_path) = programs, paths
     check_same_outputs(path, reference, other_path, candidate)

@@ -18,7 +18,7 @@ from distir.system.output_files import write_text
 from distir.system.plugins import installed_universe
 from distir.text import ProgramParser, ProgramTarget
 from distir.tools.files import refuse_other_files, text_of
-from distir.tools.reporting import note, run_reporting_errors
+from distir.tools.reports.reporting import note, run_reporting_errors
 
 
 class _Kept(StringIO):

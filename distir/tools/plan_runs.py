@@ -63,7 +63,7 @@ def report_runs(runs: Sequence[PlanRun]) -> None:
     the rank correlation of the two.
     """
     from distir.planning.plans.rank_correlation import rank_correlation
-    from distir.tools.reporting import seconds_text, table
+    from distir.tools.reports.reporting import seconds_text, table
 
     order = sorted(enumerate(runs), key=lambda each: -each[1].throughput)
     rows = [

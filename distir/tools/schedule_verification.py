@@ -32,7 +32,7 @@ def verify_schedule(
     casts to 16 bits. Prints tables. Raises DistIRError for what differs.
     """
     from distir.scheduling.kernel_verification import verify_kernels
-    from distir.tools.reporting import note, progress, table
+    from distir.tools.reports.reporting import note, progress, table
 
     with progress("verifying kernels"):
         kernels = verify_kernels(after, arguments.kernels, arguments.timeout)
@@ -72,11 +72,11 @@ def _verify_program(
 ) -> None:
     """Compares two programs, or their training steps, and prints the differences."""
     from distir.errors import DistIRError
+    from distir.tools.arguments.program import whole_arguments
+    from distir.tools.arguments.training import differentiate_pass
     from distir.tools.comparison import compare
     from distir.tools.files import apply_passes, program_weights
-    from distir.tools.program_arguments import whole_arguments
-    from distir.tools.reporting import table
-    from distir.tools.training_arguments import differentiate_pass
+    from distir.tools.reports.reporting import table
     from distir.transforms.dropout import train_dropouts
 
     differentiate = differentiate_pass(arguments)

@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import (
+from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
+from distir.tools.arguments.training import add_training_arguments, differentiate_pass
+from distir.tools.arguments.types import (
     add_backend_argument,
     add_cluster_arguments,
     add_profile_argument,
     non_negative_integer,
     positive_integer,
 )
-from distir.tools.grid_arguments import add_grid_arguments, add_jobs_argument
-from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -133,7 +133,7 @@ def tune(
     from distir.scheduling.tuning.tuner import Tuner, journal_of
     from distir.tools.auto_search import search_options
     from distir.tools.files import apply_passes
-    from distir.tools.reporting import note
+    from distir.tools.reports.reporting import note
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     differentiate = differentiate_pass(arguments)
@@ -183,7 +183,7 @@ def tune(
 
 def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
     from distir.scheduling.tuning.tuner import EVALUATIONS
-    from distir.tools.reporting import progress
+    from distir.tools.reports.reporting import progress
 
     method, *count = arguments.tune
     if method == "measure":
@@ -206,7 +206,7 @@ def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
 def _report(tuner: Tuner, top: int) -> None:
     """Prints how many points were tried, and the best of them."""
     from distir.planning.plans.result import Impossible, Simulated
-    from distir.tools.reporting import bytes_text, note, seconds_text, table
+    from distir.tools.reports.reporting import bytes_text, note, seconds_text, table
 
     results = list(tuner.trials.values())
     ranked = tuner.ranked
@@ -243,7 +243,7 @@ def _report_runs(tuner: Tuner) -> None:
     """Prints the measurements beside the predictions."""
     from distir.planning.plans.rank_correlation import rank_correlation
     from distir.planning.plans.result import Simulated
-    from distir.tools.reporting import table
+    from distir.tools.reports.reporting import table
 
     rows: list[list[str]] = []
     predicted, measured = list[float](), list[float]()

@@ -30,7 +30,7 @@ from distir.program import (
     parameters_of_states,
     updated_arguments,
 )
-from distir.transforms.checkpoint_policies import POLICIES
+from distir.transforms.memory.checkpoint_policies import POLICIES
 
 EXAMPLES = 3
 """Of a round."""

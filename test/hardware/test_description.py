@@ -13,7 +13,7 @@ from distir.dialects.device import KindOp, LinkOp
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.hardware.description import ClusterDescription, device_kinds
-from distir.tools.arguments import number_of_bytes, rate
+from distir.tools.arguments.types import number_of_bytes, rate
 
 FOUR_NODES = ClusterDescription("c", "A100", 4, 8, nic=25e9)
 

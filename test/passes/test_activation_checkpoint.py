@@ -32,7 +32,7 @@ from distir.planning.grid import GridPlan, Programs, Simulated, ranked, run
 from distir.planning.plans.plan import SearchOptions
 from distir.planning.plans.result import simulated
 from distir.program import entry_function, functions, return_op
-from distir.transforms.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 Array = np.ndarray[Any, Any]
 

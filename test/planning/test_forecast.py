@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distir.planning.auto.forecast import SAMPLE, enough, forecast
 from distir.planning.plans.plan import GridPlan, LayoutPlan
-from distir.tools.reporting import time_range_text
+from distir.tools.reports.reporting import time_range_text
 
 GRID = [GridPlan(batch=8, d=2) for _ in range(20)]
 FIRST = [*GRID, *[LayoutPlan(batch=8, axes=(("d", 2),)) for _ in range(2)]]

@@ -24,7 +24,7 @@ from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.plans.plan import Plan, SearchOptions
 from distir.planning.plans.result import Impossible, Result, Simulated
 from distir.planning.requests import Requests
-from distir.transforms.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 LAYERS, RANKS = 8, 2
 OF_ALL = ("none", "full")

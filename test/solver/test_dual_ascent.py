@@ -13,9 +13,9 @@ from distir.solver.dual_ascent import DualAscent
 from distir.solver.elimination import eliminate, plan
 from distir.solver.flow import Segments
 from distir.solver.graph import CostGraph, replay
+from distir.solver.memory.relaxed import near_optimum, optimum
 from distir.solver.problem import Costs, Memory, Problem
 from distir.solver.reductions import reduce
-from distir.solver.relaxed import near_optimum, optimum
 from distir.solver.result import SolverResult
 from distir.solver.solve import solve
 
@@ -94,7 +94,7 @@ def test_what_elimination_is_too_slow_for_is_solved_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     best = [solve(grid(seed), method="elimination").objective for seed in range(6)]
-    monkeypatch.setattr("distir.solver.relaxed.WORK", 300.0)
+    monkeypatch.setattr("distir.solver.memory.relaxed.WORK", 300.0)
     for seed, objective in enumerate(best):
         found = solve(grid(seed))
         assert found.method == "dual ascent"
@@ -108,8 +108,10 @@ def test_a_gap_does_not_cost_more_than_a_proof(
     monkeypatch: pytest.MonkeyPatch, gap: float
 ) -> None:
     """Where no integer program is needed for the optimum, none is needed for a gap."""
-    monkeypatch.setattr("distir.solver.relaxed.WORK", 1e4)
-    monkeypatch.setattr("distir.solver.relaxed.solve_integer_program", not_needed)
+    monkeypatch.setattr("distir.solver.memory.relaxed.WORK", 1e4)
+    monkeypatch.setattr(
+        "distir.solver.memory.relaxed.solve_integer_program", not_needed
+    )
     problem = layered_problem(3, ops=30, alternatives=8)
     found = solve(problem, gap=gap)
     assert found.method == "dual ascent" and found.gap <= gap
@@ -145,7 +147,7 @@ def test_memory_has_prices_where_elimination_is_too_slow(
     peak = Problem(plain.costs, plain.edges, memory).peak(free.choice)
     limited = Problem(plain.costs, plain.edges, Memory(usages, intervals, 0.7 * peak))
     exact = solve(limited, method="integer-program")
-    monkeypatch.setattr("distir.solver.relaxed.WORK", -1.0)
+    monkeypatch.setattr("distir.solver.memory.relaxed.WORK", -1.0)
     nodes = tuple(range(len(usages)))
     segments = Segments((nodes,), frozenset(), ())
     found = [solve(limited, segments=segments, level=level) for level in ("O2", "O3")]

@@ -91,7 +91,8 @@ def least(search: object, *arguments: object) -> float:
         found = search(*arguments)  # type: ignore[operator]
     except DistIRError:
         return inf
-    assert isinstance(found, StageDivision) and found.gap < 1e-6
+    # HiGHS keeps constraints to 1e-6, so that a bound may be less by some of these.
+    assert isinstance(found, StageDivision) and found.gap < 1e-5
     return found.objective
 
 

@@ -18,7 +18,7 @@ from distir.planning.grid import (
     Result,
     Simulated,
 )
-from distir.tools.pareto_plot import pareto_plot
+from distir.tools.reports.pareto_plot import pareto_plot
 
 GRID = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
 PLAN = ("--degrees", "1,2,1")

@@ -11,7 +11,7 @@ from support.thoroughness import sampled
 
 from distir.interpreters.simulator import simulate
 from distir.tools.files import read_program
-from distir.tools.reporting import broken
+from distir.tools.reports.reporting import broken
 
 GPT = "gpt --layers 4 --d-model 32 --heads 4 --vocab 64 --batch 8 --seq 8 --training"
 SPLIT = ["--cluster", "cpu", "-d", "2", "-t", "2", "-p", "2", "-k", "2", "--zero", "1"]

@@ -26,7 +26,7 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
-from distir.tools.program_arguments import arguments_by_name, whole_arguments
+from distir.tools.arguments.program import arguments_by_name, whole_arguments
 from zoo.model import Family, ZooModel
 from zoo.shares import Shares, shares_over
 

@@ -14,7 +14,7 @@ from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.results import ranked
 from distir.planning.plans.plan import LayoutPlan, Plan
 from distir.planning.plans.result import Result, Simulated
-from distir.transforms.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 _TRIES = 3
 """How many numbers of recomputed layers are judged for two policies of a plan, at most."""

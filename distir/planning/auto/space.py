@@ -11,7 +11,7 @@ from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.planning.distribution.distribute import CONTEXTS
 from distir.planning.plans.plan import Axes, GridPlan, LayoutPlan, Plan, Space
-from distir.transforms.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 AXES = "dtsu"
 """

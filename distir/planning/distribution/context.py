@@ -26,7 +26,7 @@ from distir.program import (
     entry_function,
     set_argument_attributes,
 )
-from distir.transforms.context_parallel import split_attention
+from distir.transforms.sequences.context_parallel import split_attention
 
 ORDERS = ("contiguous", "cyclic")
 """

@@ -35,14 +35,14 @@ from distir.planning.stages import make_pipeline_as_asked
 from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.checkpoint_policies import LayerPolicies
-from distir.transforms.checkpointing import checkpoint
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpointing import checkpoint
+from distir.transforms.memory.state_offloading import offload_states
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
-from distir.transforms.ring_attention import ring_attention
-from distir.transforms.sequence_parallel import split_sequences
-from distir.transforms.state_offloading import offload_states
+from distir.transforms.sequences.ring_attention import ring_attention
+from distir.transforms.sequences.sequence_parallel import split_sequences
 
 CONTEXTS = ("gather", "ring")
 """The ways in which keys and values reach all queries of a sequence that is split."""

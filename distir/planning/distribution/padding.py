@@ -20,9 +20,9 @@ from distir.program import (
 )
 from distir.program.source_forms import argument_forms
 from distir.sharding.mesh import Mesh
-from distir.transforms.head_padding import HeadPadder
-from distir.transforms.head_zeros import PaddedHeads
-from distir.transforms.padding import DimensionPadder, class_dimensions
+from distir.transforms.uneven_sizes.head_padding import HeadPadder
+from distir.transforms.uneven_sizes.head_zeros import PaddedHeads
+from distir.transforms.uneven_sizes.padding import DimensionPadder, class_dimensions
 
 PADDABLE = ("heads",)
 """The kinds of dimensions that are padded only if a user asks for it."""

@@ -53,7 +53,7 @@ from distir.program import (
 from distir.program.repacking import repacked_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import add_placement, placement_in
-from distir.transforms.flattening import (
+from distir.transforms.uneven_sizes.flattening import (
     UpdateFlattener,
     flat_form,
     scales,

@@ -20,8 +20,8 @@ from distir.program import (
     functions,
     parameters_of_states,
 )
-from distir.transforms.checkpoint_policies import LayerPolicies
-from distir.transforms.checkpointing import checkpoint
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpointing import checkpoint
 
 
 @dataclass(frozen=True)

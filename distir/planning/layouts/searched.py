@@ -32,7 +32,7 @@ from distir.planning.requests import Requests, keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
-from distir.transforms.checkpointing import checkpoint
+from distir.transforms.memory.checkpointing import checkpoint
 from distir.transforms.partitioning import Price, partition
 from distir.transforms.resharding import lower_reshards
 

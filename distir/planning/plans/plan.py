@@ -15,7 +15,7 @@ from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution.distribute import CONTEXTS
 from distir.planning.distribution.options import DistributionOptions
-from distir.transforms.checkpoint_policies import LayerPolicies
+from distir.transforms.memory.checkpoint_policies import LayerPolicies
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""

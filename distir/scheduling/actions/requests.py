@@ -31,7 +31,7 @@ from distir.program import describe, scope_of, text_attribute
 from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rule_for
-from distir.transforms.checkpoint_policies import check_layer_policy
+from distir.transforms.memory.checkpoint_policies import check_layer_policy
 
 
 @schedule_action("schedule.shard")

@@ -22,8 +22,8 @@ from math import ceil
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.highs import Highs
-from distir.solver.program import ConstraintRows, LinearProgram
+from distir.solver.programs.highs import Highs
+from distir.solver.programs.program import ConstraintRows, LinearProgram
 from distir.solver.stages.problem import StageProblem
 
 SLACK = 1e-6

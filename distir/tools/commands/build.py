@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distir.tools.arguments import (
+from distir.tools.arguments.training import (
+    add_float8_arguments,
+    add_training_arguments,
+    differentiate_pass,
+    float8_passes,
+)
+from distir.tools.arguments.types import (
     DTYPES,
     non_negative_integer,
     non_negative_number,
     output_program,
     positive_integer,
-)
-from distir.tools.training_arguments import (
-    add_float8_arguments,
-    add_training_arguments,
-    differentiate_pass,
-    float8_passes,
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.system.output_files import replaced_file, write_text
-from distir.tools.arguments import (
+from distir.tools.arguments.types import (
     add_kernels,
     non_negative_number,
     output_file,
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from distir.calibration import Settings, calibrate
     from distir.errors import DistIRError
-    from distir.tools.reporting import note, table
+    from distir.tools.reports.reporting import note, table
 
     profile: Path = arguments.output
     cluster = profile.with_suffix(".mlir")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import non_negative_number
+from distir.tools.arguments.types import non_negative_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.tools.arguments.program import given_and_random_arguments
     from distir.tools.comparison import check_same_outputs, compare
     from distir.tools.files import read_arrays, read_program
-    from distir.tools.program_arguments import given_and_random_arguments
-    from distir.tools.reporting import progress, table
+    from distir.tools.reports.reporting import progress, table
 
     paths = arguments.reference, arguments.candidate
     with progress("reading the programs"):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import (
+from distir.tools.arguments.types import (
     number_of_bytes,
     output_program,
     positive_integer,

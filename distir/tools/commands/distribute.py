@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_cluster_arguments, output_program
-from distir.tools.distribution import add_distribution_arguments
+from distir.tools.arguments.distribution import add_distribution_arguments
+from distir.tools.arguments.types import add_cluster_arguments, output_program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.planning.plans.saved_plan import SavedPlan
-    from distir.tools.distribution import distributed_as_asked, given_options
+    from distir.tools.arguments.distribution import distributed_as_asked, given_options
     from distir.tools.files import read_program, write_program
-    from distir.tools.reporting import note, progress
+    from distir.tools.reports.reporting import note, progress
 
     given = given_options(arguments)
     if arguments.plan is not None and (given or arguments.cluster is not None):

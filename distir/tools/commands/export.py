@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 from distir.system.output_files import replaced, write_text
-from distir.tools.arguments import output_file
+from distir.tools.arguments.types import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def _write_weights(checkpoint: Path, output: Path) -> None:
 
     from distir.errors import DistIRError
     from distir.exports.checkpoint_files import read_model
-    from distir.tools.reporting import note, progress
+    from distir.tools.reports.reporting import note, progress
 
     with progress(f"reading {checkpoint}"):
         tensors = read_model(checkpoint)
@@ -89,7 +89,7 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
     from distir.errors import DistIRError
     from distir.exports.plan import eager_plan
     from distir.exports.source import eager_source
-    from distir.tools.reporting import note
+    from distir.tools.reports.reporting import note
 
     if not output.stem.isidentifier():
         raise DistIRError(
@@ -111,7 +111,7 @@ def _distributed(source: Path, program: Path | None) -> ModuleOp:
     from distir.errors import DistIRError
     from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.files import read_program
-    from distir.tools.reporting import progress
+    from distir.tools.reports.reporting import progress
 
     if source.suffix != ".json":
         if program is not None:

@@ -6,7 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import (
+from distir.tools.arguments.model import (
+    add_transformers_arguments,
+    add_trust_arguments,
+    imported_model,
+    source_of,
+)
+from distir.tools.arguments.training import (
+    add_float8_arguments,
+    add_training_arguments,
+    differentiate_pass,
+    float8_passes,
+)
+from distir.tools.arguments.types import (
     DTYPES,
     LOW_PRECISION_DTYPES,
     dimension,
@@ -14,18 +26,6 @@ from distir.tools.arguments import (
     non_negative_integer,
     output_program,
     positive_number,
-)
-from distir.tools.model_arguments import (
-    add_transformers_arguments,
-    add_trust_arguments,
-    imported_model,
-    source_of,
-)
-from distir.tools.training_arguments import (
-    add_float8_arguments,
-    add_training_arguments,
-    differentiate_pass,
-    float8_passes,
 )
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.tools.reporting import note, progress
-    from distir.tools.training_report import report_training
+    from distir.tools.reports.reporting import note, progress
+    from distir.tools.reports.training_report import report_training
 
     imported = prepared_model(arguments)
     with progress(f"writing {arguments.output}"):
@@ -184,7 +184,7 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     from distir.passes.autocast import precision_passes
     from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
-    from distir.tools.reporting import progress
+    from distir.tools.reports.reporting import progress
 
     module = imported.module
     differentiate = differentiate_pass(arguments)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-from distir.tools.arguments import add_kernels, output_folder
+from distir.tools.arguments.types import add_kernels, output_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.lowering.torch_package import write_package
     from distir.program.weights import weights_file
     from distir.tools.files import program_weights, read_program
-    from distir.tools.reporting import note, progress, table
+    from distir.tools.reports.reporting import note, progress, table
 
     with progress(f"lowering {arguments.program}"):
         module = read_program(arguments.program)
@@ -81,7 +81,7 @@ def _memory(module: ModuleOp, package: Path) -> list[list[str]]:
     """A row for each kind of process: its peak in the simulator, and that of its tensors."""
     from distir.interpreters.simulator import simulate
     from distir.launch.memory import count_memory
-    from distir.tools.reporting import bytes_text
+    from distir.tools.reports.reporting import bytes_text
     from distir.transforms.projection import devices_of
 
     simulation = simulate(module)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distir.tools.arguments import (
+from distir.tools.arguments.types import (
     add_kernels,
     non_negative_integer,
     non_negative_number,
@@ -260,7 +260,7 @@ def run(arguments: argparse.Namespace) -> int:
         read_program,
         write_arrays,
     )
-    from distir.tools.reporting import progress, table
+    from distir.tools.reports.reporting import progress, table
 
     def log(line: str) -> None:
         # An error of a rank is reported at the end, once.
@@ -305,12 +305,12 @@ def executed(
     from distir.launch.packages import run_package
     from distir.lowering.torch_package import write_package
     from distir.planning.plans.programs import trains
-    from distir.tools.program_arguments import (
+    from distir.tools.arguments.program import (
         check_known,
         training_arguments,
         whole_arguments,
     )
-    from distir.tools.reporting import progress
+    from distir.tools.reports.reporting import progress
 
     training = _training(arguments, settings)
     if training is not None and not trains(module):

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_kernels, non_negative_number, output_program
+from distir.tools.arguments.types import (
+    add_kernels,
+    non_negative_number,
+    output_program,
+)
 from distir.tools.tuning import add_tuning_arguments
 
 
@@ -63,15 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.planning.plans.programs import batch_of
     from distir.scheduling.recorder import SEQUENCE
     from distir.scheduling.script import add_schedules, read_script
+    from distir.tools.arguments.training import differentiate_pass
     from distir.tools.files import (
         apply_passes,
         read_program,
         verify,
         write_program,
     )
-    from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.tools.reports.reporting import INTERRUPTED, note, progress
     from distir.tools.schedule_verification import verify_schedule
-    from distir.tools.training_arguments import differentiate_pass
     from distir.tools.tuning import check_tuning_arguments, tune
 
     check_tuning_arguments(arguments)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.system.output_files import write_text
-from distir.tools.arguments import (
+from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
+from distir.tools.arguments.types import (
     add_backend_argument,
     add_cluster_arguments,
     add_profile_argument,
@@ -23,7 +24,6 @@ from distir.tools.auto_search import (
     check_auto_arguments,
     search_options,
 )
-from distir.tools.grid_arguments import add_grid_arguments, add_jobs_argument
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.planning.grid.search import GridSearch
     from distir.solver.clock import Clock
     from distir.tools.files import read_program
-    from distir.tools.pareto_plot import write_pareto_plot
-    from distir.tools.reporting import INTERRUPTED, note, progress, progress_bar
+    from distir.tools.reports.pareto_plot import write_pareto_plot
+    from distir.tools.reports.reporting import INTERRUPTED, note, progress, progress_bar
 
     clock = Clock(arguments.time_limit)
     check_auto_arguments(arguments)
@@ -155,7 +155,7 @@ def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
     """Runs the best plans on this machine, if that is asked for, and reports the result."""
     from distir.launch.step_times import StepTiming
     from distir.tools.plan_runs import report_runs, run_plans
-    from distir.tools.reporting import progress
+    from distir.tools.reports.reporting import progress
 
     if arguments.measure is None:
         return
@@ -179,8 +179,8 @@ def _run_auto(
     from distir.planning.auto.results import nothing_found
     from distir.planning.grid import batch_of
     from distir.tools.auto_search import PlanFiles, explain, search
-    from distir.tools.pareto_plot import write_pareto_plot
-    from distir.tools.reporting import INTERRUPTED, note
+    from distir.tools.reports.pareto_plot import write_pareto_plot
+    from distir.tools.reports.reporting import INTERRUPTED, note
 
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     files = PlanFiles(by_batch, arguments.output, arguments.save_plan)
@@ -214,7 +214,7 @@ def _save_plan(search: PlanSearch, path: Path) -> None:
 
 def _report(results: Sequence[Result], top: int) -> None:
     from distir.planning.grid import Impossible, nothing_fits, pareto_front, ranked
-    from distir.tools.reporting import bytes_text, note, seconds_text, table
+    from distir.tools.reports.reporting import bytes_text, note, seconds_text, table
 
     best, front = ranked(results), pareto_front(results)
     if not best:
@@ -271,7 +271,7 @@ def _write_best(
     from distir.planning.annotations import add_notes, read_notes
     from distir.planning.grid import GridPlan, chosen
     from distir.tools.files import apply_passes, write_program
-    from distir.tools.reporting import note
+    from distir.tools.reports.reporting import note
 
     module: ModuleOp = search.programs(best.plan.batch)
     assert isinstance(best.plan, GridPlan)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import (
+from distir.tools.arguments.distribution import (
+    add_distribution_arguments,
+    check_cluster_given,
+    read_as_asked,
+)
+from distir.tools.arguments.types import (
     add_cluster_arguments,
     add_profile_argument,
     chosen_profiles,
     output_file,
-)
-from distir.tools.distribution import (
-    add_distribution_arguments,
-    check_cluster_given,
-    read_as_asked,
 )
 
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.interpreters.simulator import cluster_of
     from distir.interpreters.simulator.simulation import write_json
     from distir.sharding.mesh import meshes
-    from distir.tools.layout_tables import LayoutTables
+    from distir.tools.reports.layout_tables import LayoutTables
 
     check_cluster_given(arguments)
     module = read_as_asked(arguments)

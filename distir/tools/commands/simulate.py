@@ -8,16 +8,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import (
+from distir.tools.arguments.distribution import (
+    add_distribution_arguments,
+    check_cluster_given,
+    read_as_asked,
+)
+from distir.tools.arguments.types import (
     add_cluster_arguments,
     add_profile_argument,
     chosen_profiles,
     output_file,
-)
-from distir.tools.distribution import (
-    add_distribution_arguments,
-    check_cluster_given,
-    read_as_asked,
 )
 
 
@@ -99,8 +99,8 @@ def _one(arguments: argparse.Namespace) -> int:
         write_html,
     )
     from distir.interpreters.simulator.simulation import write_json
-    from distir.tools.reporting import progress
-    from distir.tools.simulation_tables import print_memory, print_simulation
+    from distir.tools.reports.reporting import progress
+    from distir.tools.reports.simulation_tables import print_memory, print_simulation
 
     module = read_as_asked(arguments)
     profiles = chosen_profiles(arguments.profile, cluster_of(module))
@@ -130,8 +130,8 @@ def _difference(arguments: argparse.Namespace) -> int:
     )
     from distir.interpreters.simulator.simulation import write_json
     from distir.tools.files import read_program
-    from distir.tools.reporting import progress
-    from distir.tools.simulation_tables import print_difference
+    from distir.tools.reports.reporting import progress
+    from distir.tools.reports.simulation_tables import print_difference
 
     if arguments.trace is not None or arguments.html is not None or arguments.memory:
         raise DistIRError(

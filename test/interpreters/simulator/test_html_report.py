@@ -24,7 +24,7 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate, write_html
 from distir.interpreters.simulator.reports import html_report
 from distir.interpreters.simulator.reports.html_report import report_data
-from distir.tools.layout_tables import LayoutTables
+from distir.tools.reports.layout_tables import LayoutTables
 
 VOID = {"meta", "input", "br", "link", "img"}
 

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.simulator import Simulation, simulate
-from distir.transforms.checkpoint_policies import POLICIES
+from distir.transforms.memory.checkpoint_policies import POLICIES
 
 
 def assert_same(module: ModuleOp) -> Simulation:

@@ -1,0 +1,1 @@
+"""A limit of memory: multipliers, the smallest peak, and what cannot decide anything."""

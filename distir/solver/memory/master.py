@@ -1,0 +1,70 @@
+"""
+The master problems of cutting planes: the multipliers at which the lowest of some planes is
+highest, and the cheapest mixture of the planes' choices that fits on average; one is the
+other's dual.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distir.solver.clock import Clock
+from distir.solver.problem import Costs
+from distir.solver.programs.highs import Highs, is_installed
+from distir.solver.programs.program import ConstraintRows, LinearProgram
+
+
+def best_multipliers(
+    costs: Costs, over: Costs, highest: Costs
+) -> tuple[Costs, float, Costs] | None:
+    """
+    Maximises over 0 <= m <= highest the least of `costs[k] + over[k] @ m`. Returns m, that
+    value, and the shares of the planes in the mixture; None if the numbers are too far
+    apart for HiGHS.
+    """
+    planes, points = over.shape
+    # Columns: the multipliers as fractions of their highest, then the value, split by sign.
+    scale = max(float(np.abs(costs).max()), 1e-300)
+    slopes = over * highest / scale
+    rows, columns = np.nonzero(np.ones((planes, points + 2)))
+    values = np.concatenate(
+        [-slopes, np.ones((planes, 1)), -np.ones((planes, 1))], axis=1
+    )
+    program = LinearProgram(
+        np.concatenate([np.zeros(points), [-1.0, 1.0]]),
+        np.concatenate([np.ones(points), [np.inf, np.inf]]),
+        ConstraintRows.of(
+            np.full(planes, -np.inf), costs / scale, rows, columns, values.ravel()
+        ),
+    )
+    answer = Highs(program).run(Clock())
+    if answer.columns is None or answer.duals is None:
+        return None
+    shares = np.abs(answer.duals)
+    shares /= max(float(shares.sum()), 1e-300)
+    return answer.columns[:points] * highest, -answer.bound * scale, shares
+
+
+def best_weights(over: Costs) -> Costs | None:
+    """
+    Maximises over weights >= 0 that add up to 1 the least of `over[k] @ weights`. None if
+    the numbers are too far apart for HiGHS, or without HiGHS: the first weights must do.
+    """
+    if not is_installed():
+        return None
+    planes, points = over.shape
+    scale = max(float(np.abs(over).max()), 1e-300)
+    rows, columns = np.nonzero(np.ones((planes + 1, points + 2)))
+    values = np.concatenate(
+        [-over / scale, np.ones((planes, 1)), -np.ones((planes, 1))], 1
+    )
+    values = np.concatenate([values, [[1.0] * points + [0.0, 0.0]]])
+    lower = np.concatenate([np.full(planes, -np.inf), [1.0]])
+    upper = np.concatenate([np.zeros(planes), [1.0]])
+    program = LinearProgram(
+        np.concatenate([np.zeros(points), [-1.0, 1.0]]),
+        np.full(points + 2, np.inf),
+        ConstraintRows.of(lower, upper, rows, columns, values.ravel()),
+    )
+    answer = Highs(program).run(Clock())
+    return None if answer.columns is None else answer.columns[:points]

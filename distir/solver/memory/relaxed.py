@@ -1,0 +1,86 @@
+"""
+The optimum of a graph without its memory limit: by elimination if its tables are small
+enough, else by dual ascent, followed by elimination or an integer program of what that does
+not rule out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from distir.solver.clock import Clock
+from distir.solver.dual_ascent import LEAST_GAP, DualAscent
+from distir.solver.elimination import EliminationOrder, eliminate, plan
+from distir.solver.graph import CostGraph, replay
+from distir.solver.programs.integer_program import solve_integer_program
+from distir.solver.reductions import reduce
+from distir.solver.result import SolverResult
+
+Optimum = Callable[[CostGraph, Clock], SolverResult]
+"""
+Finds the best choice of a graph without memory, or a good one; it may remove the graph's
+nodes.
+"""
+
+# Additions and comparisons that elimination may take, two or three seconds (an integer program is
+# faster than more of them), and entries of tables.
+WORK = 5e8
+ENTRIES = 3e8
+
+
+def fits(order: EliminationOrder) -> bool:
+    """Whether the tables of an order fit in memory and take some seconds at most."""
+    return order.entries <= ENTRIES and order.work <= WORK
+
+
+def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
+    """
+    Returns the best choice of a graph without memory, or one within a gap (a fraction); the
+    graph loses its nodes.
+    """
+    if not reduce(graph):
+        return SolverResult(None, math.inf, math.inf)
+    found = _eliminated(graph, clock)
+    if found is None:
+        ascent = DualAscent(graph)
+        # A bound that stalls early leaves so much to the methods below that these take
+        # longer than a proof without any gap.
+        found = ascent.run(clock, gap, LEAST_GAP)
+        if not (found.proven(gap) or found.infeasible or clock.stopped):
+            core = ascent.remaining()
+            if reduce(core):
+                rest = _eliminated(core, clock)
+                if rest is None:
+                    rest = solve_integer_program(core, clock=clock, gap=gap)
+                if rest.choice is not None:
+                    choice = replay(core.steps, dict(rest.choice))
+                    rest = SolverResult(choice, rest.objective, rest.bound)
+                found = found.better(rest)
+        found = ascent.result(found)
+    if found.choice is None:
+        return found
+    return SolverResult(
+        replay(graph.steps, dict(found.choice)), found.objective, found.bound
+    )
+
+
+def near_optimum(graph: CostGraph, gap: float) -> Optimum:
+    """
+    Returns a function that finds choices within about a gap, and bounds, of a graph without
+    its memory limit, when only the nodes' costs change from one call to the next. The graph
+    has been reduced.
+    """
+    ascent = DualAscent(graph.copy(memory=False))
+
+    def near(graph: CostGraph, clock: Clock) -> SolverResult:
+        ascent.costs = graph.costs
+        return ascent.result(ascent.run(clock, gap))
+
+    return near
+
+
+def _eliminated(graph: CostGraph, clock: Clock) -> SolverResult | None:
+    """Returns the optimum by elimination; None if that would take too long."""
+    order = plan(graph, WORK)
+    return eliminate(graph, order, clock) if fits(order) else None

@@ -1,0 +1,1 @@
+"""Graphs as integer programs, and the solvers that run them."""

@@ -1,0 +1,1 @@
+"""The arguments of commands, by what they are about."""

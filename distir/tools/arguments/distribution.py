@@ -1,0 +1,147 @@
+"""The options of `distir distribute`, which several commands take."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from distir.options import DeclaredOption, options_of
+from distir.planning.distribution.options import AXES, DistributionOptions
+from distir.tools.arguments.declared import add_option, default_of, flag_of
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+
+_ALL = "all"
+"""The value of `--overlap` if none is given."""
+
+
+def _kinds(text: str) -> list[str]:
+    """Parses kinds of communication, separated by commas."""
+    from distir.transforms.overlap.kinds import KINDS
+
+    found = text.split(",")
+    for name in found:
+        if name not in KINDS:
+            raise ArgumentTypeError(
+                f"there is no kind of communication {name!r}; choose from {','.join(KINDS)}"
+            )
+    return found
+
+
+def _options() -> list[DeclaredOption]:
+    """Returns the options of `distribute` as it declares them, the degrees first."""
+    degrees = (*AXES, "p", "k")
+    declared = {option.name: option for option in options_of(DistributionOptions)}
+    rest = [name for name in declared if name not in degrees]
+    return [declared[name] for name in (*degrees, *rest)]
+
+
+def add_distribution_arguments(parser: ArgumentParser) -> None:
+    """Declares the options of `distribute`, except for the cluster."""
+    for option in _options():
+        add_option(parser, option)
+    # One option for two fields, `overlap` and `overlapped`.
+    parser.add_argument(
+        "--overlap",
+        action="extend",
+        type=_kinds,
+        nargs="?",
+        const=[_ALL],
+        default=[],
+        metavar="KIND,...",
+        help="run communication while devices compute, where the simulator says that it "
+        "is faster and fits into memory: reductions of gradients (dp), of activations (tp), "
+        "sends between stages (pp), gathering of parameters (params); by default all of these",
+    )
+
+
+def given_options(arguments: Namespace) -> list[str]:
+    """
+    Returns the options of `distribute` that a command was given, as the user wrote them.
+    """
+    given = [] if arguments.devices is None else ["--devices"]
+    for option in _options():
+        if getattr(arguments, option.name) != default_of(option):
+            given.append(flag_of(option.name))
+    return [*given, "--overlap"] if arguments.overlap else given
+
+
+def check_cluster_given(arguments: Namespace) -> None:
+    """Refuses options of `distribute` without a cluster. Raises DistIRError."""
+    from distir.errors import DistIRError
+
+    asked = given_options(arguments)
+    if asked and arguments.cluster is None:
+        raise DistIRError(
+            f"{' and '.join(asked)} distributes a sequential program; say over which "
+            f"cluster with --cluster"
+        )
+
+
+def read_as_asked(arguments: Namespace) -> ModuleOp:
+    """
+    Returns the program that a command was given, distributed over the cluster that it was
+    given, if there is one. Raises ParseError, VerifyException or DistIRError.
+    """
+    from distir.tools.files import read_program
+    from distir.tools.reports.reporting import progress
+
+    with progress(f"reading {arguments.program}"):
+        module = read_program(arguments.program)
+    if arguments.cluster is not None:
+        distributed_as_asked(module, arguments)
+    return module
+
+
+def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
+    """
+    Distributes a program, in place, over the cluster and with the options that a command
+    was given, and prints the remarks of the passes. Raises DistIRError.
+    """
+    from distir.planning.annotations import read_notes
+    from distir.tools.reports.reporting import note
+
+    distribute_as_asked(module, arguments)
+    for text in read_notes(module):
+        note(text)
+
+
+def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
+    """
+    Distributes a program, in place, over the cluster and with the options that a command
+    was given. Raises DistIRError.
+    """
+    from distir.errors import DistIRError
+    from distir.hardware import load_cluster
+    from distir.interpreters.simulator.profiles.files import ProfileChoice
+    from distir.passes.distribute import DistributePass
+    from distir.planning.plans.programs import replace_cluster
+    from distir.tools.files import apply_passes
+    from distir.tools.reports.reporting import progress
+
+    cluster = load_cluster(arguments.cluster, arguments.devices)
+    if module.body.block.first_op is None:
+        raise DistIRError(f"{arguments.program} holds no program")
+    replace_cluster(module, cluster)
+    kinds = arguments.overlap
+    # Commands without --profile have no times to show.
+    named = getattr(arguments, "profile", None)
+    profiles = () if named is None else ProfileChoice.of(named, cluster).names
+    own = {
+        "overlap": bool(kinds),
+        "overlapped": () if _ALL in kinds else tuple(kinds),
+        "profile": profiles,
+    }
+    given = {
+        field.name: getattr(arguments, field.name)
+        for field in fields(DistributePass)
+        if field.name not in ("cluster", *own)
+    }
+    options: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in (given | own).items()
+    }
+    with progress("distributing"):
+        apply_passes(module, DistributePass(cluster=cluster.sym_name.data, **options))

@@ -1,0 +1,278 @@
+"""
+Arguments that several commands have. The argument types raise errors that argparse reports
+as usage errors.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distir.dialects.device import ClusterOp
+
+DTYPES = ("f32", "f16", "bf16")
+"""The floating-point types that models compute in."""
+
+LOW_PRECISION_DTYPES = ("f16", "bf16")
+"""The floating-point types of 16 bits that models compute in."""
+
+
+def output_file(text: str) -> Path:
+    """
+    Parses the path of a file that a command will write. Its folder must exist, and it must
+    be no folder itself: that is said before the work and not after it.
+    """
+    path = _output(text)
+    if path.is_dir():
+        raise ArgumentTypeError(f"{path} is a folder; give the name of a file in it")
+    return path
+
+
+def output_file_of(suffix: str) -> Callable[[str], Path]:
+    """Returns a parser of the path of a file that a command will write, with a suffix."""
+
+    def parse(text: str) -> Path:
+        path = output_file(text)
+        if path.suffix != suffix:
+            raise ArgumentTypeError(
+                f"the name of this file has to end in {suffix}, as in "
+                f"{path.with_suffix(suffix)}"
+            )
+        return path
+
+    return parse
+
+
+_NO_PROGRAMS = (".onnx", ".safetensors", ".py", ".json", ".npz")
+"""The suffixes of files that are taken for something else than a program."""
+
+
+def output_program(text: str) -> Path:
+    """Parses the path of a program or a cluster that a command will write."""
+    path = output_file(text)
+    if path.suffix in _NO_PROGRAMS:
+        raise ArgumentTypeError(
+            f"the output is text of MLIR, not {path.suffix}: give {path.with_suffix('.mlir')}"
+        )
+    return path
+
+
+def output_folder(text: str) -> Path:
+    """Parses the path of a folder that a command will make or write into."""
+    path = _output(text)
+    if path.exists() and not path.is_dir():
+        raise ArgumentTypeError(f"{path} is a file; give the name of a folder")
+    return path
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if not text:
+        raise ArgumentTypeError("a name is wanted, and '' is none")
+    if not path.absolute().parent.is_dir():
+        raise ArgumentTypeError(f"there is no folder {path.parent}, so make it first")
+    return path
+
+
+def input_file(text: str) -> Path:
+    """Parses the path of a file that a command will read, which must exist."""
+    path = Path(text)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file"
+        raise ArgumentTypeError(f"{text} {what}; give the path of a file")
+    return path
+
+
+def positive_integer(text: str) -> int:
+    """Parses a whole number of at least 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def non_negative_integer(text: str) -> int:
+    """Parses a whole number of at least 0."""
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def non_negative_number(text: str) -> float:
+    """Parses a finite number of at least 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not isfinite(number) or number < 0:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def positive_number(text: str) -> float:
+    """Parses a positive number."""
+    number = _positive(text)
+    if number is None:
+        raise ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+def positive_integers(text: str) -> tuple[int, ...]:
+    """Parses whole numbers of at least 1, separated by commas."""
+    return tuple(positive_integer(part) for part in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parses names separated by commas."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise ArgumentTypeError(f"{text!r} is not a list of names between commas")
+    return found
+
+
+_SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""The decimal prefixes of units."""
+
+
+def rate(text: str) -> float:
+    """
+    Parses what a link sends, in bits or bytes a second: `200Gb/s`, `25GB/s`. Returns bytes a
+    second.
+    """
+    found = re.fullmatch(r"([0-9.]+) ?([kMGT]?)(b|B|bit|bits)(/s|ps)", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None:
+        raise ArgumentTypeError(
+            f"{text!r} is not a rate in bits or bytes a second, such as 200Gb/s or 25GB/s"
+        )
+    return number * _SCALES[found[2]] / (1 if found[3] == "B" else 8)
+
+
+_FEWEST_BYTES = 1_000_000
+"""Less memory than this is a number whose unit was forgotten."""
+
+
+def number_of_bytes(text: str) -> int:
+    """Parses a number of bytes with a decimal or binary unit: `80GB`, `40GiB`, `32e9`."""
+    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([kMGT]?)(i?)B?", text)
+    number = _positive(found[1]) if found is not None else None
+    if found is None or number is None or (found[3] and not found[2]):
+        raise ArgumentTypeError(
+            f"{text!r} is not a number of bytes, such as 80GB or 40GiB"
+        )
+    scale = _SCALES[found[2]]
+    if found[3]:
+        scale = 1024.0 ** list(_SCALES).index(found[2])
+    count = round(number * scale)
+    if count < _FEWEST_BYTES:
+        raise ArgumentTypeError(
+            f"{text!r} is {count} bytes, less than any device has; say of what, such as "
+            f"{found[1]}GB"
+        )
+    return count
+
+
+def _positive(text: str) -> float | None:
+    """Returns the finite positive number that a text of digits and points says, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) and number > 0 else None
+
+
+def dimension(text: str) -> tuple[str, int]:
+    """Parses `NAME=SIZE`, the size of a dynamic dimension."""
+    name, equals, size = text.rpartition("=")
+    if not equals or not name:
+        raise ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE")
+    return name, positive_integer(size)
+
+
+def named_number(text: str) -> tuple[str, float]:
+    """Parses `NAME=NUMBER`, the value of an input; `true` and `false` are numbers too."""
+    name, equals, number = text.rpartition("=")
+    if not equals or not name:
+        raise ArgumentTypeError(f"{text!r} is not of the form NAME=NUMBER")
+    number = {"true": "1", "false": "0"}.get(number.lower(), number)
+    try:
+        return name, int(number) if number.lstrip("+-").isdecimal() else float(number)
+    except ValueError:
+        raise ArgumentTypeError(f"{number!r} in {text!r} is no number") from None
+
+
+def add_kernels(parser: ArgumentParser) -> None:
+    """Declares the files of the kernels that a program may use."""
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        default=[],
+        type=input_file,
+        metavar="FILE.py",
+        help="the file of a module of kernels that the program names; may be repeated. "
+        "Without it, the functions that a program asks for are not loaded",
+    )
+
+
+def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
+    """Declares the cluster that a program is distributed over, and its size."""
+    parser.add_argument(
+        "--cluster",
+        required=required,
+        metavar="NAME|FILE",
+        help="dgx2, dgx-a100, dgx-h100, dgx-h200, v100-roce, cpu, or an .mlir file with a "
+        "device.cluster",
+    )
+    parser.add_argument(
+        "--devices",
+        type=positive_integer,
+        metavar="N",
+        help="grow the cluster by whole nodes to N devices",
+    )
+
+
+def add_profile_argument(parser: ArgumentParser) -> None:
+    """Declares `--profile`: what the devices of the cluster reach in practice."""
+    parser.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="NAME|FILE|auto|none",
+        help="what the devices reach in practice instead of what their data sheets say: a "
+        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, auto "
+        "for those that the cluster names (default), or none for the data sheets; once for "
+        "each kind of device",
+    )
+
+
+def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]:
+    """
+    Returns the profiles that a command uses for a cluster: those that the user named, or
+    else those that the cluster names. Says so where it names none that are of use. Raises
+    DistIRError.
+    """
+    from distir.interpreters.simulator.profiles.files import ProfileChoice
+    from distir.tools.reports.reporting import note
+
+    choice = ProfileChoice.of(given, cluster)
+    if choice.lacking:
+        note(
+            f"{choice.lacking}: times are those of data sheets, which no machine reaches; "
+            f"--profile names what devices reach in practice (`distir calibrate` measures it)"
+        )
+    return choice.names
+
+
+def add_backend_argument(parser: ArgumentParser) -> None:
+    """Declares `--backend`: what processes that are timed run on."""
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="the backend to measure: gloo, the cores of this machine's CPU (default), or nccl, "
+        "its GPUs",
+    )

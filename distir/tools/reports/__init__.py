@@ -1,0 +1,1 @@
+"""What commands print: errors and notes, tables, plots."""

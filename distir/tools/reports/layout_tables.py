@@ -1,0 +1,143 @@
+"""The tables of `distir show`: the parts of a program's arguments, and its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import IO, TYPE_CHECKING, Any
+
+from distir.errors import DistIRError
+from distir.tools.reports.reporting import bytes_text, progress, table
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayout
+    from distir.interpreters.simulator.reports.communication_report import Sent
+
+
+@dataclass(frozen=True)
+class LayoutTables:
+    """
+    How the arguments of a program are split, and what its devices send in a step.
+
+    Attributes:
+        arguments: The layouts of the arguments, or of those that are alike in all layers.
+        communication: What a device sends, an entry for each module and kind of message;
+            None for a sequential program.
+    """
+
+    arguments: Sequence[ArgumentLayout]
+    communication: Sequence[Sent] | None
+
+    @staticmethod
+    def of(
+        module: ModuleOp, name: str, scope: str | None, profiles: Sequence[str]
+    ) -> LayoutTables:
+        """
+        Returns the tables of a program, whose name is for messages; with a `scope`, a
+        pattern, only of the modules and arguments that match, each layer by itself. A
+        distributed program is simulated for it, with these profiles. Raises DistIRError,
+        also if nothing matches.
+        """
+        from distir.interpreters.simulator import simulate
+        from distir.interpreters.simulator.reports.argument_layouts import (
+            argument_layouts,
+        )
+        from distir.interpreters.simulator.reports.communication_report import (
+            communication_of,
+        )
+        from distir.sharding.mesh import meshes
+
+        by_layer = scope is not None
+        arguments = argument_layouts(module, by_layer)
+        sent = None
+        if meshes(module):
+            with progress("adding up what devices send"):
+                sent = communication_of(simulate(module, profiles=profiles), by_layer)
+        if scope is None:
+            return LayoutTables(arguments, sent)
+        arguments = [entry for entry in arguments if fnmatchcase(entry.name, scope)]
+        matching = [entry for entry in sent or () if fnmatchcase(entry.scope, scope)]
+        if not arguments and not matching:
+            raise DistIRError(
+                f"nothing of {name} matches the scope {scope!r}; without one, `distir show` "
+                f"lists the names"
+            )
+        return LayoutTables(arguments, None if sent is None else matching)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the tables as JSON data."""
+        content = {"arguments": [entry.to_json() for entry in self.arguments]}
+        if self.communication is not None:
+            content["communication"] = [e.to_json() for e in self.communication]
+        return content
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Prints the tables to stdout, or to another file."""
+        _print_arguments(self.arguments, file)
+        if self.communication is not None:
+            _print_communication(self.communication, file)
+
+
+def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) -> None:
+    """
+    Prints a line for each argument, or for those that are alike in all layers; the last
+    column is what one device holds of one of them.
+    """
+    from distir.interpreters.simulator.reports.program_description import shape_text
+
+    if not arguments:
+        return
+    table(
+        ["argument", "shape", "split", "on a device", "bytes"],
+        [
+            [
+                _counted(entry.name, len(entry.names)),
+                shape_text(entry.shape),
+                entry.split_text,
+                shape_text(entry.local_shape),
+                bytes_text(entry.local_bytes),
+            ]
+            for entry in arguments
+        ],
+        file,
+    )
+    by_role: dict[str, int] = {}
+    for entry in arguments:
+        size = entry.local_bytes * len(entry.names)
+        by_role[entry.role] = by_role.get(entry.role, 0) + size
+    where = (
+        "on one device"
+        if not any(len(e.meshes) > 1 for e in arguments)
+        else ("on one device of every stage together")
+    )
+    totals = ", ".join(f"{role} {bytes_text(size)}" for role, size in by_role.items())
+    print(f"{where}: {totals}", file=file)
+
+
+def _print_communication(sent: Sequence[Sent], file: IO[str] | None) -> None:
+    """Prints what a device sends in a step, a line for each module and kind of message."""
+    if not sent:
+        print("\nno device sends anything", file=file)
+        return
+    print("\nwhat a device sends in a step", file=file)
+    table(
+        ["module", "collective", "over", "messages", "bytes"],
+        [
+            [
+                entry.scope or "(none)",
+                entry.op.removeprefix("collective.").removeprefix("dist."),
+                ",".join(entry.axes),
+                str(entry.times),
+                bytes_text(entry.size),
+            ]
+            for entry in sent
+        ],
+        file,
+    )
+
+
+def _counted(name: str, count: int) -> str:
+    return name if count == 1 else f"{name} ({count})"

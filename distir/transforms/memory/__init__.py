@@ -1,0 +1,1 @@
+"""What is computed again, or held by the host, to save memory."""

@@ -1,0 +1,1 @@
+"""Sequences and tokens over devices: context and sequence parallelism, ring attention."""

@@ -1,0 +1,264 @@
+"""Megatron's sequence parallelism: constraints that split sequences between the blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.pattern_rewriter import (
+    PatternRewriter,
+    PatternRewriteWalker,
+    RewritePattern,
+)
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.tensors import shape_of
+from distir.errors import DistIRError, one_of
+from distir.gradients.call_pairs import FORWARD, saved_values
+from distir.program import (
+    LOSS,
+    describe,
+    entry_function,
+    functions,
+    result_roles,
+    return_op,
+)
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import rule_for
+from distir.sharding.rules.builder import constant_operand
+from distir.transforms.sequences.feature_dims import FeatureDims, Origin
+
+RESIDUALS = ("parts", "whole")
+NORMALIZATIONS: dict[str, tuple[int, ...]] = {
+    "onnx.LayerNormalization": (0,),
+    "onnx.RMSNormalization": (0,),
+    "train.layer_norm": (0,),
+    "train.rms_norm": (0,),
+    "train.layer_norm_grad": (0, 1, 3, 4),
+    "train.rms_norm_grad": (0, 1, 3),
+}
+"""
+Normalisations and their gradients, and which of their operands are activations: that of the
+result's gradient first, then the normalised one.
+"""
+
+
+def _root_mean_square_source(op: Operation) -> SSAValue | None:
+    """
+    Returns the x of `mean(x^2)` over the last dimension, which begins a written-out RMS
+    norm; None for other ops.
+    """
+    if op.name != "onnx.ReduceMean" or not isinstance(op, OnnxOp):
+        return None
+    axes = constant_operand(op, 1)
+    rank = len(shape_of(op.operands[0].type))
+    if axes is None or [int(a) % rank for a in axes.flat] != [rank - 1]:
+        return None
+    square = op.operands[0].owner
+    if not isinstance(square, OnnxOp):
+        return None
+    if square.name == "onnx.Pow":
+        exponent = constant_operand(square, 1)
+        if exponent is not None and exponent.size == 1 and exponent.item() == 2:
+            return square.operands[0]
+    if square.name == "onnx.Mul" and square.operands[0] is square.operands[1]:
+        return square.operands[0]
+    return None
+
+
+def _norms_of_heads(module: ModuleOp) -> set[Operation]:
+    """
+    Returns the normalisations, and their gradients, that work on parts of the features of a
+    token, such as heads, each by itself: these stand inside of blocks, where it is the
+    features that are split. A dimension of size 1 in front of the features is a head too.
+    """
+    features = FeatureDims(module)
+    found: set[Operation] = set()
+    for op in module.walk():
+        if op.name in NORMALIZATIONS:
+            indices = NORMALIZATIONS[op.name]
+            index = indices[:2][-1]
+        elif _root_mean_square_source(op) is not None:
+            index = 0
+        else:
+            continue
+        x, rule = op.operands[index], rule_for(op)
+        origins = [
+            origin
+            for dim, origin in zip(rule.operands[index], features.of(x), strict=True)
+            if any(rule.factors[f].kind == "parallel" for f in dim)
+        ]
+        if Origin.FEATURES in origins or shape_of(x.type)[-2:-1] == (1,):
+            found.add(op)
+    return found
+
+
+@dataclass
+class SplitSequence(RewritePattern):
+    """Requests that the input of a normalisation is split along its sequence."""
+
+    mesh: Mesh
+    axis: str
+    of_heads: set[Operation]
+    found: int = 0
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
+        if op in self.of_heads:
+            return
+        if op.name in NORMALIZATIONS:
+            for index in NORMALIZATIONS[op.name]:
+                self._split(op.operands[index], op, op, rewriter)
+            behind = op.next_op
+            if behind is not None:
+                self._split(op.results[0], op, behind, rewriter)
+            return
+        source = _root_mean_square_source(op)
+        if source is not None:
+            square = op.operands[0].owner
+            assert isinstance(square, Operation)
+            self._split(source, op, square, rewriter)
+
+    def _split(
+        self,
+        source: SSAValue,
+        norm: Operation,
+        first: Operation,
+        rewriter: PatternRewriter,
+    ) -> None:
+        """
+        Requests that a value is split, before the first op that uses it in this way, and
+        makes all later uses take the split value: beside a normalisation its input
+        continues as the residual, and a written-out one uses it several times.
+        """
+        constrain = self._constrain(source, norm)
+        if constrain is None:
+            return
+        rewriter.insert(constrain, InsertPoint.before(first))
+        for use in list(source.uses):
+            user = use.operation
+            if user is first or (
+                user is not constrain
+                and user.parent_block() is first.parent_block()
+                and constrain.is_before_in_block(user)
+            ):
+                user.operands[use.index] = constrain.result
+
+    def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
+        """
+        Returns the request for the input of this normalisation; None if it has no sequence.
+        """
+        shape = shape_of(source.type)
+        if len(shape) < 2:
+            return None
+        if shape[-2] % self.mesh.size(self.axis):
+            raise DistIRError(
+                f"sequence-parallel: {describe(op)} works on a sequence of {shape[-2]}, "
+                f"which axis {self.axis!r} of size {self.mesh.size(self.axis)} does not "
+                f"divide"
+            )
+        self.found += 1
+        return _split_sequence(source, op, self.mesh, self.axis)
+
+
+def _split_sequence(
+    source: SSAValue, op: Operation, mesh: Mesh, axis: str
+) -> ConstrainOp:
+    """
+    Returns the request to split a value, which the op computes or uses, along its sequence.
+    """
+    rank = len(shape_of(source.type))
+    layout = Layout(mesh.name).with_dim(rank - 2, [Shard(axis)], rank)
+    constrain = ConstrainOp(source, layout, [axis])
+    if SCOPE in op.attributes:
+        constrain.attributes[SCOPE] = op.attributes[SCOPE]
+    return constrain
+
+
+def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
+    """
+    Returns the values that depend on inputs of normalisations, up to the next contraction,
+    and have the same sequence.
+    """
+    found: set[SSAValue] = set()
+    lengths: set[int] = set()
+    for op in forward.body.block.ops:
+        if isinstance(op, ConstrainOp) and op.fixes(axis):
+            found.add(op.result)
+            lengths.add(shape_of(op.result.type)[-2])
+        elif any(v in found for v in op.operands) and not rule_for(op).flops:
+            found.update(
+                r
+                for r in op.results
+                if len(shape_of(r.type)) > 1 and shape_of(r.type)[-2] in lengths
+            )
+    return found
+
+
+def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
+    """Requests that layers keep in parts, for the backward, what normalisations compute."""
+    known = functions(module)
+    kept: dict[str, set[int]] = {}
+    for backward in known.values():
+        name = backward.attributes.get(FORWARD)
+        if isinstance(name, SymbolRefAttr):
+            indices = kept.setdefault(name.string_value(), set())
+            indices |= {i for kind, i in saved_values(backward) if kind == "result"}
+    for name, indices in kept.items():
+        returned = return_op(known[name])
+        parts = _computed_in_parts(known[name], axis)
+        for i in sorted(indices):
+            value = returned.operands[i]
+            if value in parts and isinstance(value.owner, Operation):
+                constrain = _split_sequence(value, value.owner, mesh, axis)
+                Rewriter.insert_op(constrain, InsertPoint.before(returned))
+                returned.operands[i] = constrain.result
+    _keep_parts_behind_loss(entry_function(module), mesh, axis)
+
+
+def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
+    """
+    Does the same for what the entry itself computes: the last normalisation, before the
+    logits.
+    """
+    roles = result_roles(entry)
+    if LOSS not in roles:
+        return
+    loss = return_op(entry).operands[roles.index(LOSS)].owner
+    if not isinstance(loss, Operation):
+        return
+    for value in _computed_in_parts(entry, axis):
+        owner = value.owner
+        if not isinstance(owner, Operation) or not owner.is_before_in_block(loss):
+            continue
+        later = [
+            use
+            for use in value.uses
+            if loss.is_before_in_block(use.operation)
+            and not isinstance(use.operation, ReturnOp)
+        ]
+        if not later:
+            continue
+        constrain = _split_sequence(value, owner, mesh, axis)
+        Rewriter.insert_op(constrain, InsertPoint.after(loss))
+        for use in later:
+            use.operation.operands[use.index] = constrain.result
+
+
+def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> None:
+    """
+    Requests that the inputs and outputs of normalisations are split along the sequence over
+    a mesh axis; `residuals` is one of `RESIDUALS`. Raises DistIRError.
+    """
+    one_of("way to keep residuals", residuals, RESIDUALS, "sequence-parallel")
+    pattern = SplitSequence(mesh, axis, _norms_of_heads(module))
+    PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(module)
+    if not pattern.found:
+        raise DistIRError(
+            "sequence-parallel: the program has no normalization to split"
+        )
+    if residuals == "parts":
+        keep_parts(module, mesh, axis)

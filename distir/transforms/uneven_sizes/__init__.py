@@ -1,0 +1,1 @@
+"""Sizes that devices do not divide: flat and padded tensors, heads and vocabularies."""
