@@ -23,7 +23,8 @@ test: install ## Everything but the slow tests.
 
 test-all: install ## Also the slow tests, more random cases, and those that need a GPU where there is one.
 	$(BIN)/lit -sv test/filecheck
-	THOROUGH=1 $(BIN)/pytest -n auto --dist worksteal
+	THOROUGH=1 $(BIN)/pytest -n auto --dist worksteal -m "not gpu"
+	$(BIN)/pytest -m gpu test/launch/test_gpu.py
 
 test-latest: ## The tests of everything that calls PyTorch, with the newest version of it.
 	$(MAKE) install VENV="$(LATEST_VENV)" TORCH="$(LATEST_TORCH)"

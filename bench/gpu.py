@@ -7,6 +7,7 @@
 - `calibrate`: what `distir calibrate` measures, with the part that its fits leave unexplained;
 - `programs`: time and memory of 30 programs for two devices, or for one where there is no
   second, predicted from that profile and measured;
+- `training`: `distir.parallelize` beside PyTorch, in mixed precision, with dropout, ...;
 - `pytorch`: generated programs beside PyTorch by hand, eager and compiled.
 
 What the machine has too few GPUs for is skipped and named. `--dry-run` takes the same way
@@ -29,6 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
+import gpu_training
 import torch
 from against_torch import ROWS, Outcome, as_table, compare, imported
 from cpu_programs import ALONE, MODELS, Case, Model
@@ -261,10 +263,16 @@ def beside_pytorch(place: Place) -> str:
     return f"{as_table(outcomes)}\n{notes}"
 
 
+def training(place: Place) -> str:
+    """`distir.parallelize` beside PyTorch."""
+    return gpu_training.beside_pytorch(place.dry, log)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Place], str]]] = {
     "tests": ("Tests", tests),
     "calibrate": ("What the machine reaches", calibration),
     "programs": ("Predicted and measured", programs),
+    "training": ("Training scripts", training),
     "pytorch": ("Beside PyTorch by hand", beside_pytorch),
 }
 

@@ -38,7 +38,14 @@ MODELS = "DISTIR_TEST_MODELS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the folder of exported models, which pytest's workers find in their environment."""
+    """
+    Makes the folder of exported models, which pytest's workers find in their environment,
+    and hides GPUs from all tests but those that need one (`-m gpu`): ranks are forked from
+    processes that have used PyTorch, which CUDA does not allow, and there may be more of
+    them than GPUs.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if MODELS not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="distir-test-models-")
         os.environ[MODELS] = folder.name

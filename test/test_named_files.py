@@ -78,7 +78,7 @@ def trees() -> list[ast.Module]:
 
 def test_named_files_are_there(files: set[str], trees: list[ast.Module]) -> None:
     texts = [text for tree in trees for text in docstrings(tree)]
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for text in (*texts, *(page.read_text() for page in pages)):
         assert missing_files(text, files) == set()
 

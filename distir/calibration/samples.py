@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.calibration.fit import OpFit, Sample, fit_op
 from distir.calibration.probe import Probe, Prober
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.costs.op_costs import Cost, CostContext, cost_of
 from distir.interpreters.simulator.profiles.measured import figures_of

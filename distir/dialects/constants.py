@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.onnx import RANDOM
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 
 
 def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
@@ -37,7 +38,7 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
 
 def keeps_value(op: Operation) -> bool:
     """Whether an op's result is its only operand, possibly with another layout."""
-    return _kind_keeps_value(type(op)) and not collective.is_per_rank(op)
+    return _kind_keeps_value(type(op)) and not is_per_rank(op)
 
 
 @cache
@@ -46,7 +47,7 @@ def _kind_keeps_value(kind: type[Operation]) -> bool:
     Whether ops of that kind keep the value of their operand; cached, as it is asked very
     often.
     """
-    if issubclass(kind, collective.CollectiveOp):
+    if issubclass(kind, CollectiveOp):
         return kind.KEEPS_VALUE
     kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
     return issubclass(kind, kinds) or kind.name == "onnx.Identity"

@@ -32,15 +32,15 @@ from xdsl.irdl import (
 )
 from xdsl.traits import Pure
 
-from distir.dialects.onnx_inference import check_types
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import (
+from distir.dialects.onnx_ops.inference import check_types
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import (
     ElementType,
     OptionalType,
     SequenceType,
     TensorAttr,
 )
-from distir.dialects.onnx_versions import DOMAIN_VERSIONS
+from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
 
 _DOMAIN_PREFIX = {"": "", "ai.onnx.ml": "ml.", "ai.onnx.preview.training": "training."}
 

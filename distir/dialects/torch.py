@@ -47,11 +47,10 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.collective import (
+from distir.dialects.collective_ops.base import CollectiveOp, MayBeInFlight
+from distir.dialects.collective_ops.over_axes import (
     AllGatherOp,
     AllReduceOp,
-    CollectiveOp,
-    MayBeInFlight,
     ReduceScatterOp,
 )
 from distir.dialects.dist import ASYNCHRONOUS, SCOPE

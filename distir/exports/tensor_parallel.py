@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import SendOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.exports.walk import ProgramRun, RunStep, RunValue

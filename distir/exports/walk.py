@@ -10,7 +10,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import rank_of
 from distir.program import (
     ancestors,

@@ -44,7 +44,7 @@ def custom_import(node: NodeProto) -> CustomImport | None:
     Returns the function that reads a node; None for operators of the standard, and for those
     that no installed package reads.
     """
-    from distir.dialects.onnx_versions import DOMAIN_VERSIONS
+    from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
     from distir.frontends.onnx.names import domain_of
 
     if domain_of(node) in DOMAIN_VERSIONS:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
 from distir.program import argument_names, argument_roles, entry_function

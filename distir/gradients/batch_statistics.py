@@ -16,8 +16,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.batch_normalization import GhostBatchNormOp
 from distir.errors import DistIRError

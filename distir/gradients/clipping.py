@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.optimizers import SquareSumOp
 from distir.gradients.rule import GradientBuilder

@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import REDUCE_LATE, ROLE
-from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.gradients.rule import GradientBuilder
 from distir.program import text_attribute
 

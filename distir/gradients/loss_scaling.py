@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import StringAttr, TensorType, f32, i64
 from xdsl.ir import SSAValue
 
 from distir.dialects.dist import LOSS_SCALE
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
 from distir.gradients.clipping import sum_of_squares

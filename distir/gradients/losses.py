@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.dialects.builtin import StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
 from distir.dialects.train_ops.losses import CrossEntropyOp

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from distir.dialects.dist import INITIAL, NAME, OF, REPACKED, ROLE, UPDATES
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
 from distir.gradients.rule import GradientBuilder, shape

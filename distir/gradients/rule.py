@@ -38,8 +38,8 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import (
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import (
     constant_attr,
     element_type_of_dtype,
     numpy_dtype,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import element_type, numpy_dtype
 from distir.interpreters.kernels import kernel
 
 Array = npt.NDArray[Any]

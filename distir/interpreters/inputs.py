@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import DEFAULT
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.lookups import Uses
 from distir.program import (

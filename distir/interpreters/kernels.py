@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import element_type, numpy_dtype
 from distir.dialects.registries import Registry
 from distir.interpreters.sampling import Sampling
 

@@ -13,8 +13,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import entries_of
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import REARRANGEMENTS, REPETITIONS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import REARRANGEMENTS, REPETITIONS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp

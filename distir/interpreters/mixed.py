@@ -27,9 +27,9 @@ from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx import OPERATORS
-from distir.dialects.onnx_inference import KNOWN_SIZE
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import element_type_of_dtype, tensor_type
+from distir.dialects.onnx_ops.inference import KNOWN_SIZE
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import element_type_of_dtype, tensor_type
 from distir.interpreters.onnx_evaluator import evaluated
 from distir.interpreters.types import is_static, result_types
 

@@ -17,10 +17,10 @@ from xdsl.ir import Attribute
 
 import distir.interpreters.attention_kernel  # pyright: ignore[reportUnusedImport]
 import distir.interpreters.reduction_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from distir.dialects.onnx_inference import node_of
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype, type_to_proto
-from distir.dialects.onnx_versions import OPSET_IMPORTS
+from distir.dialects.onnx_ops.inference import node_of
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype, type_to_proto
+from distir.dialects.onnx_ops.versions import OPSET_IMPORTS
 from distir.errors import DistIRError
 from distir.interpreters.elementwise_kernels import makes_integers
 from distir.interpreters.kernels import kernel

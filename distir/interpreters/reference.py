@@ -40,8 +40,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from distir.dialects.collective import Collective
 from distir.dialects.dist import Dist, layout_of
 from distir.dialects.onnx import OPERATORS
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
 from distir.interpreters.joint_ops import joint_op, results_on

@@ -20,6 +20,15 @@ from xdsl.interpreter import (
 from xdsl.ir import Operation
 
 from distir.dialects import collective, dist
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import PermuteOp, RaggedAllToAllOp
+from distir.dialects.collective_ops.per_rank import (
+    CoordinateOp,
+    RecvFromRankOp,
+    SendToRankOp,
+    WaitOp,
+)
+from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.sharded import Array, Sharded, from_shards, mesh_of
@@ -96,11 +105,11 @@ class CommunicationFunctions(InterpreterFunctions):
         yield from own.items()
         for op_type in collective.COLLECTIVES:
             if op_type not in own:
-                is_rooted = issubclass(op_type, collective.RootedOp)
+                is_rooted = issubclass(op_type, RootedOp)
                 yield op_type, cls.run_rooted if is_rooted else cls.run_over_axes
 
     def run_over_axes(
-        self, interpreter: Interpreter, op: collective.CollectiveOp, args: PythonValues
+        self, interpreter: Interpreter, op: CollectiveOp, args: PythonValues
     ) -> OpImplResult:
         source = self._distributed(op, args[0])
         after = layout_of(op.result)
@@ -108,11 +117,11 @@ class CommunicationFunctions(InterpreterFunctions):
         shards = exchange(source, after, op.axis_names)
         return self._result(op, from_shards(shards, op.result.type, self.meshes))
 
-    @impl(collective.RaggedAllToAllOp)
+    @impl(RaggedAllToAllOp)
     def run_ragged(
         self,
         interpreter: Interpreter,
-        op: collective.RaggedAllToAllOp,
+        op: RaggedAllToAllOp,
         args: PythonValues,
     ) -> PythonValues:
         source = self._distributed(op, args[0])
@@ -128,7 +137,7 @@ class CommunicationFunctions(InterpreterFunctions):
         return (from_shards(shards, op.result.type, self.meshes),)
 
     def run_rooted(
-        self, interpreter: Interpreter, op: collective.RootedOp, args: PythonValues
+        self, interpreter: Interpreter, op: RootedOp, args: PythonValues
     ) -> OpImplResult:
         """
         Runs a collective with a root, one side of which is a single device that holds the
@@ -139,9 +148,9 @@ class CommunicationFunctions(InterpreterFunctions):
             op, Sharded.split(source.assemble(), op.result.type, self.meshes)
         )
 
-    @impl(collective.PermuteOp)
+    @impl(PermuteOp)
     def run_permute(
-        self, interpreter: Interpreter, op: collective.PermuteOp, args: PythonValues
+        self, interpreter: Interpreter, op: PermuteOp, args: PythonValues
     ) -> PythonValues:
         source = self._distributed(op, args[0])
         (axis,) = op.axis_names
@@ -155,9 +164,9 @@ class CommunicationFunctions(InterpreterFunctions):
         ]
         return (from_shards(shards, op.result.type, self.meshes),)
 
-    @impl(collective.CoordinateOp)
+    @impl(CoordinateOp)
     def run_coordinate(
-        self, interpreter: Interpreter, op: collective.CoordinateOp, args: PythonValues
+        self, interpreter: Interpreter, op: CoordinateOp, args: PythonValues
     ) -> PythonValues:
         if isinstance(op.parent_op(), FuncOp):  # else it is of a local form
             raise _per_rank(op)
@@ -189,24 +198,24 @@ class CommunicationFunctions(InterpreterFunctions):
     ) -> PythonValues:
         return args
 
-    @impl(collective.SendToRankOp)
+    @impl(SendToRankOp)
     def run_rank_send(
-        self, interpreter: Interpreter, op: collective.SendToRankOp, args: PythonValues
+        self, interpreter: Interpreter, op: SendToRankOp, args: PythonValues
     ) -> PythonValues:
         raise _per_rank(op)
 
-    @impl(collective.RecvFromRankOp)
+    @impl(RecvFromRankOp)
     def run_rank_recv(
         self,
         interpreter: Interpreter,
-        op: collective.RecvFromRankOp,
+        op: RecvFromRankOp,
         args: PythonValues,
     ) -> PythonValues:
         raise _per_rank(op)
 
-    @impl(collective.WaitOp)
+    @impl(WaitOp)
     def run_rank_wait(
-        self, interpreter: Interpreter, op: collective.WaitOp, args: PythonValues
+        self, interpreter: Interpreter, op: WaitOp, args: PythonValues
     ) -> PythonValues:
         raise _per_rank(op)
 
@@ -216,7 +225,7 @@ class CommunicationFunctions(InterpreterFunctions):
         return value
 
     @staticmethod
-    def _result(op: collective.CollectiveOp, value: Sharded) -> OpImplResult:
+    def _result(op: CollectiveOp, value: Sharded) -> OpImplResult:
         value.check(describe(op))
         return OpImplResult((value,), None)
 

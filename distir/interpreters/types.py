@@ -26,10 +26,10 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.onnx import OPERATORS
-from distir.dialects.onnx_inference import contradicts, inferred_types
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import SIZE_OPERANDS
-from distir.dialects.onnx_values import tensor_type
+from distir.dialects.onnx_ops.inference import contradicts, inferred_types
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import SIZE_OPERANDS
+from distir.dialects.onnx_ops.values import tensor_type
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions
 from distir.program import describe, functions

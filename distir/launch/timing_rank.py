@@ -321,7 +321,7 @@ def main() -> None:
         about = described(device, job["ranks"])
         output = {"times": found, "peaks": peaks, "device": about}
         write_text(options.output, json.dumps(output))
-    dist.barrier()
+    runtime.wait_for_all(device)
     dist.destroy_process_group()
 
 

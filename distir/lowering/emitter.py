@@ -35,8 +35,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import constant_value, onnx_element_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import constant_value, onnx_element_type
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.errors import DistIRError

@@ -17,7 +17,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.target import Target
 
-from distir.dialects.collective import is_per_rank
+from distir.dialects.collective_ops.base import is_per_rank
 from distir.dialects.dist import (
     COUNTER,
     DEFAULT,
@@ -31,7 +31,7 @@ from distir.dialects.dist import (
     layout_of,
 )
 from distir.dialects.host import is_on_host, on_device
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.torch import PRINTABLE
 from distir.errors import DistIRError
 from distir.lowering.emitter import torch_dtype

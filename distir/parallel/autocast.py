@@ -1,12 +1,15 @@
-"""What an outer `torch.autocast` means for a parallel module: nothing, and it says so."""
+"""What `torch.autocast` around the call of a parallel module asks of its programs."""
 
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Generator
 
 import torch
+import torch.distributed as dist
+
+from distir.errors import DistIRError
+from distir.parallel.forward_options import name_of_float
 
 _DEVICES = ("cpu", "cuda")
 
@@ -25,14 +28,52 @@ def outside_autocast() -> Generator[None]:
         yield
 
 
-def tell_of_autocast(stacklevel: int) -> None:
-    """Warns that a module takes no part in `torch.autocast`."""
-    warnings.warn(
-        "a module of distir.parallelize computes outside of torch.autocast, in the types of "
-        'its program; for mixed precision say parallelize(..., dtype="bf16"), which keeps '
-        "parameters and gradients as they are, and leave the call out of torch.autocast",
-        stacklevel=stacklevel + 1,
-    )
+class AskedTypes:
+    """
+    The types that `torch.autocast` asks for, call by call, of a module that is on a type of
+    `device` and was made with `dtype` (None: without).
+    """
+
+    def __init__(self, device: str, dtype: str | None):
+        self._device, self._dtype = device, dtype
+        self._known: dict[str, str | None] = {}
+
+    def now(self, kind: str) -> str | None:
+        """
+        Returns the name of the type that programs are to be autocast to in a call of this
+        `kind`; None for programs in their own types. Every rank must call this. Raises
+        DistIRError, on every rank, if the type is another one than that of the module, or
+        if ranks differ, which they tell each other at the first call and where it changes.
+        """
+        asked = None
+        if torch.is_autocast_enabled(self._device):
+            asked = name_of_float(torch.get_autocast_dtype(self._device))
+        if kind not in self._known or asked != self._known.pop(kind):
+            _check_alike(asked)
+        self._known[kind] = asked
+        if asked is None or self._dtype is None:
+            return asked
+        if asked != self._dtype:
+            raise DistIRError(
+                f'parallelize: dtype="{self._dtype}" was given, but torch.autocast around '
+                f"the module asks for {asked}; leave one of them out, or give both the same "
+                f"type"
+            )
+        return None
+
+
+def _check_alike(asked: str | None) -> None:
+    """Raises DistIRError, on every rank, unless all ranks have the same type."""
+    every: list[str | None] = [asked] * dist.get_world_size()
+    if len(every) > 1:
+        dist.all_gather_object(every, asked)
+    ranks = [next(i for i, t in enumerate(every) if t == kind) for kind in set(every)]
+    if len(ranks) > 1:
+        found = ", ".join(f"{every[i] or 'off'} on rank {i}" for i in sorted(ranks))
+        raise DistIRError(
+            f"ranks call a parallel module in different ways: torch.autocast is {found}; "
+            f"enter it on all ranks, or on none"
+        )
 
 
 def cast_input(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

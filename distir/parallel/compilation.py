@@ -81,7 +81,8 @@ class Request:
       samples in a micro-batch, instead of those of the whole batch;
     - `kernels`: the files of kernels that a schedule may name;
     - `trust`: whether the module's program is run beside it, and what may differ.
-    - `labels`: an example of the labels of a loss that is a function; None if the loss tells.
+    - `labels`: an example of the labels of a loss that is a function; None if the loss tells;
+    - `compiled`: whether `torch.compile` makes the kernels of each function of the program.
     """
 
     loss: Loss
@@ -92,6 +93,7 @@ class Request:
     kernels: tuple[UserKernels, ...] = ()
     trust: Trust = field(default_factory=Trust)
     labels: Any = None
+    compiled: bool = False
 
     @property
     def devices(self) -> int:
@@ -110,6 +112,10 @@ class Request:
         if isinstance(own, SavedPlan):
             return BatchParts(own.batch_parts, own.result.plan.k)
         return BatchParts(own.batch_parts, own.k)
+
+    def autocast_to(self, dtype: str | None) -> Request:
+        """Returns the request of the program that is autocast to a type (None: not)."""
+        return replace(self, forward=replace(self.forward, autocast=dtype))
 
     def distribute_step(self, program: ModuleOp, *, is_first: bool = True) -> None:
         """
@@ -185,7 +191,7 @@ def training_package(
         ),
     )
     distribute = partial(request.distribute_step, is_first=inputs is None)
-    return _package(imported, labels, distribute, request.kernels)
+    return _package(imported, labels, distribute, request)
 
 
 def training_program(
@@ -259,7 +265,7 @@ def training_program(
         ignore_index=IGNORED_LABEL if name == "cross_entropy" else None,
         inputs=tuple(inputs),
         optimizer=optimizer,
-        loss_scaling="dynamic" if forward.dtype == "f16" else "none",
+        loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
         batch_norm_devices=statistics.devices,
         batch_norm_micro_batches=statistics.micro_batches,
         fused_attention=forward.attention,
@@ -320,7 +326,7 @@ def evaluation_package(
             [],
         ),
     )
-    return _package(imported, labels, request.distribute_forward, request.kernels)
+    return _package(imported, labels, request.distribute_forward, request)
 
 
 def _program(
@@ -424,11 +430,11 @@ def _package(
     imported: ImportedModel,
     labels: Sequence[str],
     apply: Callable[[ModuleOp], None],
-    kernels: Sequence[UserKernels],
+    request: Request,
 ) -> dict[str, bytes]:
     """
     Returns the files of the package of a program, which `apply` distributes in place, by
-    their paths in it. `kernels` are the files that its kernels may come from.
+    their paths in it.
     """
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
@@ -446,7 +452,8 @@ def _package(
             program,
             made,
             helpers=("batches", "initial"),
-            kernels=[file.path for file in kernels],
+            kernels=[file.path for file in request.kernels],
+            compiled=request.compiled,
         )
         _save_constants(imported, folder / CONSTANTS)
         write_text(folder / INTERFACE, json.dumps(interface, indent=2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distir.dialects.onnx_values import FLOAT_TYPES
+from distir.dialects.onnx_ops.values import FLOAT_TYPES
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.errors import one_of
 from distir.pipelining.registry import SCHEDULES
@@ -25,6 +25,8 @@ class ForwardOptions:
     The options that change a forward program.
 
     - `dtype`: the floating-point type to compute in; None for the module's own;
+    - `autocast`: the type of 16 bits that operators of PyTorch's list compute in, as inside
+      of `torch.autocast`; None for none, as beside `dtype`;
     - `float8`: how 8-bit floats of products are scaled; None for products in the type of
       the model;
     - `attention`: whether attention becomes one op where a module writes it out;
@@ -38,6 +40,12 @@ class ForwardOptions:
     attention: bool = True
     script: str = ""
     equal_features: bool = False
+    autocast: str | None = None
+
+    @property
+    def needs_loss_scaling(self) -> bool:
+        """Whether small gradients would be lost if the loss were not scaled."""
+        return "f16" in (self.dtype, self.autocast)
 
     @staticmethod
     def of(
@@ -52,7 +60,7 @@ class ForwardOptions:
         name of a pipeline's schedule or a script, as a function or a file. Raises
         DistIRError.
         """
-        name = None if dtype is None else _name_of(dtype)
+        name = None if dtype is None else name_of_float(dtype)
         if float8 is not None:
             one_of("float8", float8, SCALINGS, "parallelize")
         if isinstance(schedule, str) and Path(schedule).suffix not in (".py", ".mlir"):
@@ -68,6 +76,7 @@ class ForwardOptions:
         floating-point type. Raises DistIRError.
         """
         from distir.passes.apply_schedule import ApplySchedulePass
+        from distir.passes.autocast import AutocastPass
         from distir.passes.float8 import Float8Pass
         from distir.passes.raise_patterns import RaisePatternsPass
         from distir.scheduling.script import add_schedules, parse_script
@@ -79,6 +88,8 @@ class ForwardOptions:
         if self.dtype is not None:
             convert(program, FLOAT_TYPES[self.dtype], stored=False, apart=apart)
             verify(program)
+        if self.autocast is not None:
+            apply_passes(program, AutocastPass(self.autocast))
         if self.float8 is not None:
             apply_passes(program, Float8Pass(self.float8))
         apply_passes(program, outline)
@@ -97,7 +108,7 @@ class ForwardOptions:
             apply_passes(program, named_pass("expand-float8"))
 
 
-def _name_of(dtype: Any) -> str:
+def name_of_float(dtype: Any) -> str:
     """
     Returns DistIR's name of a floating-point type that is given by name or as PyTorch's
     type. Raises DistIRError.

@@ -13,11 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
-from distir.parallel.autocast import (
-    cast_input,
-    enabled_devices,
-    tell_of_autocast,
-)
+from distir.parallel.autocast import AskedTypes, cast_input, enabled_devices
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
@@ -49,9 +45,9 @@ class _Loss(torch.autograd.Function):
                 "backward was called a second time on one loss; call the module again"
             )
         (scale,) = grad_outputs
-        for gradient in gradients:
-            own = _local(gradient)
-            own.mul_(scale.to(own.device))
+        own = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
+        if own:
+            torch.ops.aten._foreach_mul_(own, scale.to(own[0].device))
         return None, None, *gradients
 
 
@@ -89,7 +85,8 @@ class ParallelModule(nn.Module):
         inputs: Inputs,
         labels: Labels,
         steps: Steps,
-        evaluation: Callable[[], RankProgram],
+        evaluation: Callable[[str | None], RankProgram],
+        asked: AskedTypes,
         seed: int,
         normalisations: int = 1,
         check: StepCheck | None = None,
@@ -100,11 +97,11 @@ class ParallelModule(nn.Module):
         self._normalisations = normalisations
         self._inputs = inputs
         self._labels = labels
-        self._has_told = False
         self._steps = steps
         program = self._program = steps.base
         self._make_evaluation = evaluation
-        self._evaluation: RankProgram | None = None
+        self._evaluations: dict[str | None, RankProgram] = {}
+        self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
         self._others = fill(self, source, program, seed)
@@ -171,9 +168,16 @@ class ParallelModule(nn.Module):
     # Running
 
     def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+        autocast = self._asked.now("training")
+        if autocast is not None and self._check is not None:
+            raise DistIRError(
+                'parallelize: check="step" compares the first step with the module as '
+                "PyTorch runs it outside of torch.autocast; make this step outside of it, "
+                'or take check="import"'
+            )
         given = self._batch(self._program, args, kwargs)
         needed = self._steps.needed(self, given)
-        program = self._steps.program(needed)
+        program = self._steps.program(needed, autocast)
         results = self._scaled_results(program, given)
         sources: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
@@ -190,7 +194,7 @@ class ParallelModule(nn.Module):
                 if value is None:
                     continue
                 if spec.updates:
-                    _local(self._tensor(spec.updates)).copy_(value)
+                    self._tensor(spec.updates).copy_(value)
                     continue
                 for name, part in self._parts_of_gradient(own, value):
                     parameter = self.get_parameter(name)
@@ -258,16 +262,18 @@ class ParallelModule(nn.Module):
         """
         program = self._program
         if not spec.repacked:
-            return [(spec.name, program.distributed(spec, value))]
+            # As their parameters lie, which fused optimizers on GPUs ask for.
+            return [(spec.name, program.distributed(spec, value.contiguous()))]
         return [
             (part.name, program.distributed(part, view.contiguous()))
             for part, view in merged_parts(program, spec, value)
         ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if self._evaluation is None:
-            self._evaluation = self._make_evaluation()
-        program = self._evaluation
+        autocast = self._asked.now("evaluation")
+        if autocast not in self._evaluations:
+            self._evaluations[autocast] = self._make_evaluation(autocast)
+        program = self._evaluations[autocast]
         given = self._batch(program, args, kwargs)
         values = {**self._held(program, given), **self._own_part(program, given)}
         results = program.run(values)
@@ -291,9 +297,6 @@ class ParallelModule(nn.Module):
         given = self._given(program, args, kwargs)
         if not enabled_devices():
             return given
-        if not self._has_told:
-            self._has_told = True
-            tell_of_autocast(stacklevel=6)
         types = {spec.name: spec.dtype for spec in program.all_arguments}
         return {n: cast_input(value, types[n]) for n, value in given.items()}
 
@@ -349,19 +352,21 @@ class ParallelModule(nn.Module):
                 return None
             value = self._found(spec.name)
             return program.other(spec) if value is None else program.part(spec, value)
-        held = _local(self._tensor(spec.name)) if own.holds(known) else None
+        held = self._tensor(spec.name) if own.holds(known) else None
         if program is own:
             return held
         return own.moved(known, held, program, spec)
 
     def _found(self, name: str) -> torch.Tensor | None:
-        """Returns the parameter or buffer of that name, if there is one."""
+        """
+        Returns this rank's part of the parameter or buffer of that name, if there is one.
+        """
         *path, last = name.split(".")
         folder: Any = self
         for part in path:
             folder = getattr(folder, part, None)
         value = getattr(folder, last, None)
-        return value.detach() if isinstance(value, torch.Tensor) else None
+        return _local(value) if isinstance(value, torch.Tensor) else None
 
     def _tensor(self, name: str) -> torch.Tensor:
         """Returns this rank's part of a parameter, buffer or state of its program."""
@@ -371,11 +376,15 @@ class ParallelModule(nn.Module):
         if value is None:
             value = self._found(f"{STATES}.{name}")
         assert value is not None, name
-        return value
+        return _local(value)
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value
+    """Returns this rank's part of a tensor, apart from autograd."""
+    if isinstance(value, DTensor):
+        with torch.no_grad():  # then it is no op of its own
+            return value.to_local()
+    return value.detach()
 
 
 def _local_norm(gradient: DTensor, order: float) -> torch.Tensor:

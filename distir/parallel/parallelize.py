@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
+from distir.parallel.autocast import AskedTypes
 from distir.parallel.calling import Inputs, Labels
 from distir.parallel.compilation import (
     Request,
@@ -33,6 +35,7 @@ from distir.parallel.steps import Steps, training
 from distir.parallel.wording import in_python
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
+from distir.runtime.runtime import ProgramError, check_compiler
 
 CLUSTER = "cpu"
 """The cluster that modules are distributed for by default."""
@@ -79,6 +82,7 @@ def parallelize(
     seed: int = 0,
     check: str = CHECKS[0],
     allow: Sequence[str] = (),
+    compiled: bool = False,
 ) -> ParallelModule:
     """
     Returns the module distributed over the processes that call this: all of them, under
@@ -123,6 +127,8 @@ def parallelize(
       the module itself on one process.
     - `allow`: the differences from the module that are accepted: `control-flow`,
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
+    - `compiled`: whether `torch.compile` makes the kernels of the program's functions, which
+      takes a minute at the first step.
 
     Raises DistIRError, on every rank.
     """
@@ -170,6 +176,7 @@ def parallelize(
         kernels=files,
         labels=example_labels(loss, labels),
         trust=trust,
+        compiled=compiled,
     )
     if request.devices != dist.get_world_size():
         raise DistIRError(
@@ -179,34 +186,50 @@ def parallelize(
         )
     inputs = Inputs(module, args, kwargs)
     device = _device()
+    if compiled:
+        try:
+            check_compiler("nccl" if device.type == "cuda" else "gloo")
+        except ProgramError as error:
+            raise DistIRError(f"parallelize, compiled=True: {error}") from error
+    asked = AskedTypes(device.type, forward.dtype)
 
-    def program(kind: str, what: Any, make: Any) -> RankProgram:
+    def program(kind: str, what: Any, wanted: Request, make: Any) -> RankProgram:
         with in_python():
             folder = shared_package(
-                lambda: content_key(kind, module, args, kwargs, (request, what)), make
+                lambda: content_key(kind, module, args, kwargs, (wanted, what)), make
             )
         return RankProgram(Package(folder), device)
 
-    def step(trained: frozenset[str], inputs: frozenset[str] | None) -> RankProgram:
+    def step(
+        trained: frozenset[str], inputs: frozenset[str] | None, autocast: str | None
+    ) -> RankProgram:
         own = None if inputs is None else tuple(sorted(inputs))
+        wanted = request.autocast_to(autocast)
         with training(module, trained):
             return program(
                 "training",
                 needed if own is None else own,
-                lambda: training_package(module, args, kwargs, request, own),
+                wanted,
+                lambda: training_package(module, args, kwargs, wanted, own),
             )
+
+    def evaluation(autocast: str | None) -> RankProgram:
+        wanted = request.autocast_to(autocast)
+        return program(
+            "evaluation",
+            None,
+            wanted,
+            lambda: evaluation_package(module, args, kwargs, wanted),
+        )
 
     needed = [t.requires_grad for t in tensors_of((tuple(args), kwargs))]
     return ParallelModule(
         module,
         inputs,
         Labels(request.labels),
-        Steps(module, step, any(needed)),
-        lambda: program(
-            "evaluation",
-            None,
-            lambda: evaluation_package(module, args, kwargs, request),
-        ),
+        Steps(module, step, any(needed), asked.now("parallelize")),
+        evaluation,
+        asked,
         seed,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,
@@ -265,6 +288,21 @@ def _join() -> None:
 
 
 def _device() -> torch.device:
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    """
+    Returns where this process computes: on its GPU if the processes talk by NCCL, also
+    beside another backend for CPUs. The GPU is the one that the script has chosen or, if
+    nothing used CUDA yet, the one of this process among those of its node. Raises
+    DistIRError if there is none.
+    """
+    if "nccl" not in dist.get_backend_config():
+        return torch.device("cpu")
+    if not torch.cuda.is_initialized():
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
+            raise DistIRError(
+                f"parallelize: nccl needs one GPU per process: process {local} of this node "
+                f"has none, as there are {count}; start torchrun with --nproc-per-node "
+                f'{count}, or join with torch.distributed.init_process_group("gloo")'
+            )
+        torch.cuda.set_device(local)
+    return torch.device("cuda", torch.cuda.current_device())

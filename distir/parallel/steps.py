@@ -1,6 +1,6 @@
 """
-The programs of a training step: one for each set of tensors that need gradients, made when a
-step needs it.
+The programs of a training step: one for each set of tensors that need gradients, and each
+type of `torch.autocast`, made when a step needs it.
 """
 
 from __future__ import annotations
@@ -8,13 +8,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of
+
+_KEPT = ("parameter", "state")
+"""Roles of the arguments that a module keeps from step to step."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +43,20 @@ class Steps:
     """
     Chooses the program of each step. The first program, `base`, is that of the parameters
     which require gradients when the module is parallelized, and of the example inputs that
-    do; parameters are stored as it takes them. `make` makes a program, on all ranks: of
-    such a set, or of a set of parameters and the example inputs that require gradients
-    (`with_inputs`: there are some). Where nothing requires gradients yet, `base` is the
-    program of all parameters.
+    do, autocast to the type `autocast` (None: not); parameters are stored as it takes them.
+    `make` makes a program of such a type, on all ranks: of such a set, or of a set of
+    parameters and the example inputs that require gradients (`with_inputs`: there are some).
+    Where nothing requires gradients yet, `base` is the program of all parameters.
     """
 
     def __init__(
         self,
         source: nn.Module,
-        make: Callable[[frozenset[str], frozenset[str] | None], RankProgram],
+        make: Callable[
+            [frozenset[str], frozenset[str] | None, str | None], RankProgram
+        ],
         with_inputs: bool,
+        autocast: str | None = None,
     ):
         self._first = {
             n: first for first, names in names_of(source).items() for n in names
@@ -60,8 +68,10 @@ class Steps:
             trained = frozenset(
                 n for n, p in parameters.items() if p.is_floating_point()
             )
-        self.base = make(trained, None)
-        self._programs = {Needed(trained, self.base.inputs_with_gradients): self.base}
+        self._autocast = autocast
+        self.base = make(trained, None, autocast)
+        self._first_needed = Needed(trained, self.base.inputs_with_gradients)
+        self._programs = {(self._first_needed, autocast): self.base}
         self._own: Needed | None = None
         self._needed = Needed()
 
@@ -96,16 +106,51 @@ class Steps:
             is_new = bool(flag)
         return is_new
 
-    def program(self, needed: Needed) -> RankProgram:
+    def program(self, needed: Needed, autocast: str | None = None) -> RankProgram:
         """
-        Returns the program that computes these gradients; for none, any. Every rank must
-        call this. Raises DistIRError.
+        Returns the program that computes these gradients, for none those of `base`, autocast
+        to that type. Every rank must call this. Raises DistIRError.
         """
-        if not needed:
-            return self.base
-        if needed not in self._programs:
-            self._programs[needed] = self._make(needed.parameters, needed.inputs)
-        return self._programs[needed]
+        needed = needed or self._first_needed
+        key = needed, autocast
+        if autocast == "f16" != self._autocast:
+            raise DistIRError(
+                "a step inside of torch.autocast of float16 scales its loss, lest small "
+                "gradients are lost, and the module does not hold the scale; call "
+                'parallelize inside of torch.autocast too, or with dtype="f16" (a '
+                "GradScaler is not needed), or autocast to bfloat16"
+            )
+        if key not in self._programs:
+            if needed == self._first_needed:
+                made = self._make(needed.parameters, None, autocast)
+                self._check_kept(made)
+            else:
+                made = self._make(needed.parameters, needed.inputs, autocast)
+            self._programs[key] = made
+        return self._programs[key]
+
+    def _check_kept(self, program: RankProgram) -> None:
+        """
+        Raises DistIRError for a program of another type that does not take parameters and
+        states as `base` does: they would have to be sent in every step.
+        """
+        kept = {s.name: s for s in self.base.all_arguments if s.role in _KEPT}
+        for spec in program.all_arguments:
+            if spec.role not in _KEPT:
+                continue
+            own = kept.get(spec.name)
+            if own is None or _as_kept(program, spec) != _as_kept(self.base, own):
+                raise DistIRError(
+                    f"the program for torch.autocast has {spec.role} {spec.name!r} in "
+                    f"other parts, or on other ranks, than the one that the module was "
+                    f"parallelized with; call parallelize inside of torch.autocast too, so "
+                    f"that it compiles this program alone"
+                )
+
+
+def _as_kept(program: RankProgram, spec: Any) -> Any:
+    """Returns a key that is equal for tensors of two programs that one memory can be."""
+    return program.sharding_of(spec), spec.dtype, tuple(spec.shape), spec.repacked
 
 
 def _requiring(tensors: Mapping[str, torch.Tensor]) -> list[str]:

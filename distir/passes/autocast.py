@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.onnx_values import LOW_PRECISION_FLOATS
+from distir.dialects.onnx_ops.values import LOW_PRECISION_FLOATS
 from distir.errors import one_of
 from distir.passes.convert_floats import ConvertFloatsPass
 from distir.passes.options import DistIRPass

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.onnx_values import FLOAT_TYPES
+from distir.dialects.onnx_ops.values import FLOAT_TYPES
 from distir.errors import one_of
 from distir.passes.options import DistIRPass
 from distir.transforms.precision.conversion import convert

@@ -12,7 +12,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError, listed, one_of
 from distir.gradients.choices import (
     DROPOUT_MASKS,

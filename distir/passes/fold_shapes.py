@@ -15,7 +15,7 @@ from xdsl.transforms.dead_code_elimination import region_dce
 
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_inference import KNOWN_SIZE
+from distir.dialects.onnx_ops.inference import KNOWN_SIZE
 from distir.errors import DistIRError
 from distir.interpreters.mixed import OnnxMixed, is_whole, join, type_of
 from distir.interpreters.types import TypesInterpreter, with_shape

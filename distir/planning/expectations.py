@@ -16,7 +16,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation
 
-from distir.dialects.collective import CollectiveOp, SliceOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import SliceOp
 from distir.dialects.dist import EXPECTED, layout_of
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ProgramModules

@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
-from distir.dialects.onnx_values import OptionalType, SequenceType
+from distir.dialects.onnx_ops.values import OptionalType, SequenceType
 from distir.program import (
     argument_names,
     calls_of,

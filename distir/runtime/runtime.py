@@ -391,8 +391,8 @@ def check_compiler(backend):
             found = False
     if not found:
         raise ProgramError(
-            f"this program is compiled when it runs (--compile), which needs {missing}; "
-            f"install that, or write the package without --compile"
+            f"this program is compiled when it runs, which needs {missing}; install that, "
+            f"or leave out --compile"
         )
 
 
@@ -405,6 +405,11 @@ def body_of(program, rank, device):
     return own.program(meshes, own.numbers)
 
 
+def wait_for_all(device):
+    """Waits until all processes are here; `device` is where this one computes."""
+    dist.barrier(device_ids=None if device.type == "cpu" else [device.index])
+
+
 @contextmanager
 def processes(program, backend, timeout_s, init_method):
     """Joins the other processes, and returns this process's rank, device and body."""
@@ -412,7 +417,7 @@ def processes(program, backend, timeout_s, init_method):
     try:
         with torch.inference_mode():
             yield rank, device, body_of(program, rank, device)
-        dist.barrier()
+        wait_for_all(device)
     finally:
         dist.destroy_process_group()
 

@@ -23,7 +23,7 @@ from xdsl.ir import Block, Region
 
 from distir.dialects.dist import Shard, with_layout
 from distir.dialects.kernel import KernelDefOp, kernels
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.gradients.gradient_types import GradientTypes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, layout_of
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.gathered_recurrent import Exchange, GatheredOp
 from distir.sharding.layout import local_shape

@@ -35,7 +35,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.sharding.kernel_rule import KernelRule, NamedDim, NamedDims, evaluated

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
 from distir.dialects.dist import Layout
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.sharding.mesh import TIME_AXIS, Mesh
 

@@ -9,7 +9,9 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
+from distir.dialects.collective_ops.rooted import GatherOp, ReduceOp, RootedOp
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import BUCKET, Layout, layout_of
 from distir.dialects.kernel import kernels
@@ -114,7 +116,7 @@ class DistributionVerifier:
                     self.type(result.type, f"@{name}: {describe(op)}")
             try:
                 self.op(op, function)
-                if isinstance(op, collective.CollectiveOp) and BUCKET in op.attributes:
+                if isinstance(op, CollectiveOp) and BUCKET in op.attributes:
                     self._in_bucket(op, buckets)
             except (DistIRError, VerifyException) as error:
                 raise DistIRError(f"@{name}: {describe(op)}: {error}") from error
@@ -135,7 +137,7 @@ class DistributionVerifier:
         self._right[id(type_)] = type_
 
     def op(self, op: Operation, function: FuncOp) -> None:
-        if collective.is_per_rank(op):
+        if is_per_rank(op):
             raise DistIRError(
                 "belongs to the program of one rank; a distributed program says by layouts "
                 "who holds what"
@@ -144,7 +146,7 @@ class DistributionVerifier:
             self.call(op)
         elif isinstance(op, ReturnOp):
             self.returned(op, function)
-        elif isinstance(op, collective.CollectiveOp | dist.SendOp):
+        elif isinstance(op, CollectiveOp | dist.SendOp):
             self.communication(op)
         elif isinstance(op, dist.ReshardOp):
             op.verify_()
@@ -155,9 +157,7 @@ class DistributionVerifier:
         else:
             self.compute(op)
 
-    def _in_bucket(
-        self, op: collective.CollectiveOp, buckets: dict[Attribute, Operation]
-    ) -> None:
+    def _in_bucket(self, op: CollectiveOp, buckets: dict[Attribute, Operation]) -> None:
         """
         Checks that an op is next to the others of its bucket and can travel with them.
         """
@@ -217,7 +217,7 @@ class DistributionVerifier:
                     f"{layout.without_partial(layout.partial_axes)}"
                 )
 
-    def communication(self, op: collective.CollectiveOp | dist.SendOp) -> None:
+    def communication(self, op: CollectiveOp | dist.SendOp) -> None:
         signature = self._signatures.of(op)
         if signature in self._communication:
             return
@@ -238,19 +238,17 @@ class DistributionVerifier:
             self._collective(op, source, target)
         self._communication.add(signature)
 
-    def _collective(
-        self, op: collective.CollectiveOp, source: Layout, target: Layout
-    ) -> None:
+    def _collective(self, op: CollectiveOp, source: Layout, target: Layout) -> None:
         """
         Checks that the mesh has the axes that a collective runs over, and its root, if it
         has one.
         """
         wide = target.mesh
-        if isinstance(op, collective.ReduceOp | collective.GatherOp):
+        if isinstance(op, ReduceOp | GatherOp):
             wide = source.mesh
         for axis in op.axis_names:
             self.meshes[wide].size(axis)
-        if isinstance(op, collective.RootedOp):
+        if isinstance(op, RootedOp):
             one = target.mesh if wide == source.mesh else source.mesh
             if not self.meshes[wide].has_root(self.meshes[one], op.axis_names):
                 raise DistIRError(
@@ -304,7 +302,7 @@ class DistributionVerifier:
 def _check_for_all_ranks(function: FuncOp) -> None:
     """Raises DistIRError for an op of one rank's program in that of all ranks."""
     for op in function.walk():
-        if collective.is_per_rank(op):
+        if is_per_rank(op):
             raise DistIRError(
                 f"{describe(op)} belongs to the program of one rank, but the program is "
                 f"distributed; `project` makes such ops"

@@ -103,7 +103,7 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     """Returns the results of a program, in order."""
     from xdsl.dialects.builtin import TensorType
 
-    from distir.dialects.onnx_values import numpy_dtype
+    from distir.dialects.onnx_ops.values import numpy_dtype
     from distir.program import (
         argument_names,
         entry_function,
@@ -222,7 +222,7 @@ def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -
     """Raises DistIRError for a result that does not have its declared type."""
     from xdsl.dialects.builtin import TensorType
 
-    from distir.dialects.onnx_values import numpy_dtype
+    from distir.dialects.onnx_ops.values import numpy_dtype
     from distir.errors import DistIRError
     from distir.program import entry_function
     from distir.program.source_forms import source_types

@@ -18,8 +18,8 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects.dist import SCOPE, WEIGHTS
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_shapes import bare_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.shapes import bare_type
 from distir.errors import DistIRError, did_you_mean
 from distir.passes import get_all_passes
 from distir.program import (

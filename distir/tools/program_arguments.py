@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses

@@ -18,7 +18,8 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective import AllGatherOp, CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import BUCKET, layout_of
 from distir.program import functions
 from distir.sharding.mesh import Mesh, meshes

@@ -14,8 +14,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import STOP_GRADIENT
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.experts import ExpertPlacesOp
 from distir.program import erase_dead

@@ -18,7 +18,7 @@ from xdsl.rewriter import InsertPoint
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.onnx import OnnxOp, operator
-from distir.dialects.onnx_values import constant_attr
+from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,

@@ -11,7 +11,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr
+from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.experts import (
     CombineOp,

@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.attention import AttentionGradOp
 from distir.gradients.rule import GradientBuilder

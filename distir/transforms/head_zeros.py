@@ -18,8 +18,8 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import PADDED, REPACKED
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import SUMS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import SUMS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp

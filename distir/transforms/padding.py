@@ -21,8 +21,8 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import ENTRIES, PADDED, SCOPE
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import SUMS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import SUMS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp

@@ -32,7 +32,7 @@ from distir.dialects.dist import (
     layout_of,
     with_layout,
 )
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.program import (

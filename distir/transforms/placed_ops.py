@@ -11,7 +11,7 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import Layout, LayoutAttr, layout_of, with_layout
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.onnx_ops.values import constant_attr, element_type_of_dtype
 from distir.program import made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import infer, rule_for

@@ -12,8 +12,16 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects import collective, dist
-from distir.dialects.collective import AllToAllOp, RaggedAllToAllOp
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import (
+    AllGatherOp,
+    AllReduceOp,
+    AllToAllOp,
+    RaggedAllToAllOp,
+    ReduceScatterOp,
+    SliceOp,
+)
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.errors import DistIRError
 from distir.program import functions
@@ -21,12 +29,12 @@ from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.reshard import ReshardStep, plan_reshard
 
-_COLLECTIVES: Mapping[str, type[collective.CollectiveOp]] = {
-    "all_reduce": collective.AllReduceOp,
-    "all_gather": collective.AllGatherOp,
-    "reduce_scatter": collective.ReduceScatterOp,
-    "all_to_all": collective.AllToAllOp,
-    "slice": collective.SliceOp,
+_COLLECTIVES: Mapping[str, type[CollectiveOp]] = {
+    "all_reduce": AllReduceOp,
+    "all_gather": AllGatherOp,
+    "reduce_scatter": ReduceScatterOp,
+    "all_to_all": AllToAllOp,
+    "slice": SliceOp,
 }
 
 

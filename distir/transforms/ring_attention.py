@@ -23,7 +23,7 @@ from xdsl.pattern_rewriter import (
     RewritePattern,
 )
 
-from distir.dialects.collective import (
+from distir.dialects.collective_ops.over_axes import (
     AllGatherOp,
     PermuteOp,
     ReduceScatterOp,
@@ -38,7 +38,7 @@ from distir.dialects.dist import (
     with_layout,
 )
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr
+from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,

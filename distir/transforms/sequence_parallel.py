@@ -15,7 +15,7 @@ from xdsl.pattern_rewriter import (
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import FORWARD, saved_values

@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE
 from distir.dialects.host import is_on_host, on_host
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.program import (
     argument_roles,

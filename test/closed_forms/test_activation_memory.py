@@ -33,7 +33,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import shape_of
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import Simulation, simulate

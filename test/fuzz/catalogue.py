@@ -22,7 +22,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr
+from distir.dialects.onnx_ops.values import constant_attr
 from distir.interpreters.joint_ops import joint_op
 
 Array = npt.NDArray[Any]

@@ -7,7 +7,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.rewriter import Rewriter
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import PermuteOp
 from distir.dialects.device import MeshOp
 from distir.dialects.dist import layout_of
 
@@ -15,8 +17,8 @@ from distir.dialects.dist import layout_of
 def is_communication(op: Operation) -> bool:
     """Whether an op only changes where a value lives; a ring shift changes the value."""
     return isinstance(
-        op, collective.CollectiveOp | dist.SendOp | dist.ReshardOp
-    ) and not isinstance(op, collective.PermuteOp)
+        op, CollectiveOp | dist.SendOp | dist.ReshardOp
+    ) and not isinstance(op, PermuteOp)
 
 
 def plain(type_: Attribute) -> Attribute:

@@ -26,9 +26,30 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import (
+    AllGatherOp,
+    AllReduceOp,
+    AllToAllOp,
+    PermuteOp,
+    RaggedAllToAllOp,
+    ReduceScatterOp,
+    SliceOp,
+)
+from distir.dialects.collective_ops.per_rank import (
+    CoordinateOp,
+    RecvFromRankOp,
+    SendToRankOp,
+    WaitOp,
+)
+from distir.dialects.collective_ops.rooted import (
+    BroadcastOp,
+    GatherOp,
+    ReduceOp,
+    ScatterOp,
+)
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.interpreters.reference import ReferenceInterpreter
 from distir.program import describe, entry_function, functions
 from distir.program.source_forms import argument_forms, result_forms
@@ -72,9 +93,9 @@ class Network:
     """Per pair of ranks what the first sent to the second, in order."""
     received: dict[tuple[int, int], int] = field(default_factory=dict)
     """How many receives each pair has begun."""
-    joined: dict[
-        tuple[tuple[int, ...], int], dict[int, tuple[collective.CollectiveOp, Array]]
-    ] = field(default_factory=dict)
+    joined: dict[tuple[tuple[int, ...], int], dict[int, tuple[CollectiveOp, Array]]] = (
+        field(default_factory=dict)
+    )
     """Per group and turn what each member joined it with."""
     turns: dict[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
     """How many collectives each member of a group has begun."""
@@ -93,7 +114,7 @@ class Network:
         queue = self.sent.setdefault((peer, rank), [])
         return Arriving(lambda: len(queue) > place, lambda: queue[place])
 
-    def join(self, rank: int, op: collective.CollectiveOp, array: Array) -> Arriving:
+    def join(self, rank: int, op: CollectiveOp, array: Array) -> Arriving:
         """Begins the next collective of the op's group."""
         group = op.ranks
         assert group is not None
@@ -119,7 +140,7 @@ class Network:
         return Arriving(lambda: len(members) == len(group), get)
 
 
-def _agree(op: collective.CollectiveOp, other: collective.CollectiveOp) -> bool:
+def _agree(op: CollectiveOp, other: CollectiveOp) -> bool:
     """Whether two members of a group mean the same collective."""
     return op is other or (
         op.name == other.name
@@ -151,7 +172,7 @@ def _join(pieces: Sequence[Array], dim: int, run: int | None) -> Array:
 
 
 def _outcome(
-    op: collective.CollectiveOp,
+    op: CollectiveOp,
     group: tuple[int, ...],
     rank: int,
     arrays: Sequence[Array],
@@ -171,27 +192,27 @@ def _outcome(
         return _split(x, len(group), over, length)[place]
 
     match op:
-        case collective.AllReduceOp():
+        case AllReduceOp():
             return reduced()
-        case collective.ReduceScatterOp():
+        case ReduceScatterOp():
             return part(reduced(), dim, run)
-        case collective.AllGatherOp():
+        case AllGatherOp():
             assert dim is not None
             return _join(arrays, dim, run)
-        case collective.AllToAllOp() | collective.RaggedAllToAllOp():
+        case AllToAllOp() | RaggedAllToAllOp():
             assert dim is not None
             over, length = _number(op, "split_dim"), _number(op, "split_run")
             return _join([part(x, over, length) for x in arrays], dim, run)
-        case collective.PermuteOp():
+        case PermuteOp():
             shift = 1 if op.shift is None else op.shift.value.data
             return arrays[(place - shift) % len(group)]
-        case collective.BroadcastOp():
+        case BroadcastOp():
             return arrays[first]
-        case collective.ScatterOp():
+        case ScatterOp():
             return part(arrays[first], dim, run)
-        case collective.ReduceOp():
+        case ReduceOp():
             return reduced()
-        case collective.GatherOp():
+        case GatherOp():
             assert dim is not None
             return _join(arrays, dim, run)
         case _:
@@ -225,7 +246,7 @@ class Rank:
         raise LockstepError(f"@{function.sym_name.data} has no return")
 
     def _op(self, op: Operation, inputs: Sequence[Any]) -> Steps:
-        if isinstance(op, collective.WaitOp):
+        if isinstance(op, WaitOp):
             (arriving,) = inputs
             if not isinstance(arriving, Arriving):
                 return [arriving]
@@ -238,26 +259,26 @@ class Rank:
         if any(isinstance(value, Arriving) for value in inputs):
             raise LockstepError(f"{describe(op)} uses what is still on its way")
         match op:
-            case collective.SendToRankOp():
+            case SendToRankOp():
                 there = self.network.send(self.number, op.peer.value.data, inputs[0])
                 if not op.is_asynchronous:
                     yield Blocked(there, self.number, op)
                 return []
-            case collective.RecvFromRankOp():
+            case RecvFromRankOp():
                 arriving = self.network.receive(self.number, op.peer.value.data)
                 if op.is_asynchronous:
                     return [arriving]
                 return [(yield from self._wait(arriving, op))]
-            case collective.SliceOp():
+            case SliceOp():
                 group = op.ranks
                 assert group is not None
                 return [_outcome_of_slice(op, group, self.number, inputs[0])]
-            case collective.CollectiveOp():
+            case CollectiveOp():
                 arriving = self.network.join(self.number, op, inputs[0])
                 if op.is_asynchronous:
                     return [arriving]
                 return [(yield from self._wait(arriving, op))]
-            case collective.CoordinateOp():
+            case CoordinateOp():
                 return [np.array(op.index.value.data, np.int64)]
             case _:
                 return list(self.interpreter.run_op(op, tuple(inputs)))
@@ -274,7 +295,7 @@ class Rank:
             return
         shape, dtype = value.type.get_shape(), numpy_dtype(value.type.element_type)
         # A gather onto a root means nothing on other ranks, whatever its shape.
-        if isinstance(op, collective.GatherOp | collective.ReduceOp):
+        if isinstance(op, GatherOp | ReduceOp):
             return
         if result.shape != shape or result.dtype != dtype:
             raise LockstepError(
@@ -284,7 +305,7 @@ class Rank:
 
 
 def _outcome_of_slice(
-    op: collective.SliceOp, group: tuple[int, ...], rank: int, array: Array
+    op: SliceOp, group: tuple[int, ...], rank: int, array: Array
 ) -> Array:
     dim = _number(op, "dim")
     assert dim is not None

@@ -31,7 +31,28 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import (
+    AllGatherOp,
+    AllReduceOp,
+    AllToAllOp,
+    PermuteOp,
+    ReduceScatterOp,
+    SliceOp,
+)
+from distir.dialects.collective_ops.per_rank import (
+    CoordinateOp,
+    RecvFromRankOp,
+    SendToRankOp,
+    WaitOp,
+)
+from distir.dialects.collective_ops.rooted import (
+    BroadcastOp,
+    GatherOp,
+    ReduceOp,
+    ScatterOp,
+)
 from distir.dialects.device import MeshOp
 from distir.dialects.dist import ASYNCHRONOUS, Layout, Shard, layout_of, with_layout
 from distir.program import functions
@@ -129,7 +150,7 @@ def change_layout(draw: Draw, module: ModuleOp) -> str | None:
 @mutation
 def change_all_layouts(draw: Draw, module: ModuleOp) -> str | None:
     """Of a value and what a collective makes of it."""
-    op = _pick(draw, _ops(module, collective.CollectiveOp, dist.SendOp))
+    op = _pick(draw, _ops(module, CollectiveOp, dist.SendOp))
     if op is None:
         return None
     for value in (op.operands[0], op.results[0]):
@@ -162,7 +183,7 @@ def delete(draw: Draw, module: ModuleOp) -> str | None:
 
 @mutation
 def delete_communication(draw: Draw, module: ModuleOp) -> str | None:
-    op = _pick(draw, _ops(module, collective.CollectiveOp, dist.SendOp))
+    op = _pick(draw, _ops(module, CollectiveOp, dist.SendOp))
     if op is None or op.results[0] in op.operands:
         return None
     retype = draw(st.booleans()) and op.operands[0].type
@@ -306,7 +327,7 @@ def add_attribute(draw: Draw, module: ModuleOp) -> str | None:
 
 @mutation
 def change_axes(draw: Draw, module: ModuleOp) -> str | None:
-    op = _pick(draw, _ops(module, collective.CollectiveOp))
+    op = _pick(draw, _ops(module, CollectiveOp))
     if op is None:
         return None
     axes = [a for mesh in meshes(module).values() for a, _ in mesh.axes]
@@ -316,22 +337,22 @@ def change_axes(draw: Draw, module: ModuleOp) -> str | None:
 
 
 KINDS = [
-    collective.AllReduceOp,
-    collective.AllGatherOp,
-    collective.ReduceScatterOp,
-    collective.AllToAllOp,
-    collective.SliceOp,
-    collective.PermuteOp,
-    collective.BroadcastOp,
-    collective.ScatterOp,
-    collective.ReduceOp,
-    collective.GatherOp,
+    AllReduceOp,
+    AllGatherOp,
+    ReduceScatterOp,
+    AllToAllOp,
+    SliceOp,
+    PermuteOp,
+    BroadcastOp,
+    ScatterOp,
+    ReduceOp,
+    GatherOp,
 ]
 
 
 @mutation
 def other_collective(draw: Draw, module: ModuleOp) -> str | None:
-    op = _pick(draw, _ops(module, collective.CollectiveOp, dist.SendOp))
+    op = _pick(draw, _ops(module, CollectiveOp, dist.SendOp))
     if op is None:
         return None
     axes = ["d"] if isinstance(op, dist.SendOp) else list(op.axis_names)  # type: ignore[attr-defined]
@@ -381,13 +402,13 @@ def insert_per_rank(draw: Draw, module: ModuleOp) -> str | None:
     kind = draw(st.integers(0, 3))
     op: Operation
     if kind == 0:
-        op = collective.CoordinateOp(["d"], draw(st.integers(0, 1)))
+        op = CoordinateOp(["d"], draw(st.integers(0, 1)))
     elif kind == 1:
-        op = collective.SendToRankOp(value, draw(st.integers(0, 1)))
+        op = SendToRankOp(value, draw(st.integers(0, 1)))
     elif kind == 2:
-        op = collective.RecvFromRankOp(value.type, draw(st.integers(0, 1)))
+        op = RecvFromRankOp(value.type, draw(st.integers(0, 1)))
     else:
-        op = collective.WaitOp(value)
+        op = WaitOp(value)
     owner = value.owner
     assert isinstance(owner, Operation)
     Rewriter.insert_op(op, InsertPoint.after(owner))

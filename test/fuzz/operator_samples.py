@@ -35,7 +35,7 @@ from support.random_programs import Draw
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx_versions import OPSET
+from distir.dialects.onnx_ops.versions import OPSET
 
 Inputs = list[Array | None]
 SHAPES = [(), (1,), (3,), (5,), (0,), (2, 3), (3, 1), (3, 0), (2, 3, 4), (2, 0, 3)]

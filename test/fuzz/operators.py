@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Region
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.errors import DistIRError
 from distir.lowering.emitter import NoLowering
 from distir.lowering.program_source import program_source

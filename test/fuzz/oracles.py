@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from onnx import helper
 from support.lowering_cases import to_numpy, to_torch
 
-from distir.dialects.onnx_inference import node_of
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import type_to_proto
+from distir.dialects.onnx_ops.inference import node_of
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import type_to_proto
 
 RUNTIME_OPSETS = (25, 23, 22)
 """Those that onnxruntime has kernels for, the newest first."""

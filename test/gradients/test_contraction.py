@@ -12,7 +12,7 @@ from support.programs import ops_of
 from support.thoroughness import tries
 from xdsl.context import Context
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.errors import DistIRError
 from distir.passes.distribute import DistributePass
 

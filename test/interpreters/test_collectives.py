@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Block
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import (
+    AllGatherOp,
+    AllReduceOp,
+    AllToAllOp,
+    ReduceScatterOp,
+    SliceOp,
+)
 from distir.dialects.device import MeshOp
 from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of
 from distir.interpreters.reference import ReferenceInterpreter
@@ -62,11 +69,11 @@ def cases(draw: st.DrawFn) -> tuple[type, tuple[str, ...], Layout, Layout]:
     kind, before, after = draw(
         st.sampled_from(
             [
-                (collective.AllReduceOp, terms, base),
-                (collective.ReduceScatterOp, terms, split(base, first)),
-                (collective.AllGatherOp, split(base, first), base),
-                (collective.AllToAllOp, split(base, first), split(base, second)),
-                (collective.SliceOp, base, split(base, first)),
+                (AllReduceOp, terms, base),
+                (ReduceScatterOp, terms, split(base, first)),
+                (AllGatherOp, split(base, first), base),
+                (AllToAllOp, split(base, first), split(base, second)),
+                (SliceOp, base, split(base, first)),
             ]
         )
     )
@@ -77,7 +84,7 @@ def cases(draw: st.DrawFn) -> tuple[type, tuple[str, ...], Layout, Layout]:
 @settings(deadline=None)
 @given(cases(), st.integers(0, 2**32 - 1))
 def test_collective(
-    case: tuple[type[collective.CollectiveOp], tuple[str, ...], Layout, Layout],
+    case: tuple[type[CollectiveOp], tuple[str, ...], Layout, Layout],
     seed: int,
 ) -> None:
     kind, over, before, after = case

@@ -16,7 +16,7 @@ from xdsl.ir import Block
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import element_type_of_dtype
+from distir.dialects.onnx_ops.values import element_type_of_dtype
 from distir.errors import DistIRError
 from distir.interpreters.onnx_evaluator import evaluate
 

@@ -15,7 +15,7 @@ from support.training_programs import assert_descended, distributed
 from torch.nn.functional import cross_entropy
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import RaggedAllToAllOp
+from distir.dialects.collective_ops.over_axes import RaggedAllToAllOp
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.program.weights import save_weights

@@ -32,7 +32,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.frontends.models.basic import build_gpt

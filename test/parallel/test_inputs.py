@@ -10,7 +10,6 @@ import torch
 from support.parallel_inputs import (
     LOSSES,
     aliased_run,
-    autocast_run,
     contained_run,
     frozen_and_not,
     labelled_run,
@@ -73,17 +72,6 @@ def test_prompts_and_encoders(options: dict[str, Any]) -> None:
     for rank in run_ranks(2, prompted_run, options):
         assert rank["encoder"] < 1e-6
         assert rank["prompt"] < 1e-6
-
-
-def test_autocast_around_a_module() -> None:
-    for rank in run_ranks(2, autocast_run, dict(d=2)):
-        assert rank["loss"] == pytest.approx(rank["expected"], rel=1e-6)
-        assert rank["output"] < 1e-6
-        (told,) = rank["told"]
-        assert "outside of torch.autocast" in told and 'dtype="bf16"' in told
-        assert all(place.endswith("parallel_inputs.py") for place in rank["places"])
-        assert rank["encoded"] == "torch.bfloat16"
-        assert rank["behind"] > 0 and rank["gradient"] > 0
 
 
 @pytest.mark.parametrize("name", sampled(list(LOSSES), 2))

@@ -11,7 +11,7 @@ from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.frontends.models.resnet import build_wide_resnet
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program

@@ -15,7 +15,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
-from distir.dialects.collective import CollectiveOp, bucket_of
+from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster

@@ -11,7 +11,7 @@ from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments

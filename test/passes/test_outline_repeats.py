@@ -19,7 +19,7 @@ from xdsl.ir import Block, OpResult, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import tensor_type
+from distir.dialects.onnx_ops.values import tensor_type
 from distir.errors import DistIRError
 from distir.passes.inline_calls import InlineCallsPass
 from distir.passes.outline_repeats import OutlineRepeatsPass

@@ -15,7 +15,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
@@ -115,7 +116,7 @@ def order_of(module: ModuleOp, name: str, found: Order) -> Order:
     for op in functions(module)[name].body.block.ops:
         if isinstance(op, CallOp):
             order_of(module, op.callee.string_value(), found)
-        elif isinstance(op, collective.CollectiveOp) and op.CAN_BE_ASYNCHRONOUS:
+        elif isinstance(op, CollectiveOp) and op.CAN_BE_ASYNCHRONOUS:
             assert op.ranks is not None
             what = f"{op.name} {op.source.type} {op.result.type}"
             found.setdefault(op.ranks, []).append(what)
@@ -184,7 +185,7 @@ def started(module: ModuleOp) -> set[tuple[str, tuple[str, ...]]]:
     return {
         (op.name.removeprefix("collective."), op.axis_names)
         for op in module.walk()
-        if isinstance(op, collective.CollectiveOp) and op.is_asynchronous
+        if isinstance(op, CollectiveOp) and op.is_asynchronous
     }
 
 
@@ -239,7 +240,7 @@ def test_buckets_are_formed_anew() -> None:
     module = sequence_parallel_step()
     faster = verified(module, OverlapCommunicationPass())
     assert any(
-        isinstance(op, collective.CollectiveOp) and op.is_joined and op.is_asynchronous
+        isinstance(op, CollectiveOp) and op.is_joined and op.is_asynchronous
         for op in faster.walk()
     )
 
@@ -293,7 +294,7 @@ def test_gathered_rows_in_pieces(options: dict[str, int]) -> None:
     found = overlapped(module, kinds=KINDS)
 
     def gathers(program: ModuleOp) -> int:
-        return sum(isinstance(op, collective.AllGatherOp) for op in program.walk())
+        return sum(isinstance(op, AllGatherOp) for op in program.walk())
 
     assert gathers(found) > gathers(whole)
     before, after = simulate(whole), simulate(found)

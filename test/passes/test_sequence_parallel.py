@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt
 from distir.passes.differentiate import DifferentiatePass

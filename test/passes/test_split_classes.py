@@ -15,7 +15,7 @@ from support.training_programs import training_gpt, training_head
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments

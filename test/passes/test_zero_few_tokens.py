@@ -8,7 +8,7 @@ from support.cost_programs import MACHINES
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp, AllToAllOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp, AllToAllOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt

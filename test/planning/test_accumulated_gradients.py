@@ -21,7 +21,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from distir.dialects.collective import AllReduceOp, ReduceScatterOp
+from distir.dialects.collective_ops.over_axes import AllReduceOp, ReduceScatterOp
 from distir.dialects.dist import SendOp, layout_of
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError

@@ -8,7 +8,8 @@ from support.moe_programs import moe_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllToAllOp
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
@@ -76,8 +77,8 @@ def test_experts_exchange_parts() -> None:
     replace_cluster(module, load_cluster("dgx2"))
     DistributePass(t=4).apply(Context(), module)
     ops = list(entry_function(module).body.block.ops)
-    moved = [op for op in ops if isinstance(op, collective.CollectiveOp)]
-    assert any(isinstance(op, collective.AllToAllOp) for op in moved)
+    moved = [op for op in ops if isinstance(op, CollectiveOp)]
+    assert any(isinstance(op, AllToAllOp) for op in moved)
     within_experts = (4, 8, 32, 4 * 128)
     assert within_experts not in [shape_of(op.results[0].type) for op in moved]
 
@@ -90,4 +91,4 @@ def test_experts_split_like_their_parameters() -> None:
     module = build_moe(2, 256, 4, 8, 512, 32, 64, ffn=1024)
     DifferentiatePass().apply(Context(), module)
     DistributePass(t=2).apply(Context(), module)
-    assert not any(isinstance(op, collective.AllToAllOp) for op in module.walk())
+    assert not any(isinstance(op, AllToAllOp) for op in module.walk())

@@ -11,7 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
 
 import distir
-from distir.dialects.collective import RaggedAllToAllOp
+from distir.dialects.collective_ops.over_axes import RaggedAllToAllOp
 from distir.frontends.models.basic import build_gpt, build_moe
 from distir.frontends.models.function_builder import FunctionBuilder
 from distir.hardware import load_cluster

@@ -19,7 +19,11 @@ from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32
 
-from distir.dialects.collective import AllGatherOp, AllToAllOp, RaggedAllToAllOp
+from distir.dialects.collective_ops.over_axes import (
+    AllGatherOp,
+    AllToAllOp,
+    RaggedAllToAllOp,
+)
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import element_type, shape_of

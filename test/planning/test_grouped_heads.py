@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.pipelines import assert_same
 from xdsl.context import Context
 
-from distir.dialects.collective import AllGatherOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.llama import build_llama

@@ -17,7 +17,8 @@ from support.thoroughness import chosen, each_once
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllReduceOp, CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.device import ClusterOp
 from distir.dialects.tensors import rank_of
 from distir.frontends.models.basic import build_gpt

@@ -9,7 +9,7 @@ from support.pipelines import arguments_of, assert_equal_results, distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt
 from distir.interpreters.reference import run_program

@@ -9,7 +9,7 @@ from torch import nn
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.tensors import shape_of
 from distir.frontends.torch.importer import import_torch
 from distir.passes.differentiate import DifferentiatePass

@@ -9,7 +9,7 @@ from support.pipelines import arguments_of, assert_equal_results, distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp, AllToAllOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp, AllToAllOp
 from distir.dialects.tensors import rank_of
 from distir.frontends.models.basic import build_moe
 from distir.hardware import load_cluster

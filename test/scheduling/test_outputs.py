@@ -7,7 +7,7 @@ from support.schedules import assert_same_results, gpt, scheduled
 from support.training_programs import distributed
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp, AllReduceOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp, AllReduceOp
 from distir.dialects.dist import ConstrainOp, layout_of
 from distir.errors import DistIRError
 from distir.program import functions, return_op, scope_of, walk_functions

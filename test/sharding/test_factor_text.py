@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.dialects.test import TestOp
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_traits import FACTORS
+from distir.dialects.onnx_ops.traits import FACTORS
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import shape_of
 from distir.dialects.train import Train

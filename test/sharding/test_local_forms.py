@@ -17,7 +17,7 @@ from support.sharding_harness import (
 from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.dist import Layout, Shard, with_layout
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.sharding.local import local_form, local_ops
 
 

@@ -17,7 +17,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of, with_layout
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
@@ -42,11 +43,7 @@ def distributed_gpt2() -> ModuleOp:
 
 
 def communication(module: ModuleOp) -> list[Operation]:
-    return [
-        op
-        for op in module.walk()
-        if isinstance(op, collective.CollectiveOp | dist.SendOp)
-    ]
+    return [op for op in module.walk() if isinstance(op, CollectiveOp | dist.SendOp)]
 
 
 def refused(module: ModuleOp, names: set[str]) -> None:

@@ -6,7 +6,7 @@ import random
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS
 
 HEAD = """

@@ -29,9 +29,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_inference import inferred_types
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import constant_attr
+from distir.dialects.onnx_ops.inference import inferred_types
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import constant_attr
 from support.sharding_cases import CASES
 from support.sharding_harness import build, sequential, typed
 from support.train_cases import CASES as TRAIN_CASES

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Region
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.lowering.helper_modules import imported_as
 from distir.lowering.program_source import ProgramSource, program_source
 from distir.lowering.source.constants import constants_file

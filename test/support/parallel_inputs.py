@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -214,43 +213,6 @@ def swapped_run() -> tuple[float, float]:
     x, a, b, y = torch.randn(4, 8, 4)
     parallel = parallelize(module, (x,), {"b": b, "a": a}, loss=loss).train()
     return parallel(x, y, a=a, b=b).item(), loss(module(x, a=a, b=b), y).item()
-
-
-def autocast_run(options: Options) -> dict[str, Any]:
-    """
-    Returns losses of a module inside of `torch.autocast`, with an encoder in front, and
-    plain PyTorch's of the module outside, the encoder's gradients, and the warnings.
-    """
-    x, y = rows()
-    plain = Layers()
-    found: dict[str, Any] = {}
-    with torch.autocast("cpu", torch.bfloat16):
-        parallel = parallelize(Layers(), (x,), loss="mse", **options).train()
-        own, labels = own_part(parallel, x), own_part(parallel, y)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            for _ in range(2):
-                loss = parallel(own, labels)
-            loss.backward()  # pyright: ignore[reportPossiblyUnboundVariable]
-        found["told"] = [str(w.message) for w in told]
-        found["places"] = {w.filename for w in told}
-        torch.manual_seed(1)
-        encoder = nn.Linear(CLASSES, CLASSES)
-        encoded = encoder(own)
-        (behind := parallel(encoded, labels)).backward()
-        with torch.no_grad():
-            found["output"] = parallel.eval()(own)
-    assert encoder.weight.grad is not None
-    expected = F.mse_loss(plain(x), y)
-    return {
-        **found,
-        "loss": loss.item(),  # pyright: ignore[reportPossiblyUnboundVariable]
-        "expected": expected.item(),
-        "encoded": str(encoded.dtype),
-        "behind": behind.item(),
-        "gradient": encoder.weight.grad.abs().max().item(),
-        "output": apart(found["output"], own_part(parallel, plain(x))),
-    }
 
 
 def padded_labels(shape: tuple[int, ...]) -> torch.Tensor:

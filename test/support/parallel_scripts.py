@@ -76,6 +76,23 @@ def cross_entropy(output: Any, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
+def oddly_laid_out(module: nn.Module) -> list[str]:
+    """
+    Returns the parameters whose gradients lie in memory in another order, which optimizers
+    that are fused take for an error on GPUs.
+    """
+    strides = {
+        name: [_own(x).stride() for x in (parameter, parameter.grad)]
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+    return [name for name, (own, given) in strides.items() if own != given]
+
+
+def _own(value: torch.Tensor) -> torch.Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
 def train(
     module: nn.Module,
     loss: Callable[[int], torch.Tensor],
@@ -92,6 +109,7 @@ def train(
     for step in steps:
         value = loss(step)
         value.backward()
+        assert not oddly_laid_out(module)
         norm = clip(0.5)
         optimizer.step()
         scheduler.step()

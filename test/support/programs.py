@@ -12,9 +12,9 @@ from xdsl.parser import Parser
 
 from distir.dialects import get_all_dialects
 from distir.dialects.onnx import OPERATORS
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import type_from_proto, type_to_proto
-from distir.dialects.onnx_versions import OPSET_IMPORTS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import type_from_proto, type_to_proto
+from distir.dialects.onnx_ops.versions import OPSET_IMPORTS
 from distir.program import argument_names, argument_roles, entry_function
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distir.dialects.onnx_traits import UNARY
+from distir.dialects.onnx_ops.traits import UNARY
 from support.sharding_harness import Array, Case
 
 _rng = np.random.default_rng(7)

@@ -15,11 +15,11 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, NoneType, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
-from distir.dialects.collective import CoordinateOp
+from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.dist import Layout, Shard, layout_of, with_layout
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import (
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import (
     constant_attr,
     element_type_of_dtype,
     numpy_dtype,

@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, TensorType, f16, f32, f64, i1, i64
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.dialects.train_ops.alignment import CtcLossGradOp, CtcLossOp

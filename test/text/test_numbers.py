@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import BytesAttr, DenseIntOrFPElementsAttr, FloatAttr
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import ParseError
 
-from distir.dialects.onnx_values import constant_attr, constant_value
+from distir.dialects.onnx_ops.values import constant_attr, constant_value
 from distir.text import ProgramParser, new_context
 from distir.text.number_printer import NumberPrinter
 

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType, bf16
 
-from distir.dialects.collective import CollectiveOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.reference import program_runner

@@ -17,7 +17,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 import distir
-from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
+from distir.dialects.collective_ops.over_axes import (
+    AllGatherOp,
+    PermuteOp,
+    ReduceScatterOp,
+)
 from distir.dialects.train_ops.causal_attention import CausalAttentionOp
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt

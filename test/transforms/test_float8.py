@@ -14,7 +14,7 @@ from support.programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllReduceOp
+from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.float8 import (

@@ -13,7 +13,7 @@ from support.thoroughness import chosen
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.attention import AttentionOp

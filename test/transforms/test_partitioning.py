@@ -8,7 +8,7 @@ from support.programs import parse
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
-from distir.dialects.collective import AllToAllOp, SliceOp
+from distir.dialects.collective_ops.over_axes import AllToAllOp, SliceOp
 from distir.dialects.dist import Layout
 from distir.interpreters.reference import run_program
 from distir.program import entry_function

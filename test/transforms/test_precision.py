@@ -13,7 +13,7 @@ from support.parallel_families import FAMILIES, Family
 from support.thoroughness import chosen
 
 import distir
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.facade.model_program import ModelProgram
 from distir.interpreters.reference import run_program
 from distir.program import (
@@ -132,3 +132,13 @@ def test_a_model_in_16_bits_is_imported_in_32() -> None:
     found, _ = by_program(narrow, dtype="f32")
     # What is left is the rounding of the parameters.
     assert distance(found, exact) < 0.02
+
+
+def test_autocast_leaves_what_is_in_f64() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Softmax(-1)).double()
+    x = torch.ones(2, 4, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(x).dtype == torch.float64
+    program = distir.import_model(module, (x,), autocast="bf16")
+    values = [v for op in entry_function(program.module).walk() for v in op.results]
+    assert values and {str(v.type.element_type) for v in values} == {"f64"}  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType
 
 from distir.dialects.device import KindOp
 from distir.dialects.host import is_on_host
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.exports.plan import eager_plan

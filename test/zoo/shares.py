@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.program import argument_roles, entry_function, functions
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import Inference, inference_of, rule_for

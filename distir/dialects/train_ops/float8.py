@@ -16,7 +16,7 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.onnx_values import ElementType
+from distir.dialects.onnx_ops.values import ElementType
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, TrainOp
 from distir.dialects.train_ops.checks import (

@@ -20,7 +20,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
 
 from distir.dialects.dist import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import FLOAT_TYPES, numpy_dtype
+from distir.dialects.onnx_ops.values import FLOAT_TYPES, numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError, one_of
 from distir.program import name_hint, set_argument_attributes

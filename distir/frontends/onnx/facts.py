@@ -23,7 +23,7 @@ from onnx import (
 from onnx.defs import OpSchema
 from onnx.reference import ReferenceEvaluator
 
-from distir.dialects.onnx_inference import KNOWN_SIZE
+from distir.dialects.onnx_ops.inference import KNOWN_SIZE
 from distir.errors import DistIRError
 from distir.frontends.onnx.names import domain_of, opset_versions
 from distir.frontends.onnx.types import TypeInference

@@ -37,7 +37,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE, SCOPE, STOP_GRADIENT
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import (
+from distir.dialects.onnx_ops.values import (
     element_type_of_dtype,
     tensor_type,
     type_from_proto,

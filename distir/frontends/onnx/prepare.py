@@ -23,8 +23,8 @@ from onnx import (
 from onnx.defs import OpSchema
 
 from distir.dialects.onnx import OPERATORS
-from distir.dialects.onnx_inference import ONNX_ERRORS
-from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET
+from distir.dialects.onnx_ops.inference import ONNX_ERRORS
+from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS, OPSET
 from distir.errors import DistIRError
 from distir.frontends.custom_operators import custom_import
 from distir.frontends.onnx.bodies import Expanded, expand_bodies

@@ -15,8 +15,8 @@ from onnx import (
     helper,
 )
 
-from distir.dialects.onnx_inference import ONNX_ERRORS, infer_node
-from distir.dialects.onnx_versions import DOMAIN_VERSIONS
+from distir.dialects.onnx_ops.inference import ONNX_ERRORS, infer_node
+from distir.dialects.onnx_ops.versions import DOMAIN_VERSIONS
 from distir.errors import DistIRError
 from distir.frontends.onnx.names import domain_of, node_name, value_infos
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from distir.dialects.onnx_inference import KNOWN_SIZE
+from distir.dialects.onnx_ops.inference import KNOWN_SIZE
 from distir.errors import DistIRError, listed
 from distir.frontends.onnx.names import domain_of
 from distir.frontends.onnx.torch_metadata import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.dropout import DropoutOp

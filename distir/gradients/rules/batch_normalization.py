@@ -7,7 +7,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,

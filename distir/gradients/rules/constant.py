@@ -5,7 +5,7 @@ everywhere, or depend on constants alone.
 
 from __future__ import annotations
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 from distir.gradients.rules.arithmetic import is_wanted

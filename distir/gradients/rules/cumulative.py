@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.cumulative import CumProdGradOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient
 from distir.gradients.rules.shape import constant_input

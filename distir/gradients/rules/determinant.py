@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.determinant import SlogdetGradOp, SlogdetOp
 from distir.gradients.rule import (
     GradientBuilder,

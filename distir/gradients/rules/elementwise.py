@@ -11,7 +11,7 @@ from math import pi, sqrt
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,

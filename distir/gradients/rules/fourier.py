@@ -6,7 +6,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import constant_of
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 from distir.gradients.rules.shape import padded

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.normalization import LayerNormGradOp, LayerNormOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp

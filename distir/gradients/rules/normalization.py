@@ -11,8 +11,8 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
     LayerNormOp,

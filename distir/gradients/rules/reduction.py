@@ -7,7 +7,7 @@ from math import prod
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,

@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import DenseArrayBase, f64
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import constant_of
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 

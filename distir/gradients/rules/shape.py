@@ -10,7 +10,7 @@ import numpy.typing as npt
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,

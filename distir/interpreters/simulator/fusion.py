@@ -19,9 +19,9 @@ from __future__ import annotations
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
-from distir.dialects import onnx_traits
 from distir.dialects.dist import COMPILED
-from distir.dialects.onnx_traits import OPTIMIZERS, PRODUCTS, RESHAPES
+from distir.dialects.onnx_ops import traits
+from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
 from distir.program import text_attribute
 
@@ -35,8 +35,8 @@ BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 _REACH = 16
 """The most ops that may lie between two that run as one kernel."""
-_BEFORE = onnx_traits.ELEMENTWISE | {"train.softmax_grad"}
-_AFTER = onnx_traits.ELEMENTWISE | {"onnx.Softmax"}
+_BEFORE = traits.ELEMENTWISE | {"train.softmax_grad"}
+_AFTER = traits.ELEMENTWISE | {"onnx.Softmax"}
 
 
 def is_compiled(op: Operation) -> bool:

@@ -19,7 +19,7 @@ from xdsl.interpreter import (
 )
 from xdsl.ir import Operation
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.interpreters.joint_ops import Peers, joint_op
 from distir.interpreters.reference import register_reference_implementations

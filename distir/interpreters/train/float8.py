@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.float8 import (
     FORMATS,

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import TensorType, f64
 from xdsl.ir import Block
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import element_type_of_dtype
+from distir.dialects.onnx_ops.values import element_type_of_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.interpreters.onnx_evaluator import evaluate

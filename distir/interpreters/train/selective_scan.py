@@ -7,7 +7,7 @@ from math import ceil, isqrt, sqrt
 
 import numpy as np
 
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,

@@ -3,7 +3,10 @@
 from xdsl.dialects.builtin import IntegerAttr
 
 from distir.dialects import collective
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp
+from distir.dialects.collective_ops.rooted import RootedOp
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.torch import IN_PLACE
 from distir.lowering.emitter import (
     Call,
@@ -14,9 +17,9 @@ from distir.lowering.emitter import (
 )
 
 
-def _op(call: Call) -> collective.CollectiveOp:
+def _op(call: Call) -> CollectiveOp:
     op = call.op
-    assert isinstance(op, collective.CollectiveOp)
+    assert isinstance(op, CollectiveOp)
     if not op.is_per_rank:
         raise NoLowering(
             f"{op.name} is in distributed form; run `project` before lowering it"
@@ -46,7 +49,7 @@ def _written(call: Call) -> str:
         parts.append(f"reduction={op.reduction.data!r}")
     if IN_PLACE in op.attributes:
         parts.append("in_place=True")
-    if isinstance(op, collective.RootedOp):
+    if isinstance(op, RootedOp):
         assert op.ranks is not None
         root = op.ranks[0] if op.root is None else op.root.value.data
         parts.append(f"root={call.names.number(root)}")
@@ -66,7 +69,7 @@ def coordinate(call: Call) -> str:
 @torch_emitter("collective.send")
 def send(call: Call) -> str:
     op = call.op
-    assert isinstance(op, collective.SendToRankOp)
+    assert isinstance(op, SendToRankOp)
     peer = call.names.number(op.peer.value.data)
     function = "start_send" if op.is_asynchronous else "send"
     return call.write(f"{function}({{0}}, {{peer}})", "collectives", peer=peer)
@@ -75,7 +78,7 @@ def send(call: Call) -> str:
 @torch_emitter("collective.recv")
 def recv(call: Call) -> str:
     op = call.op
-    assert isinstance(op, collective.RecvFromRankOp)
+    assert isinstance(op, RecvFromRankOp)
     peer = call.names.number(op.peer.value.data)
     type_ = call.result_type()
     dtype = torch_dtype(onnx_element_type(type_.element_type), "collective.recv")

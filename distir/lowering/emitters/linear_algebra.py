@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.train_ops.float8 import FORMATS, Float8LinearOp
 from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 

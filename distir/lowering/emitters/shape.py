@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective import CollectiveOp, CoordinateOp
-from distir.dialects.onnx_values import constant_value
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.per_rank import CoordinateOp
+from distir.dialects.onnx_ops.values import constant_value
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.lowering.emitter import (
     Call,

@@ -10,7 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.collective import REPEAT, is_per_rank
+from distir.dialects.collective_ops.base import REPEAT, is_per_rank
 from distir.dialects.dist import COMPILED
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.schedule import CUDA_GRAPH

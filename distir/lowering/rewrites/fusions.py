@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.torch import MessageOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.rewrites.gradients import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.torch import AddLookUpsOp, ConvGradsOp
 from distir.dialects.train_ops.convolution import ConvGradInputOp, ConvGradWeightOp
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row

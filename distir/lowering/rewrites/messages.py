@@ -9,11 +9,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.collective import (
-    AllGatherOp,
-    CollectiveOp,
-    bucket_of,
-)
+from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import SCOPE
 from distir.dialects.torch import MessageOp
 from distir.lowering.rewrites.sharing import SharedMemory

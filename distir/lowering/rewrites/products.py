@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import known_shape
 from distir.dialects.torch import AddcmulOp, LinearOp
 from distir.transforms.patterns.match import (

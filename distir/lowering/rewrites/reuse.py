@@ -11,14 +11,10 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.collective import (
-    AllReduceOp,
-    RecvFromRankOp,
-    SendToRankOp,
-    WaitOp,
-)
+from distir.dialects.collective_ops.over_axes import AllReduceOp
+from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp, WaitOp
 from distir.dialects.dist import COMPILED
-from distir.dialects.onnx_traits import RESHAPES
+from distir.dialects.onnx_ops.traits import RESHAPES
 from distir.dialects.tensors import element_type, known_shape
 from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp
 from distir.dialects.train_ops.base import TrainOp

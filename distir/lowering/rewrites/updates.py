@@ -17,7 +17,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.traits import is_side_effect_free
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.tensors import element_type
 from distir.dialects.torch import (
     KEPT,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
+from distir.dialects.onnx_ops.values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
 from distir.lowering.emitter import literal, torch_dtype
 from distir.lowering.source.text import Names

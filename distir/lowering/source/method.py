@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from distir.dialects.collective import REPEAT
+from distir.dialects.collective_ops.base import REPEAT
 from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.dialects.torch import Overwriting, PackOp, UnpackOp

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective import CollectiveOp, CoordinateOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.torch import MessageOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.lowering.emitter import known_constant

@@ -10,7 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import rank_of, shape_of
 from distir.planning.annotations import (
     add_notes,

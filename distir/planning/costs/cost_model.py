@@ -11,8 +11,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.dialects.onnx_traits import VIEWS
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.traits import VIEWS
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.planning.graph.strategies import LayoutStrategy
 from distir.sharding.layout import layout_problem, local_shape
 from distir.sharding.mesh import Mesh

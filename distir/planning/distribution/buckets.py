@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
-from distir.dialects.collective import AllReduceOp, CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.communication import (

@@ -19,7 +19,7 @@ from distir.dialects.dist import (
     LayoutAttr,
     Shard,
 )
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp

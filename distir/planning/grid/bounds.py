@@ -9,7 +9,7 @@ from math import prod
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware

@@ -10,7 +10,7 @@ from dataclasses import replace
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import BUCKET, layout_of
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,

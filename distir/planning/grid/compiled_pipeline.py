@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import SymbolRefAttr, UnitAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Block, SSAValue
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
 from distir.interpreters.simulator.engine.compiled import (
     CallStep,

@@ -13,7 +13,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
-from distir.dialects.onnx_shapes import bare_type
+from distir.dialects.onnx_ops.shapes import bare_type
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotations import requested_layout

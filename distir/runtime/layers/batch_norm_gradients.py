@@ -74,7 +74,8 @@ def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
     """Returns the gradients of the input, scale and bias of `ghost_norm`."""
     parts = [
         torch.ops.aten.native_batch_norm_backward(
-            *(*part, scale, None, None, *statistics, True, epsilon, [True, True, True])
+            *map(_wide, part),
+            *(scale, None, None, *statistics, True, epsilon, [True, True, True]),
         )
         for *part, statistics in zip(
             dy.chunk(groups),
@@ -84,6 +85,11 @@ def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
         )
     ]
     if groups == 1:
-        return parts[0]
+        dx, dscale, dbias = parts[0]
+        return dx.to(x.dtype), dscale, dbias
     dx, dscale, dbias = zip(*parts, strict=True)
-    return torch.cat(dx), torch.stack(dscale).sum(0), torch.stack(dbias).sum(0)
+    return (
+        torch.cat(dx).to(x.dtype),
+        torch.stack(dscale).sum(0),
+        torch.stack(dbias).sum(0),
+    )

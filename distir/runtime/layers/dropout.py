@@ -3,6 +3,7 @@
 import torch
 
 from .. import random_numbers
+from . import drawing_kernel
 
 _CHUNK = 1 << 20
 
@@ -33,8 +34,14 @@ def kept(local, within, counter, coordinates, key, threshold, shape, splits):
     position in the whole tensor, of that shape, which `splits` (dimension, parts, run)
     divide into parts of shape `local`: this is the part at these coordinates.
     """
-    key = random_numbers.threefry(key, *random_numbers.halves(counter))
     first, last = within
+    if counter.is_cuda and drawing_kernel.kept is not None:
+        given = local, within, counter, coordinates, key, threshold, shape, splits
+        keep = drawing_kernel.kept(*given)
+        if keep is not None:
+            yield first, last, keep
+            return
+    key = random_numbers.threefry(key, *random_numbers.halves(counter))
     for start in range(first, last, _CHUNK):
         end = min(start + _CHUNK, last)
         where = torch.arange(start, end, device=counter.device)

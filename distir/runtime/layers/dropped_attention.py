@@ -1,12 +1,17 @@
 """
 Attention in training with dropout of the probabilities. No kernel of PyTorch draws random
 numbers by position, so it is written out, for one sample after another: the scores of a
-whole batch are never in memory.
+whole batch are never in memory. On GPUs, which wait for small kernels, it takes as many
+samples at once as have scores of `_AT_ONCE` elements.
 """
+
+import math
 
 import torch
 
 from . import dropout, fused_attention
+
+_AT_ONCE = 1 << 25
 
 
 class DrawnFactors:
@@ -19,28 +24,32 @@ class DrawnFactors:
         self.scale = scale
         self._given = counter, coordinates, key, threshold, shape, splits
 
-    def factors(self, like, local, sample):
+    def factors(self, like, local, samples):
         """
-        Returns `scale` for each probability of a sample that is kept, else 0, in the type
-        of `like`; `local` is the shape of this part of the probabilities.
+        Returns `scale` for each probability of a range of samples that is kept, else 0, in
+        the type of `like`; `local` is the shape of this part of the probabilities.
         """
-        size = local[1] * local[2] * local[3]
-        found = torch.empty(size, dtype=like.dtype, device=like.device)
-        first = sample * size
-        for start, end, keep in dropout.kept(
-            local, (first, first + size), *self._given
-        ):
+        size = math.prod(local[1:])
+        first, last = samples.start * size, samples.stop * size
+        found = torch.empty(last - first, dtype=like.dtype, device=like.device)
+        for start, end, keep in dropout.kept(local, (first, last), *self._given):
             found[start - first : end - first] = keep
-        return found.mul_(self.scale).view(1, *local[1:])
+        return found.mul_(self.scale).view(len(samples), *local[1:])
 
 
 def _samples(query, key, value, mask, numbers, options):
     """
-    Yields the attention of one sample after another, with its number and the factors of its
-    probabilities.
+    Yields the attention of some samples after others, with their numbers and the factors of
+    their probabilities.
     """
-    for index in range(query.shape[0]):
-        own = slice(index, index + 1)
+    count, step = query.shape[0], 1
+    if query.is_cuda and count:
+        whole = fused_attention.Attention(query, key, value, **options)
+        size = math.prod(whole.query.shape[1:3]) * whole.key.shape[2]
+        step = max(1, _AT_ONCE // max(size, 1))
+    for index in range(0, count, step):
+        samples = range(index, min(index + step, count))
+        own = slice(samples.start, samples.stop)
         shown = mask
         if mask is not None and mask.dim() == 4 and mask.shape[0] > 1:
             shown = mask[own]
@@ -48,7 +57,7 @@ def _samples(query, key, value, mask, numbers, options):
             query[own], key[own], value[own], shown, **options
         )
         local = (query.shape[0], *part.query.shape[1:3], part.key.shape[2])
-        yield own, part, numbers.factors(part.query, local, index)
+        yield own, part, numbers.factors(part.query, local, samples)
 
 
 def dropped_attention(query, key, value, *, numbers, mask=None, **options):

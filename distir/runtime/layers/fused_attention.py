@@ -86,6 +86,29 @@ def merge_attention(out, sums, other, other_sums):
     return merged.to(out.dtype), total
 
 
+@torch.compiler.assume_constant_result
+def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
+    """
+    Returns what `_kernel_of` does for tensors of these shapes, of which it makes some
+    without memory: `torch.compile` asks once, as it cannot see into the question itself.
+    """
+    row = torch.empty(query[3], dtype=dtype, device=device)
+    mask = row[0].expand(query[2], key[2]) if has_mask else None
+    return _kernel_of(
+        row.expand(query), row.expand(key), row.expand(key), mask, is_causal
+    )
+
+
+def _kernel_of(query, key, value, mask, is_causal):
+    """Returns the kernel for CUDA that takes these tensors; "" if there is none."""
+    # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
+    known = torch.backends.cuda
+    given = known.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
+    if known.can_use_flash_attention(given):
+        return "flash"
+    return "efficient" if known.can_use_efficient_attention(given) else ""
+
+
 class Attention:
     """One way to compute attention of some tensors, the same forwards and backwards."""
 
@@ -170,12 +193,14 @@ class Attention:
             return ""
         if not self.query.is_cuda:
             return "cpu"
-        # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
-        known, options = torch.backends.cuda, (self.mask, 0.0, self.is_causal, False)
-        given = known.SDPAParams(*self._operands(), *options)
-        if known.can_use_flash_attention(given):
-            return "flash"
-        return "efficient" if known.can_use_efficient_attention(given) else ""
+        query, key, value = self._operands()
+        if not torch.compiler.is_compiling():
+            return _kernel_of(query, key, value, self.mask, self.is_causal)
+        shapes = tuple(query.shape), tuple(key.shape)
+        has_mask = self.mask is not None
+        return _kernel_of_shapes(
+            *shapes, query.dtype, query.device, has_mask, self.is_causal
+        )
 
     def forward(self):
         """Returns the result and the logarithms of the sums of exponentials."""
@@ -263,13 +288,15 @@ class Attention:
         key, value = self.repeated(self.key), self.repeated(self.value)
         capped, scores = self._scores()
         weights = (scores - sums[..., None]).exp_().to(self.wide)
-        dscores = dy @ value.transpose(2, 3)
+        dscores = self._product(dy, value.transpose(2, 3))
         used = weights
         if factors is not None:
             dscores, used = dscores * factors, weights * factors
-        dscores = weights * (dscores - (dy * out).sum(-1, keepdim=True)) * self.scale
+        along = (dy * out).sum(-1, keepdim=True, dtype=dscores.dtype)
+        dscores = weights * (dscores - along) * self.scale
         if self.softcap is not None:
             dscores = dscores * (1 - (capped / self.softcap).square())
+        dscores = dscores.to(self.wide)
         dkey = dscores.transpose(2, 3) @ self.query
         return dscores @ key, dkey, used.transpose(2, 3) @ dy
 
@@ -296,9 +323,18 @@ class Attention:
         key_heads = self.key.shape[1]
         return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).sum(2)
 
+    def _product(self, first, second):
+        """Returns a product, of half precision in float32, as kernels have it."""
+        if first.dtype in (torch.float32, torch.float64):
+            return first @ second
+        parts = first.flatten(0, 1), second.flatten(0, 1)
+        found = torch.bmm(*parts, out_dtype=torch.float32)
+        return found.unflatten(0, first.shape[:2])
+
     def _scores(self):
         """Returns the scores with factor and cap, and the scores with the mask."""
-        scores = self.query @ self.repeated(self.key).transpose(2, 3) * self.scale
+        scores = self._product(self.query, self.repeated(self.key).transpose(2, 3))
+        scores = scores * self.scale
         if self.softcap is not None:
             scores = (scores / self.softcap).tanh() * self.softcap
         shown = scores if self.mask is None else scores + self.mask

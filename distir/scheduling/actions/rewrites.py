@@ -7,7 +7,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import COMPILED, FIXED, LAYOUT
-from distir.dialects.onnx_values import LOW_PRECISION_FLOATS
+from distir.dialects.onnx_ops.values import LOW_PRECISION_FLOATS
 from distir.dialects.schedule import CUDA_GRAPH, AutocastOp, CudaGraphOp, MergeOp
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp

@@ -10,9 +10,9 @@ from xdsl.dialects.builtin import DictionaryAttr
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx_attributes import attribute_to_python
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import COMMUTATIVE
+from distir.dialects.onnx_ops.attributes import attribute_to_python
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import COMMUTATIVE
 from distir.dialects.schedule import ConstantOp, FoundOp, NodeOp
 from distir.dialects.tensors import rank_of
 from distir.transforms.patterns.match import close

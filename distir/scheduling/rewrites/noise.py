@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import RECOMPUTE, SCOPE
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.gradients.rule import GradientBuilder
 from distir.scheduling.rewrites.separate import OpGroup

@@ -21,8 +21,8 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_inference import inferred_types
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.inference import inferred_types
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program

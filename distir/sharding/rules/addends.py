@@ -10,8 +10,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OMITTED, OnnxOp
-from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
+from distir.dialects.onnx_ops.op import OMITTED, OnnxOp
+from distir.dialects.onnx_ops.values import constant_attr, numpy_dtype, tensor_type
 from distir.dialects.train_ops.indexing import ScatterSumOp
 from distir.sharding.decompose import decomposition
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 from xdsl.ir import Operation
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.sharding.factor_text import rule_from

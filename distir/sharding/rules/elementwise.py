@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import OF_SEVERAL
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import OF_SEVERAL
 from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (

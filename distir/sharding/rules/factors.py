@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.dialects.onnx_traits import FACTORS
+from distir.dialects.onnx_ops.traits import FACTORS
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.train import Train
 from distir.sharding.factor_text import rule_from

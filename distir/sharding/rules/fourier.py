@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import (

@@ -8,8 +8,8 @@ import numpy as np
 from xdsl.dialects.builtin import AnyFloat, IntegerType, TensorType, i1, i64
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.collective import CoordinateOp
+from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import constant_attr, element_type_of_dtype
 from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext
 

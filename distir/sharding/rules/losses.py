@@ -11,8 +11,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import entries_of
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OMITTED, OnnxOp
-from distir.dialects.onnx_values import (
+from distir.dialects.onnx_ops.op import OMITTED, OnnxOp
+from distir.dialects.onnx_ops.values import (
     constant_attr,
     numpy_dtype,
     onnx_element_type,

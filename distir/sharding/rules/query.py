@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import Operation
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, i64
 from xdsl.ir import Operation
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.gathered_recurrent import (
     GatheredGruOp,

@@ -7,7 +7,7 @@ each. But the data must be added once: see its decomposition.
 
 from __future__ import annotations
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Kind, Rule
 from distir.sharding.rules.builder import (

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from xdsl.dialects.func import CallOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from distir.dialects.collective import AllGatherOp
-from distir.dialects.onnx_traits import VIEWS
+from distir.dialects.collective_ops.over_axes import AllGatherOp
+from distir.dialects.onnx_ops.traits import VIEWS
 from distir.sharding.rule import rule_for
 from distir.transforms.overlap.kinds import kind_of
 

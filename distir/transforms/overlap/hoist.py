@@ -13,7 +13,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.collective import AllGatherOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import SCOPE
 from distir.program import made_with, reachable_functions, scope_of
 from distir.transforms.overlap.kinds import kind_of

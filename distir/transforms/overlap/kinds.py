@@ -16,10 +16,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from distir.dialects.collective import (
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import (
     AllGatherOp,
     AllReduceOp,
-    CollectiveOp,
     ReduceScatterOp,
 )
 from distir.dialects.dist import SendOp

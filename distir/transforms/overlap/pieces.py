@@ -18,11 +18,12 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.collective import AllGatherOp, CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import VIEWS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import VIEWS
 from distir.dialects.tensors import rank_of, shape_of
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes

@@ -21,7 +21,8 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.collective import AllGatherOp, CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import AllGatherOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.transforms.overlap.beside import FREE, gathered_beside_contractions

@@ -6,7 +6,7 @@ from math import pi, sqrt
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     close,

@@ -19,8 +19,8 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.dialects.tensors import known_shape
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import tensor_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import tensor_type
 from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     element,

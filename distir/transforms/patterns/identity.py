@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import RESHAPES
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import RESHAPES
 from distir.dialects.tensors import known_shape
 
 _SAME_IF_SAME_TYPE = RESHAPES | {"onnx.Expand", "onnx.Cast", "onnx.CastLike"}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import known_shape
 from distir.interpreters.onnx_evaluator import computed
 

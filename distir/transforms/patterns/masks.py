@@ -5,8 +5,8 @@ from __future__ import annotations
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, BlockArgument, SSAValue
 
-from distir.dialects.collective import CollectiveOp
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.program import argument_roles, calls_of
 from distir.transforms.patterns.match import element, is_finite_constant
 

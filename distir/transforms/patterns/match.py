@@ -12,8 +12,8 @@ from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import tensor_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import tensor_type
 from distir.dialects.tensors import known_shape
 
 

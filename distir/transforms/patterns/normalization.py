@@ -8,7 +8,7 @@ from onnx import TensorProto
 from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import (
     array_of,

@@ -11,7 +11,7 @@ from xdsl.ir import BlockArgument
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import STOP_GRADIENT
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.program import (
     argument_attributes,
     called,

@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import known_shape
 from distir.transforms.patterns.match import array_of
 

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from distir.dialects.collective import CoordinateOp
+from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.dist import (
     COMPILED,
     Layout,

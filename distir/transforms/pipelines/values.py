@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, LayoutAttr, ReshardOp, layout_of
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.onnx_ops.values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.program import called, describe, made_with
 from distir.sharding.placement import REPLICATED, PartialPlacement, SplitPlacement

@@ -5,11 +5,11 @@ and some in 32, whatever the types of their operands.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32, f64
 from xdsl.ir import BlockArgument
 
 from distir.dialects.onnx import OnnxOp
-from distir.transforms.precision.retyping import Float, Retyping
+from distir.transforms.precision.retyping import Float, Retyping, float_of
 
 _LOW_PRECISION = """
     Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN
@@ -38,10 +38,13 @@ def autocast(module: ModuleOp, element: Float) -> None:
     type of its operands. A parameter of one dimension that is added to a matrix product is
     the bias of a linear layer, and is added in 16 bits. Parameters stay as they are, and
     each is cast once a step. What follows from constants alone stays as it is, as where
-    models switch autocast off for their rotary tables. Raises DistIRError for a program with calls.
+    models switch autocast off for their rotary tables, and so does what has an operand in
+    f64. Raises DistIRError for a program with calls.
     """
 
     def wanted(op: OnnxOp) -> Float | None:
+        if any(float_of(operand) == f64 for operand in op.operands):
+            return None
         if op.name in LOW_PRECISION_OPS or _adds_bias(op):
             return element
         return f32 if op.name in _FLOAT32_OPS else None

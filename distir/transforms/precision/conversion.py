@@ -7,7 +7,7 @@ from collections.abc import Collection
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, f32, i64
 
 from distir.dialects.onnx import OnnxOp
-from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.program import argument_names, argument_roles
 from distir.transforms.precision.retyping import Float, Retyping, float_of
 

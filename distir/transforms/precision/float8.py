@@ -16,8 +16,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import ROLE, SCOPE
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import PRODUCTS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import PRODUCTS
 from distir.dialects.tensors import element_type, known_shape, shape_of
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.float8 import (

@@ -22,7 +22,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype, onnx_element_type, tensor_type
+from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type, tensor_type
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.experts import CombineOp, DispatchOp, GroupedProductOp
 from distir.dialects.train_ops.selective_scan import SelectiveScanOp

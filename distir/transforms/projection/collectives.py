@@ -9,10 +9,10 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, numpy_dtype
+from distir.dialects.onnx_ops.values import constant_attr, numpy_dtype
 from distir.errors import DistIRError
 from distir.program import describe
 from distir.sharding.layout import joint_run, local_type
@@ -28,12 +28,12 @@ def layouts_around(op: Operation) -> tuple[Layout, Layout]:
 
 
 def per_rank_collective(
-    op: collective.CollectiveOp,
+    op: CollectiveOp,
     source: SSAValue,
     rank: int,
     mesh: Mesh,
     known: Mapping[str, Mesh],
-) -> collective.CollectiveOp:
+) -> CollectiveOp:
     """
     Returns the part of device `rank` of `mesh` in a collective, given its part of the
     operand: the same op with its group and everything that local types do not show. Raises
@@ -72,7 +72,7 @@ def per_rank_collective(
 
 
 def _dim_and_run(
-    op: collective.CollectiveOp,
+    op: CollectiveOp,
     layout: Layout,
     dim: int | None,
     known: Mapping[str, Mesh],

@@ -9,7 +9,15 @@ from xdsl.dialects.builtin import IntegerAttr, SymbolRefAttr, TensorType, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.base import CollectiveOp, bucket_of, is_per_rank
+from distir.dialects.collective_ops.per_rank import (
+    CoordinateOp,
+    RecvFromRankOp,
+    SendToRankOp,
+    WaitOp,
+)
+from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import LAYOUT, SCOPE, LayoutAttr, layout_of
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.errors import DistIRError
@@ -103,16 +111,16 @@ class FunctionProjection:
 
     def _project(self, op: Operation) -> None:
         """Appends what this device does for `op`."""
-        if collective.is_per_rank(op):
+        if is_per_rank(op):
             raise DistIRError(
                 f"{describe(op)} belongs to the program of one rank already; project the "
                 f"distributed program"
             )
         if isinstance(op, ReturnOp):
             self._wait(self._awaited_at_end(op))
-        elif isinstance(op, collective.CollectiveOp):
+        elif isinstance(op, CollectiveOp):
             # Nothing comes between those that travel in one message: the first one waits.
-            bucket = [] if op.is_joined else collective.bucket_of(op)
+            bucket = [] if op.is_joined else bucket_of(op)
             self._wait(v for o in bucket for v in o.operands)
         else:
             self._wait(op.operands)
@@ -130,9 +138,9 @@ class FunctionProjection:
                     f"{describe(op)} is still in the program; run `partition` and "
                     f"`lower-reshard` before `project`"
                 )
-            case collective.RootedOp():
+            case RootedOp():
                 self._rooted(op)
-            case collective.CollectiveOp():
+            case CollectiveOp():
                 self._collective(op)
             case _:
                 self._compute(op)
@@ -171,7 +179,7 @@ class FunctionProjection:
                 self.values[value] = self._waited_for(self.values[value], hint)
 
     def _waited_for(self, arriving: SSAValue, hint: str) -> SSAValue:
-        wait = collective.WaitOp(arriving)
+        wait = WaitOp(arriving)
         wait.result.name_hint = hint
         self.block.add_op(wait)
         return wait.result
@@ -196,9 +204,9 @@ class FunctionProjection:
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
-            names_axes = isinstance(
-                new, collective.CollectiveOp | collective.CoordinateOp
-            ) or (isinstance(new, GatheredOp) and new.axes is not None)
+            names_axes = isinstance(new, CollectiveOp | CoordinateOp) or (
+                isinstance(new, GatheredOp) and new.axes is not None
+            )
             if mesh is not None and names_axes:
                 new.attributes[MESH] = SymbolRefAttr(mesh.name)
             self.block.add_op(new)
@@ -257,14 +265,14 @@ class FunctionProjection:
                     self.arriving[op.result] = None
 
     def _send_to(self, op: dist.SendOp, value: SSAValue, receiver: int) -> None:
-        send = collective.SendToRankOp(value, receiver)
+        send = SendToRankOp(value, receiver)
         send.attributes.update(op.attributes)
         self.block.add_op(send)
 
     def _receive(
         self, op: dist.SendOp, type_: Attribute, sender: int
-    ) -> collective.RecvFromRankOp:
-        recv = collective.RecvFromRankOp(type_, sender)
+    ) -> RecvFromRankOp:
+        recv = RecvFromRankOp(type_, sender)
         recv.attributes.update(op.attributes)
         recv.result.name_hint = op.result.name_hint
         self.block.add_op(recv)
@@ -323,7 +331,7 @@ class FunctionProjection:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
             self.block.add_op(new)
 
-    def _start_early(self, recv: collective.RecvFromRankOp) -> None:
+    def _start_early(self, recv: RecvFromRankOp) -> None:
         """
         Moves the last op of the block up to the last transfer before it, so that the device
         computes while the value is in flight. Transfers keep their order.
@@ -339,7 +347,7 @@ class FunctionProjection:
         else:
             self.block.add_op(recv)
 
-    def _collective(self, op: collective.CollectiveOp) -> None:
+    def _collective(self, op: CollectiveOp) -> None:
         before, _ = layouts_around(op)
         mesh = self.program.mesh_of[before.mesh]
         if self.program.rank not in mesh.devices:
@@ -348,7 +356,7 @@ class FunctionProjection:
         if op.is_asynchronous:
             self.arriving[op.result] = None
 
-    def _rooted(self, op: collective.RootedOp) -> None:
+    def _rooted(self, op: RootedOp) -> None:
         """
         Projects a collective with a root, whose side is a mesh of one device. Devices that
         have no operand pass a placeholder; devices that get no result ignore it.
@@ -375,8 +383,8 @@ class FunctionProjection:
         new.properties["root"] = IntegerAttr(root, i64)
 
     def _take_part(
-        self, op: collective.CollectiveOp, mesh: Mesh, source: SSAValue
-    ) -> collective.CollectiveOp:
+        self, op: CollectiveOp, mesh: Mesh, source: SSAValue
+    ) -> CollectiveOp:
         program = self.program
         new = per_rank_collective(op, source, program.rank, mesh, program.mesh_of)
         if len(op.operands) > 1:
@@ -388,7 +396,7 @@ class FunctionProjection:
 def _is_in_flight(value: SSAValue) -> bool:
     """Whether a piece of a value is still to be waited for."""
     owner = value.owner
-    return isinstance(owner, collective.RecvFromRankOp) and owner.is_asynchronous
+    return isinstance(owner, RecvFromRankOp) and owner.is_asynchronous
 
 
 def _with_layout(

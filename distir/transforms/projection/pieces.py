@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.dialects.onnx_ops.values import constant_attr, element_type_of_dtype
 from distir.dialects.tensors import shape_of
 from distir.sharding.placement import COMBINED_BY
 from distir.sharding.sends import Box, SentPiece

@@ -9,7 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation
 
-from distir.dialects import collective, dist
+from distir.dialects import dist
+from distir.dialects.collective_ops.over_axes import PermuteOp
+from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp
+from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
@@ -20,10 +23,10 @@ from distir.sharding.sends import Rounds, plan_send
 from distir.transforms.projection.collectives import layouts_around
 
 _TRANSFERS = (
-    collective.SendToRankOp,
-    collective.RecvFromRankOp,
-    collective.RootedOp,
-    collective.PermuteOp,
+    SendToRankOp,
+    RecvFromRankOp,
+    RootedOp,
+    PermuteOp,
 )
 
 

@@ -6,7 +6,7 @@ from support.programs import inferred_types, ops_of, round_trip
 from xdsl.context import Context
 from xdsl.dialects.func import FuncOp
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import Shard, layout_of
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt

@@ -15,7 +15,7 @@ from support.cost_programs import (
 from support.thoroughness import sampled
 from support.training_programs import training_gpt, training_mlp
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator import (

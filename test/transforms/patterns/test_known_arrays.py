@@ -8,7 +8,7 @@ import torch
 from support.parallel_scripts import tiny_llama
 from support.programs import parse
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.frontends.torch.importer import import_torch
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import entry_function

@@ -11,7 +11,7 @@ from support.programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.onnx_op import OnnxOp
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.interpreters.reference import run_program
 from distir.passes.raise_patterns import RaisePatternsPass
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xdsl.dialects.builtin import TensorType
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.frontends.torch.checks.other_inputs import other_calls
 from distir.frontends.torch.checks.repeated_calls import call_twice

@@ -21,8 +21,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.kernel import KernelCallOp
-from distir.dialects.onnx_traits import VIEWS
-from distir.dialects.onnx_values import ElementType
+from distir.dialects.onnx_ops.traits import VIEWS
+from distir.dialects.onnx_ops.values import ElementType
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import shape_of

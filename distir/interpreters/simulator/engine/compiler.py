@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.dist import (
     ASYNCHRONOUS,
     ReshardOp,
@@ -297,7 +297,7 @@ class Compiler:
         if transfers is None:
             return self._compute(op, operands, defined, results)
         if transfers:
-            is_collective = isinstance(op, collective.CollectiveOp)
+            is_collective = isinstance(op, CollectiveOp)
             size = self._buffers.bytes_of(op) if is_collective else 0
             layout = layout_of(op.results[0])
             mesh = layout.mesh if layout is not None else None
@@ -358,7 +358,7 @@ class Compiler:
         too.
         """
         axes: tuple[str, ...] = ()
-        if isinstance(op, collective.CollectiveOp):
+        if isinstance(op, CollectiveOp):
             axes = op.axis_names
             if op.is_joined or _begins_bucket(op):
                 return transfers_of(op, self.device_map)
@@ -369,7 +369,7 @@ class Compiler:
             return transfers_of(op, self.device_map)
         # By the ids of the types, which are kept alive here.
         types = op.operands[0].type, op.results[0].type
-        share = op.share if isinstance(op, collective.CollectiveOp) else 1.0
+        share = op.share if isinstance(op, CollectiveOp) else 1.0
         key = (type(op), axes, share, *map(id, types))
         if key not in self._known_transfers:
             self._known_transfers[key] = types, transfers_of(op, self.device_map)
@@ -419,7 +419,7 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     Returns the slots of the operands in whose memory an op works where it is the last that
     needs it: sums of floats, and collectives of a single tensor that work in place.
     """
-    if isinstance(op, collective.CollectiveOp) and op.IN_PLACE:
+    if isinstance(op, CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands
     if op.name != "onnx.Add" or not isinstance(element_type(op.results[0]), AnyFloat):
         return ()
@@ -448,9 +448,9 @@ def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> Non
                 following.reusable = tuple(others)
 
 
-def _begins_bucket(op: collective.CollectiveOp) -> bool:
+def _begins_bucket(op: CollectiveOp) -> bool:
     after = op.next_op
-    return isinstance(after, collective.CollectiveOp) and after.is_joined
+    return isinstance(after, CollectiveOp) and after.is_joined
 
 
 def _body(function: FuncOp) -> Block:
@@ -467,7 +467,7 @@ def _refuse_other_forms(op: Operation) -> None:
             f"{describe(op)} says nothing about how the layout changes; run "
             f"lower-reshard before simulating"
         )
-    if collective.is_per_rank(op):
+    if is_per_rank(op):
         raise DistIRError(
             f"{describe(op)} belongs to one rank's program; simulate the distributed "
             f"program that it was projected from"

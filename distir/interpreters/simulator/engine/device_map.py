@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.communication import Topology, shared, topology
 from distir.interpreters.simulator.costs.hardware import Hardware

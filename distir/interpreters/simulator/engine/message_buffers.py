@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from distir.dialects.collective import CollectiveOp, bucket_of
+from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 

@@ -15,7 +15,8 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from distir.dialects.collective import CollectiveOp, SliceOp
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import SliceOp
 from distir.dialects.dist import SendOp, layout_of
 from distir.interpreters.simulator.engine.compiled import PlacedFunction
 from distir.interpreters.simulator.engine.device_map import DeviceMap

@@ -13,8 +13,8 @@ from math import prod
 from xdsl.ir import Operation
 
 from distir.dialects.constants import constant_of
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_traits import ELEMENTWISE, VIEWS
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import ELEMENTWISE, VIEWS
 from distir.interpreters.simulator.engine.compiled import (
     CompiledStep,
     ComputationStep,

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
+from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import Layout, SendOp, layout_of
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs import communication
@@ -64,7 +65,7 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
     """
     if isinstance(op, SendOp):
         return _send(op, device_map)
-    if not isinstance(op, collective.CollectiveOp) or op.TRAFFIC is None:
+    if not isinstance(op, CollectiveOp) or op.TRAFFIC is None:
         return None
     transfer = _PATTERNS[op.TRAFFIC.pattern](op, device_map)
     if op.is_joined:
@@ -73,13 +74,11 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
     return (transfer,)
 
 
-def _local_bytes(op: collective.CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
+def _local_bytes(op: CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
     return device_map.bytes_of(op.source, op), device_map.bytes_of(op.result, op)
 
 
-def _message_bytes(
-    op: collective.CollectiveOp, device_map: DeviceMap, side: int
-) -> int:
+def _message_bytes(op: CollectiveOp, device_map: DeviceMap, side: int) -> int:
     """
     Returns the bytes of the operands (side 0) or results (side 1) of all collectives that
     travel in one message with this one, if it is the first of them. One that joins another
@@ -87,17 +86,17 @@ def _message_bytes(
     """
     if op.is_joined:
         return _local_bytes(op, device_map)[side]
-    return sum(_local_bytes(o, device_map)[side] for o in collective.bucket_of(op))
+    return sum(_local_bytes(o, device_map)[side] for o in bucket_of(op))
 
 
-def _groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
+def _groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
     layout = layout_of(op.source)
     if layout is None:
         raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
     return device_map.groups(layout.mesh, op.axis_names)
 
 
-def _rooted_groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
+def _rooted_groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
     """Returns one group: the root first, then the other devices of the mesh."""
     before, after = layout_of(op.source), layout_of(op.result)
     if before is None or after is None:
@@ -174,7 +173,7 @@ def _in_bucket(seconds: Seconds) -> Seconds:
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
-def _exchange(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
     Returns the transfer of a collective in which every device of a group sends each of the
     others its share of a tensor, in each of several rounds.
@@ -189,14 +188,14 @@ def _exchange(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     return _transfer(op, groups, _SECONDS[traffic.kind], whole, sent, traffic.kind)
 
 
-def _shift(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """Returns the transfer of a collective in which each device sends to the next one."""
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = size if groups.size > 1 else 0
     return _transfer(op, groups, communication.shift_seconds, size, sent)
 
 
-def _chain(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+def _chain(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
     Returns the transfer of a broadcast or a reduction along a chain that begins or ends at
     the root.
@@ -207,7 +206,7 @@ def _chain(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
 
-def _parts(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+def _parts(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """Returns the transfer of a collective in which the root sends or gets parts."""
     groups, from_root = _rooted_groups(op, device_map), _is_from_root(op)
     part = _local_bytes(op, device_map)[int(from_root)]
@@ -217,11 +216,11 @@ def _parts(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
-def _is_from_root(op: collective.CollectiveOp) -> bool:
-    return isinstance(op, collective.RootedOp) and op.FROM_ROOT
+def _is_from_root(op: CollectiveOp) -> bool:
+    return isinstance(op, RootedOp) and op.FROM_ROOT
 
 
-_PATTERNS: Mapping[str, Callable[[collective.CollectiveOp, DeviceMap], Transfer]] = {
+_PATTERNS: Mapping[str, Callable[[CollectiveOp, DeviceMap], Transfer]] = {
     "exchange": _exchange,
     "shift": _shift,
     "chain": _chain,

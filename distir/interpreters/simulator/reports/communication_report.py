@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective_ops.base import CollectiveOp
 from distir.interpreters.simulator.engine.compiled import CommunicationStep
 from distir.interpreters.simulator.engine.following import Follower
 from distir.interpreters.simulator.engine.machine import Execution

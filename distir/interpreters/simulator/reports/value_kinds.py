@@ -8,10 +8,11 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.dialects import collective
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.collective_ops.over_axes import SliceOp
 from distir.dialects.dist import SendOp
 from distir.dialects.host import is_on_host
-from distir.dialects.onnx_traits import COPIES, REARRANGEMENTS
+from distir.dialects.onnx_ops.traits import COPIES, REARRANGEMENTS
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
     GRADIENT,
@@ -136,7 +137,7 @@ class ValueKinds:
         elif isinstance(op, Operation):
             if op.name == "onnx.Concat":
                 yield from op.operands
-            elif isinstance(op, collective.CollectiveOp | SendOp) or op.name in _FORMS:
+            elif isinstance(op, CollectiveOp | SendOp) or op.name in _FORMS:
                 yield op.operands[0]
             elif kind == GRADIENTS and op.name in _ARITHMETIC:
                 yield from (v for v in op.operands if _alike(v, value))
@@ -144,8 +145,7 @@ class ValueKinds:
 
 def _communicates(op: Operation) -> bool:
     return isinstance(op, SendOp) or (
-        isinstance(op, collective.CollectiveOp)
-        and not isinstance(op, collective.SliceOp)
+        isinstance(op, CollectiveOp) and not isinstance(op, SliceOp)
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.sharding.local import LocalContext, local_form

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, i1, i64
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import entries_of
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,

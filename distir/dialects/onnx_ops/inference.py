@@ -39,10 +39,10 @@ from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_shape_checks import check_shapes
-from distir.dialects.onnx_shapes import bare_type
-from distir.dialects.onnx_values import (
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.shape_checks import check_shapes
+from distir.dialects.onnx_ops.shapes import bare_type
+from distir.dialects.onnx_ops.values import (
     OptionalType,
     SequenceType,
     TensorAttr,
@@ -53,7 +53,7 @@ from distir.dialects.onnx_values import (
     type_from_proto,
     type_to_proto,
 )
-from distir.dialects.onnx_versions import OPSET_IMPORTS
+from distir.dialects.onnx_ops.versions import OPSET_IMPORTS
 
 KNOWN_SIZE = 1024
 """Constants with at most that many elements take part in shape inference."""

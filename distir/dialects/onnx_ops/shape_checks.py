@@ -1,5 +1,5 @@
 """
-Checks of shapes that names of dimensions (`onnx_shapes.SHAPES`) cannot express and ONNX's
+Checks of shapes that names of dimensions (`shapes.SHAPES`) cannot express and ONNX's
 inference does not make: axes in range, divisibility, as many values as dimensions.
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from xdsl.ir import Attribute
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_shapes import SHAPES, Shape, Shapes, agree
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.shapes import SHAPES, Shape, Shapes, agree
 from distir.dialects.registries import Registry
 
 Check = Callable[[Shapes], None]

@@ -3,7 +3,7 @@ How the dimensions of an op's operands and results agree, where ONNX's inference
 check it.
 
 `SHAPES` says, per operand and result, a list of names, equal names being equal sizes;
-`*S` is any number of dimensions, a number a size. `onnx_shape_checks` has what names cannot say.
+`*S` is any number of dimensions, a number a size. `shape_checks` has what names cannot say.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.onnx_op import OnnxOp
-from distir.dialects.onnx_values import tensor_type
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.values import tensor_type
 
 Shape = tuple[int, ...]
 

@@ -22,7 +22,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.onnx_attributes import (
+from distir.dialects.onnx_ops.attributes import (
     attribute_from_python,
     attribute_to_python,
     decoded,

@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.onnx_values import constant_attr, constant_value
+from distir.dialects.onnx_ops.values import constant_attr, constant_value
 
 _AttrType = OpSchema.AttrType
 

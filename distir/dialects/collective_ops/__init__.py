@@ -1,0 +1,1 @@
+"""The ops of the `collective` dialect: what they have in common, and one file per kind."""
