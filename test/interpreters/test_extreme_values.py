@@ -113,6 +113,16 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [np.full(2, 1e-38, BF16), np.array(-0.58642578125, np.float16)],
         {},
     ),
+    "f16 powers of one f32": (
+        "Pow",
+        [np.array(-1e-7, np.float32), np.array([-3, 2], np.float16)],
+        {},
+    ),
+    "i8 powers of one i32": (
+        "Pow",
+        [np.array(300, np.int32), np.array([2, 3], np.int8)],
+        {},
+    ),
     "thresholds of NaN": ("ThresholdedRelu", [f32(NAN, 2).astype(BF16)], {}),
     "instances in bf16": (
         "InstanceNormalization",
@@ -144,6 +154,12 @@ def test_places_of_the_least_number_are_not_those_of_padding() -> None:
     attributes = {"kernel_shape": [2], "pads": [1, 0], "strides": [2]}
     sample = Sample("MaxPool", lambda r: [x], attributes, results=2)
     assert Operator(sample, [x]).judge([x]) != "refused"
+
+
+def test_an_exponent_is_not_rounded_to_the_type_of_the_base() -> None:
+    inputs = [np.full(2, -1, np.float16), np.array(2049, np.float32)]
+    operator = Operator(Sample("Pow", lambda r: inputs), inputs)
+    assert operator.judge(inputs) != "refused"
 
 
 def test_a_wrong_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

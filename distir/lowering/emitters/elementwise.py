@@ -146,10 +146,30 @@ def power(call: Call) -> str:
     if call.element(0) == "BFLOAT16" and call.element(1) in ("FLOAT16", "FLOAT"):
         # A scalar tensor would be rounded to the type of the base first.
         base = f"{base}.to(torch.float32)"
-    written = f"torch.pow({base}, {signed(call, 1)})"
+    exponent = signed(call, 1)
+    if _promotes_without(call, 0):
+        base = f"{base}.reshape(1)"
+    elif call.constant(1) is None and _promotes_without(call, 1):
+        exponent = f"{exponent}.reshape(1)"
+    written = f"torch.pow({base}, {exponent})"
     if call.element(0) != call.element(1) or wide:
         return f"{written}.to({call.result_dtype()})"
     return written
+
+
+def _promotes_without(call: Call, index: int) -> bool:
+    """
+    Whether PyTorch would compute in the type of the other operand alone: this one has no
+    dimensions, the other one has some, and both are floats or both are integers.
+    """
+    if not (call.is_ranked(0) and call.is_ranked(1)):
+        return False
+    first, second = call.element(0), call.element(1)
+    return (
+        first != second
+        and ("INT" in first) == ("INT" in second)
+        and call.rank(index) == 0 < call.rank(1 - index)
+    )
 
 
 @torch_emitter("onnx.Max", "onnx.Min")
