@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.facade.options import command_options
+from distir.facade.typed_options import ClusterOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,9 @@ class DescribedCluster:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def cluster(kind: str, *, name: str = "cluster", **options: Any) -> DescribedCluster:
+def cluster(
+    kind: str, *, name: str = "cluster", **options: Unpack[ClusterOptions]
+) -> DescribedCluster:
     """
     Describes a cluster of equal nodes, like `distir cluster` and with its options: `kind` is
     that of a device, such as `A100`, beside `nodes`, `devices_per_node` and `nic`. Raises

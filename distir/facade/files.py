@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from distir.facade.options import command_options
+from distir.facade.typed_options import CalibrateOptions, ExportOptions
 from distir.tools.commands import calibrate as calibrate_command
 from distir.tools.commands import export as export_command
 
 
-def export(source: str | Path, output: str | Path, **options: Any) -> Path:
+def export(
+    source: str | Path, output: str | Path, **options: Unpack[ExportOptions]
+) -> Path:
     """
     Writes the weights of a checkpoint, or with `to="dtensor"` a plan as calls of PyTorch's
     own functions, like `distir export` and with its options: `program` is the program that a
@@ -21,7 +24,7 @@ def export(source: str | Path, output: str | Path, **options: Any) -> Path:
     return Path(output)
 
 
-def calibrate(output: str | Path, **options: Any) -> Path:
+def calibrate(output: str | Path, **options: Unpack[CalibrateOptions]) -> Path:
     """
     Measures this machine and writes its profile, like `distir calibrate` and with its
     options (`backend`, `devices`, `dtype`, ...), and what it measured to the terminal.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
+from distir.facade.typed_options import BuildOptions, DistributionOptions, ImportOptions
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ def import_model(
     model: torch.nn.Module | str | Path,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[ImportOptions],
 ) -> ModelProgram:
     """
     Imports an ONNX file, or a PyTorch module for example inputs of the global batch, as a
@@ -81,7 +82,7 @@ def import_model(
     return ModelProgram(made.module, arrays=made.weights)
 
 
-def build(model: str, **options: Any) -> ModelProgram:
+def build(model: str, **options: Unpack[BuildOptions]) -> ModelProgram:
     """
     Builds a model of any size without weights, such as `gpt`, `llama` or `unet`, like
     `distir build` and with its options. Raises DistIRError.
@@ -96,7 +97,7 @@ def distribute(
     program: ModelProgram | str | Path,
     *,
     plan: SavedPlan | str | Path | None = None,
-    **options: Any,
+    **options: Unpack[DistributionOptions],
 ) -> ModelProgram:
     """
     Returns a program distributed over a cluster with the options of `distir distribute`, or

@@ -9,7 +9,7 @@ from html import escape
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from distir.errors import DistIRError
 from distir.facade.check import arrays_of
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
+from distir.facade.typed_options import RunOptions
 from distir.lowering.torch_package import write_package
 from distir.system.output_files import replaced_files
 from distir.tools.files import write_arrays
@@ -135,7 +136,7 @@ def run(
     inputs: Mapping[str, Any] | str | Path | None = None,
     learning_rate: Setting | None = None,
     weight_decay: Setting | None = None,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """
     Runs a distributed program on processes of this machine, with the options of `distir

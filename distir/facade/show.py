@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
 from distir.facade.simulate import distributed_if_asked
+from distir.facade.typed_options import ShowOptions
 from distir.interpreters.simulator import cluster_of
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayout
@@ -61,7 +62,10 @@ class ShownProgram:
 
 
 def show(
-    program: ModelProgram | str | Path, *, scope: str | None = None, **options: Any
+    program: ModelProgram | str | Path,
+    *,
+    scope: str | None = None,
+    **options: Unpack[ShowOptions],
 ) -> ShownProgram:
     """
     Returns how the arguments of a program are split and what its devices send. A sequential

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
+from distir.facade.typed_options import SimulateOptions
 from distir.interpreters.simulator import (
     MemoryReport,
     Simulation,
@@ -92,7 +93,9 @@ class SimulatedProgram:
         )
 
 
-def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedProgram:
+def simulate(
+    program: ModelProgram | str | Path, **options: Unpack[SimulateOptions]
+) -> SimulatedProgram:
     """
     Simulates a distributed program on its cluster, or a sequential one, distributed with
     the options of `distir distribute`. `profile` and `flat` are as in `distir simulate`:

@@ -459,7 +459,7 @@ def is_per_rank(op: Operation) -> bool:
     """Whether an op belongs to the program of one rank."""
     if isinstance(op, CollectiveOp):
         return op.is_per_rank
-    return op.has_trait(OfOneRank)
+    return op.has_trait(OfOneRank, value_if_unregistered=False)
 
 
 def require_waits(arriving: SSAValue) -> None:
@@ -473,7 +473,7 @@ def require_waits(arriving: SSAValue) -> None:
             require_waits(callee.body.block.args[use.index])
         elif not (
             isinstance(use.operation, ReturnOp)
-            or use.operation.has_trait(Waits)
+            or use.operation.has_trait(Waits, value_if_unregistered=False)
             or use.operation.has_trait(MayBeInFlight)
         ):
             raise VerifyException(

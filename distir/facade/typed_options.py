@@ -1,0 +1,239 @@
+"""
+The options of the functions of `import distir`, with their types: those of the commands of
+the same name. `python -m support.typed_options` makes this file from the parsers of the
+commands; `test/facade/test_typed_options.py` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+
+class DistributionOptions(TypedDict, total=False):
+    """The options of `distir distribute`."""
+
+    cluster: str | Path
+    devices: int
+    r: int
+    d: int
+    e: int
+    c: int
+    t: int
+    p: int
+    k: int
+    schedule: str
+    chunks: int
+    schedule_file: str | Path
+    blocking_sends: bool
+    stage_meshes: str | Sequence[str]
+    stages: str | Sequence[str]
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    pad: Literal["heads"] | Sequence[Literal["heads"]]
+    zero: Literal[0, 1, 2, 3]
+    no_sync: bool
+    sync: bool
+    checkpoint: str
+    offload_states: bool
+    sequence_parallel: bool
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
+    buckets: bool
+    no_buckets: bool
+    overlap: bool | str | Sequence[str]
+
+
+class ImportOptions(TypedDict, total=False):
+    """The options of `distir import`."""
+
+    transformers: str | Path
+    task: Literal[
+        "causal-lm",
+        "masked-lm",
+        "seq2seq-lm",
+        "sequence-classification",
+        "image-classification",
+    ]
+    batch: int
+    seq: int
+    target_seq: int
+    meta: bool
+    dim: Mapping[str, int] | str | Sequence[str]
+    value: Mapping[str, float] | str | Sequence[str]
+    no_outline: bool
+    outline: bool
+    no_fused_attention: bool
+    fused_attention: bool
+    capacity_factor: float
+    training_mode: bool
+    equal_features: bool
+    no_check: bool
+    check: bool
+    allow: (
+        Literal["control-flow", "python-random", "custom-backward", "mismatch"]
+        | Sequence[
+            Literal["control-flow", "python-random", "custom-backward", "mismatch"]
+        ]
+    )
+    dtype: Literal["f32", "f16", "bf16"]
+    autocast: Literal["f16", "bf16"]
+    float8: Literal["tensor", "row", "row-gw-hp"]
+    float8_keep: str | Sequence[str]
+    training: bool
+    loss: Literal["cross_entropy", "mse", "none"]
+    loss_output: int
+    ignore_index: int
+    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
+    no_master_weights: bool
+    master_weights: bool
+    batch_norm_devices: int
+    batch_norm_micro_batches: int
+    loss_scaling: Literal["none", "dynamic"]
+    learning_rate: float
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip: float
+    dropout_seed: int
+    trainable: str | Sequence[str]
+    frozen: str | Sequence[str]
+
+
+class BuildOptions(TypedDict, total=False):
+    """The options of `distir build`."""
+
+    layers: int
+    d_model: int
+    heads: int
+    vocab: int
+    batch: int
+    seq: int
+    dropout: float
+    dropout_seed: int
+    cache: bool
+    decode: int
+    no_fused_attention: bool
+    fused_attention: bool
+    dtype: Literal["f32", "f16", "bf16"]
+    float8: Literal["tensor", "row", "row-gw-hp"]
+    float8_keep: str | Sequence[str]
+    training: bool
+    loss: Literal["cross_entropy", "mse", "none"]
+    loss_output: int
+    ignore_index: int
+    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
+    no_master_weights: bool
+    master_weights: bool
+    batch_norm_devices: int
+    batch_norm_micro_batches: int
+    loss_scaling: Literal["none", "dynamic"]
+    learning_rate: float
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip: float
+    experts: int
+    ffn: int
+    capacity_factor: float
+    size: (
+        Literal["8B", "70B", "405B"]
+        | Literal["base", "large", "DNABERT"]
+        | Literal["small", "base", "large"]
+        | Literal["base", "large", "huge"]
+        | Literal["50", "101", "1.3B", "2.6B", "6B", "12B"]
+        | Literal["19", "19-million"]
+        | Literal["ddpm-cifar10"]
+    )
+    kv_heads: int
+    theta: float
+    tied: bool
+    target_seq: int
+    classes: int
+    image: int
+    patch: int
+    channels: int
+    width_factor: int
+    width: int
+    blocks: int
+    attention_at: int
+    groups: int
+
+
+class ShowOptions(DistributionOptions, total=False):
+    """The options of `distir show`."""
+
+    profile: str | Path | Sequence[str | Path]
+
+
+class SimulateOptions(DistributionOptions, total=False):
+    """The options of `distir simulate`."""
+
+    flat: bool
+    profile: str | Path | Sequence[str | Path]
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `distir run`."""
+
+    backend: Literal["gloo", "nccl"]
+    seed: int
+    outputs: str | Path
+    timeout: float
+    compile: bool
+    kernels: str | Path | Sequence[str | Path]
+    steps: int
+    weights: str | Path | Sequence[str | Path]
+    checkpoint_dir: str | Path
+    save_every: int
+    resume: bool | str
+    data: str | Path | Sequence[str | Path]
+    data_workers: int
+    eval_every: int
+    eval_data: str | Path | Sequence[str | Path]
+    log_file: str | Path
+    tensorboard: str | Path
+    warmup: int
+    decay: Literal["cosine", "linear", "none"]
+    min_lr: float
+    decay_until: int
+
+
+class ClusterOptions(TypedDict, total=False):
+    """The options of `distir cluster`."""
+
+    nodes: int
+    devices_per_node: int
+    nic: str | float
+    nics_per_node: int
+    link: str | float
+    memory: str | int
+
+
+class ExportOptions(TypedDict, total=False):
+    """The options of `distir export`."""
+
+    to: Literal["safetensors", "dtensor"]
+    program: str | Path
+
+
+class CalibrateOptions(TypedDict, total=False):
+    """The options of `distir calibrate`."""
+
+    backend: Literal["gloo", "nccl"]
+    devices: int
+    dtype: Literal["f32", "f16", "bf16"]
+    rounds: int
+    tolerance: float
+    program: str | Path
+    kernels: str | Path | Sequence[str | Path]
