@@ -111,6 +111,25 @@ def test_no_module_has_a_public_name() -> None:
     assert not public & modules
 
 
+def test_folders_can_be_taken_in_at_a_glance() -> None:
+    """A folder has at most 20 files, but for rows of files that are all of one kind."""
+    full = {
+        folder.relative_to(FOLDER).as_posix(): count
+        for folder in FOLDER.rglob("*/")
+        if (count := sum(p.suffix == ".py" for p in folder.iterdir())) > 20
+    }
+    assert full.keys() == ROWS.keys()
+
+
+ROWS = {
+    "passes": "one file per pass, named like it",
+    "dialects/train_ops": "one file per family of ops",
+    "gradients/rules": "one file per family of ops",
+    "interpreters/train": "one file per family of ops",
+}
+"""Folders of more than 20 files, with the reason."""
+
+
 def test_a_swallowed_error_is_seen() -> None:
     text = """
 try: f()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
 from distir.facade.options import command_options
-from distir.facade.typed_options import BuildOptions, DistributionOptions, ImportOptions
+from distir.facade.typed_options import BuildOptions, DistributeOptions, ImportOptions
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +97,7 @@ def distribute(
     program: ModelProgram | str | Path,
     *,
     plan: SavedPlan | str | Path | None = None,
-    **options: Unpack[DistributionOptions],
+    **options: Unpack[DistributeOptions],
 ) -> ModelProgram:
     """
     Returns a program distributed over a cluster with the options of `distir distribute`, or

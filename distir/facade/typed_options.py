@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 
-class DistributionOptions(TypedDict, total=False):
+class DistributeOptions(TypedDict, total=False):
     """The options of `distir distribute`."""
 
     cluster: str | Path
@@ -170,13 +170,13 @@ class BuildOptions(TypedDict, total=False):
     groups: int
 
 
-class ShowOptions(DistributionOptions, total=False):
+class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
     profile: str | Path | Sequence[str | Path]
 
 
-class SimulateOptions(DistributionOptions, total=False):
+class SimulateOptions(DistributeOptions, total=False):
     """The options of `distir simulate`."""
 
     flat: bool

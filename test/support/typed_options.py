@@ -44,12 +44,12 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "DistributionOptions": Table("distribute", "plan"),
+    "DistributeOptions": Table("distribute", "plan"),
     "ImportOptions": Table("import"),
     "BuildOptions": Table("build"),
-    "ShowOptions": Table("show", "scope json", "DistributionOptions"),
+    "ShowOptions": Table("show", "scope json", "DistributeOptions"),
     "SimulateOptions": Table(
-        "simulate", "json trace html memory diff", "DistributionOptions"
+        "simulate", "json trace html memory diff", "DistributeOptions"
     ),
     "RunOptions": Table("run", "inputs"),
     "ClusterOptions": Table("cluster", "kind name"),
