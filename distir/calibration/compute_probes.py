@@ -40,7 +40,7 @@ PARAMETERS = ((64,), (512,), (64, 256), (256, 256), (256, 1024), (1024, 1024))
 """Shapes of parameters that an optimizer updates."""
 
 LOOKUPS = ((4, 64, 128), (8, 64, 256), (8, 128, 512))
-"""Batch, length and width of what is looked up in an embedding."""
+"""Batch, length and width of look-ups in an embedding."""
 
 VOCABULARIES = (512, 2048)
 

@@ -45,7 +45,7 @@ class Sample:
 class Residual:
     """
     What figures leave unexplained: the mean and the largest error over so many samples,
-    relative to what was measured (but at least to `SHORTEST`).
+    relative to the measured time (but at least to `SHORTEST`).
     """
 
     name: str

@@ -27,7 +27,7 @@ class Probe:
       - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
         operand comes from a B, where that makes a difference;
       - `arguments`: types by SSA name; `body`: the ops, one per line; `results`: SSA names
-        and types of what is returned;
+        and types of the results;
       - `parameters`: the arguments that are parameters or states, which were not just computed
     (see `TimingSettings.in_turn`);
       - `below`: the exclusive upper bound of integer arguments; `prologue`: the meshes of

@@ -71,7 +71,7 @@ class Described:
 
 def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
     """
-    Returns what the simulator's cost functions say that an op computes and moves on one
+    Returns the operations and bytes of an op, by the simulator's cost functions, on one
     device.
     """
     layouts = [layout_of(value) for value in (*op.operands, *op.results)]

@@ -36,8 +36,8 @@ from distir.system.output_files import write_text
 class LiveStorages(TorchDispatchMode):
     """
     Counts the bytes of all storages that operators make inside a `with`: `live` now, `peak`
-    at most, and `at_peak` by the line of `file` that made them (0: what was there before).
-    While it is not `on_device`, what is made is elsewhere, and never counts.
+    at most, and `at_peak` by the line of `file` that made them (0: tensors that were there
+    before). While it is not `on_device`, new tensors are elsewhere, and never count.
     """
 
     def __init__(self, file: str) -> None:

@@ -107,7 +107,7 @@ def main() -> None:
     """Serves jobs until the input ends."""
     import torch.distributed.device_mesh  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-    gc.freeze()  # what is loaded stays, so that ranks need not search it for garbage
+    gc.freeze()  # modules stay loaded, so that ranks need not search them for garbage
     # Unbuffered, so that select sees every line that has not been read.
     with open(0, "rb", buffering=0, closefd=False) as commands:
         _answer({"ready": True})

@@ -286,7 +286,10 @@ def _head(
 def _places(
     entry: FuncOp, known: dict[str, Mesh], device: int, source: ClassSource
 ) -> str:
-    """Returns what a device's program takes and returns, and where its modules hold it."""
+    """
+    Returns the arguments and results of a device's program, and where its modules hold
+    them.
+    """
 
     def here(types: Iterable[Attribute]) -> tuple[int, ...]:
         return tuple(

@@ -1,4 +1,4 @@
-"""`fold-shapes`: computes what is known before the program runs."""
+"""`fold-shapes`: computes the values that are known before the program runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _Constant = operator("Constant")
 
 def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
     """
-    Returns what is known of each value of a program in every call: its array, or its type.
+    Returns for each value of a program its array, if it is the same in every call, or its
+    type.
     """
     facts: dict[SSAValue, Any] = {}
 
@@ -74,7 +75,7 @@ def refine_type(value: SSAValue, known: Attribute) -> None:
 
 
 def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
-    """Writes what is known into one function and removes what is then unused."""
+    """Writes known values into one function and removes unused ops."""
     block = function.body.block
     values = [*block.args, *(r for op in block.ops for r in op.results)]
     for value in values:

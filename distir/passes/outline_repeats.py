@@ -19,7 +19,7 @@ and `func.func private @layers`, whose ops have the scopes `layers.*.fc` and
 `layers.*.act`: a part of a name that is another number in each call is written `*`.
 `inline-calls` is the inverse.
 
-Names and scopes play no part in what is found, only in what the results are called.
+Names and scopes do not decide which layers repeat; they name the functions.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class OverlapCommunicationPass(DistIRPass):
     Neither what is computed changes, nor the order of the transfers between two devices.
     The simulator judges: of this, of the same without moving gathers out of functions, and
     of `dp` and `pp` alone, the fastest that fits into memory is taken; the program stays as
-    it is if none is faster. A note says what was gained and what memory it costs.
+    it is if none is faster. A note says how much was gained and how much memory it costs.
     """
 
     name = "overlap-communication"

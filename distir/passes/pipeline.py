@@ -20,7 +20,7 @@ class PipelinePass(ScheduleOptions, DistIRPass):
     The program's mesh has a first axis "k", the micro-batch axis, whose coordinates are
     moments instead of devices. A value split over it belongs to a micro-batch; one that is
     partial over it is a term of a sum over micro-batches. So the sharding rules say what
-    runs once per micro-batch, what is added up (gradients) and what is joined in the end
+    runs once per micro-batch, sums (gradients) and concatenations in the end
     (outputs). With p = 1 this is gradient accumulation.
 
     The ops of a micro-batch are divided into stages, backward ops to the stage of their

@@ -39,7 +39,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
     the choice is proven to be the best of all combinations, or within a known distance of
     it. The result is what `partition` makes of the chosen layouts; `dist.notes` says what
     was found. With simulated costs data parallelism over all axes is simulated too, and
-    taken if it is faster than what was found.
+    taken if it is faster than the best so far.
 
     - `axes`: the mesh, `NAME=SIZE` for each axis, on the first devices of the cluster. A
       module with a `device.mesh` keeps that one.
@@ -187,7 +187,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
 
 
 def _note(found: LayoutResult | None) -> str:
-    """Returns what a search found, or that the time was over before it found anything."""
+    """Returns the outcome of a search, or that the time was over before there was one."""
     if found is not None:
         return str(found)
     return (

@@ -33,7 +33,7 @@ class ZeroPass(DistIRPass):
     Gradients that are clipped are scattered before their norm is computed.
     What the axes divide in no dimension is stored flat, with zeros behind it, and updated
     like that (`train.flatten`, `dist.flattened`); a note says so. Stays whole, with a note,
-    what is not updated by an optimizer's op, such as running statistics, and what an
+    states that no optimizer's op updates, such as running statistics, and what an
     optimizer outside of the program is to update.
     """
 

@@ -397,7 +397,7 @@ def check_compiler(backend):
 
 
 def body_of(program, rank, device):
-    """Returns what a process runs of a program; every process makes all meshes."""
+    """Returns the part of a program that a process runs; every process makes all meshes."""
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
     }

@@ -40,7 +40,7 @@ def state_exchange(
     op: Operation, operands: Sequence[Layout], mesh: Mesh
 ) -> StateExchange | None:
     """
-    Returns what an op exchanges whose operands have these layouts; None for one that
+    Returns the exchanges of an op whose operands have these layouts; None for one that
     exchanges nothing.
     """
     if not isinstance(op, GatheredOp):

@@ -72,7 +72,7 @@ def reference_part(
     block: Block, rule: Rule, parts: Mapping[int, int], *, last: bool = False
 ) -> ReferencePart | str:
     """
-    Returns what a reference computes on the first device, or the `last`, if factors of the
+    Returns the results of a reference on the first device, or the `last`, if factors of the
     rule are split into so many parts; or why that needs communication.
     """
     axes = tuple((f"f{factor}", count) for factor, count in parts.items())

@@ -40,7 +40,7 @@ class _Atoms:
         return [len(self.sizes) - 1]
 
     def found(self, atoms: Sequence[int]) -> list[int]:
-        """Returns what these atoms have become, major to minor."""
+        """Returns the atoms that stand for these now, major to minor."""
         out: list[int] = []
         for atom in atoms:
             while atom in self._same:

@@ -58,7 +58,7 @@ FREE = FreePlacement.FREE
 
 
 def placement_in(layout: Layout, axis: str) -> Placement:
-    """Returns what `axis` does to a value with that layout."""
+    """Returns the placement of a value with that layout on `axis`."""
     for dim, shards in enumerate(layout.dims):
         for shard in shards:
             if shard.axis == axis:

@@ -227,7 +227,7 @@ class Inference:
 
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     """
-    Returns what `inference_of` returns for operands with these layouts. Raises
+    Returns the result of `inference_of` for operands with these layouts. Raises
     ShardingError if the rule does not allow them.
     """
     found = inference_of(rule, operands, mesh)

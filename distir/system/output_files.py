@@ -28,7 +28,7 @@ def errors_name(path: Path) -> Generator[None]:
 
 def is_replaceable(path: Path) -> bool:
     """
-    Whether a file can be put in place of what is at `path`, if anything is: a pipe or a file
+    Whether a file can take the place of the one at `path`, if there is one: a pipe or a file
     in a folder that is read only cannot be replaced.
     """
     target = path.resolve()
@@ -40,7 +40,7 @@ def is_replaceable(path: Path) -> bool:
 def replaced(path: str | Path) -> Generator[Path]:
     """
     Gives the path of a file to write, which takes the place of `path` at the end; if that is
-    not reached, what was at `path` stays. What nothing can be put in place of, such as a
+    not reached, the old file at `path` stays. What nothing can be put in place of, such as a
     pipe or a file in a folder that is read only, is to be written to as it is. Raises OSError
     that names `path`.
     """
@@ -85,7 +85,7 @@ def write_text(path: str | Path, text: str) -> None:
 def replaced_files(folder: str | Path) -> Generator[Path]:
     """
     Gives a folder to write files to, which are moved to `folder` (made if needed) at the
-    end; if that is not reached, what is there stays as it was. Other files of `folder` stay.
+    end; if that is not reached, all files stay as they were. Other files of `folder` stay.
     Raises OSError.
     """
     folder = Path(folder)

@@ -11,7 +11,7 @@ from xdsl.universe import Universe
 
 def installed_universe() -> Universe:
     """
-    Returns what `Universe.get_multiverse` finds: the dialects, passes and targets of every
+    Returns the result of `Universe.get_multiverse`: the dialects, passes and targets of every
     package with an entry point in the group `xdsl.universe`. To look for entry points is to
     read a file of each installed package, which takes longer than to read a small program.
     So it is done again only where a folder of `sys.path` was added, removed or changed.

@@ -74,7 +74,7 @@ class MayBeInFlight(OpTrait):
 
 
 class Waits(OpTrait):
-    """The trait of the op that waits for what is in flight."""
+    """The trait of the op that waits for a tensor in flight."""
 
 
 class OfOneRank(OpTrait):

@@ -56,7 +56,7 @@ def _blocks(op: FusedAttentionOp, length: int) -> Array:
 def attended(
     op: FusedAttentionOp, q: Array, k: Array, v: Array, mask: Array | None = None
 ) -> Attended:
-    """Returns what attention computes of its operands up to the softmax."""
+    """Returns the scores of attention before the softmax, and its operands by head."""
     sizes = op.sizes
     groups = sizes.query_heads // sizes.key_heads
     q = _by_head(q, sizes.query_heads)

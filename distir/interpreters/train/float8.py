@@ -70,7 +70,7 @@ def _product(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
 
 @cost_function("train.to_float8")
 def rounding(context: CostContext) -> Cost:
-    """The cost of a rounding: what is rounded is scaled in f32 first."""
+    """The cost of a rounding: its operand is scaled in f32 first."""
     scaled = 4 * context.result_bytes[0]
     return replace(context.roofline(), workspace=scaled)
 

@@ -1,7 +1,7 @@
 """
 Recurrent layers that gather their state, and their gradients, on arrays.
 
-Both directions go through their steps together: what is called `x[t]` here are the inputs
+Both directions go through their steps together: `x[t]` stands for the inputs
 of all directions in their step t, [directions, batch, features].
 """
 

@@ -43,7 +43,7 @@ _FUSIONS: tuple[Pattern, ...] = (
 
 
 def fuse(module: ModuleOp) -> None:
-    """Applies every fusion to a per-rank program, and removes what is then unused."""
+    """Applies every fusion to a per-rank program, and removes unused ops."""
     known = list(functions(module).values())
     replace_in(known, drop_identity)
     raise_in(known)

@@ -42,8 +42,8 @@ def _overwritten(
     bucket: Sequence[CollectiveOp], entry: FuncOp, memory: SharedMemory
 ) -> list[SSAValue]:
     """
-    The arguments of the program that what is gathered is to be: where each result updates one
-    that nothing looks at any more. None where that is not so for all.
+    Returns the arguments of the program whose memory gathered results take, if each result
+    updates one that nothing looks at any more; none if that is not so for all.
     """
     updated = updated_arguments(entry)
     found: list[SSAValue] = []

@@ -137,7 +137,7 @@ class ClassNames:
         return word(self.program.words[other])
 
     def iterated(self, paths: Sequence[Path]) -> str:
-        """Returns an expression to iterate over what is at these paths."""
+        """Returns an expression to iterate over the objects at these paths."""
         scope = paths[0][:-1]
         text = expression(scope)
         keys = [path[-1] for path in paths]

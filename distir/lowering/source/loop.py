@@ -77,7 +77,7 @@ class Loop:
 
     def _targets(self, count: int, group: Sequence[int]) -> tuple[list[str], str]:
         """
-        Returns the names for the results, and what is appended to the list of outputs.
+        Returns the names for the results, and the values for the list of outputs.
         """
         method, first = self.method, self.run.calls[0]
         targets: list[str] = []
@@ -151,7 +151,7 @@ class Loop:
 
     def _taken(self) -> dict[int, str]:
         """
-        Returns what is passed for operands that are taken from lists; of several passed by
+        Returns the arguments for operands that are taken from lists; of several passed by
         one `*`, only the first has an entry.
         """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(

@@ -62,7 +62,7 @@ def _component(part: str) -> str:
 
 
 def expression(path: Iterable[str], start: str = "self") -> str:
-    """Returns the Python expression for what is at a path: `self.transformer.h[3].attn`."""
+    """Returns the Python expression for a path: `self.transformer.h[3].attn`."""
     return start + "".join(f"[{p}]" if p.isdecimal() else f".{p}" for p in path)
 
 

@@ -94,7 +94,7 @@ def _scan(text: str) -> list[tuple[int, str, int]]:
 
 
 def _items(text: str) -> list[str]:
-    """Returns what commas separate, outside of brackets."""
+    """Returns the parts between commas that are outside of brackets."""
     cuts = [at for at, char, depth in _scan(text) if char == "," and depth == 0]
     pieces = [
         text[a:b].strip()

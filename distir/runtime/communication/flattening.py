@@ -104,7 +104,7 @@ def places(shape, splits, block):
 
 def held(spec, mesh, rank):
     """
-    Returns what a rank of the mesh holds of a flattened tensor: the range of each block,
+    Returns a rank's part of a flattened tensor: the range of each block,
     and the indices of the blocks, in the order of its columns.
     """
     length, splits = spec.flattened

@@ -165,7 +165,7 @@ else:
 
     def kept(local, within, counter, coordinates, key, threshold, shape, splits):
         """
-        Returns what `dropout.kept` yields as one tensor of booleans, for tensors on a GPU;
+        Returns all that `dropout.kept` yields as one tensor of booleans, for tensors on GPUs;
         None for a part that is too large, or cut too often, for the kernel.
         """
         first, last = within

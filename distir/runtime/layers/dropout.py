@@ -71,6 +71,6 @@ def dropout(
 
 
 def dropout_and_mask(x, *arguments, **options):
-    """Returns what `dropout` does, and the mask of the elements that are kept."""
+    """Returns the result of `dropout`, and the mask of the elements that are kept."""
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     return dropout(x, *arguments, mask=mask, **options), mask

@@ -89,8 +89,8 @@ def merge_attention(out, sums, other, other_sums):
 @torch.compiler.assume_constant_result
 def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
     """
-    Returns what `_kernel_of` does for tensors of these shapes, of which it makes some
-    without memory: `torch.compile` asks once, as it cannot see into the question itself.
+    Returns the answer of `_kernel_of` for tensors of these shapes, of which it makes some
+    without memory: `torch.compile` asks once, as it cannot trace the question.
     """
     row = torch.empty(query[3], dtype=dtype, device=device)
     mask = row[0].expand(query[2], key[2]) if has_mask else None

@@ -2,7 +2,7 @@
 Recurrent layers of ONNX whose hidden features are divided among the processes of a group,
 and their gradients: each process has the gates of its features, (directions, gates x own
 features, ...), and gathers the states of all features in each step. Both directions go
-through their steps together; in what is stacked over steps, each is in its own order.
+through their steps together; results stacked over steps have each its own order.
 """
 
 import torch

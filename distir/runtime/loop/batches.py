@@ -399,7 +399,7 @@ def read(part, texts, arrays=(), seed=0, workers=0):
 
 
 def _tell_of_idle_workers(source):
-    """Says that what is read from a source has no use for worker processes."""
+    """Says that a source has no use for worker processes."""
     runtime.report(
         f"note: --data-workers has no effect on {source}, which each rank reads by itself: "
         f"workers load the samples of a torch Dataset; leave it out, or give a Dataset"

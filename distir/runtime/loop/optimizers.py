@@ -2,7 +2,7 @@
 Updates of several parameters at once, by PyTorch's own kernels.
 
 What is given and returned are lists. `in_place` says, of the parameters and of each kind of
-states or of all, whether the given ones may be overwritten: then they are what is returned.
+states or of all, whether the given ones may be overwritten: then these are returned.
 """
 
 from functools import partial

@@ -118,7 +118,7 @@ class _Training:
             self.saver.close()
 
     def run(self):
-        """Runs all steps and returns what `train` does."""
+        """Runs all steps and returns the result of `train`."""
         try:
             return self._run()
         finally:
@@ -215,7 +215,7 @@ class _Training:
         runtime.report(f"note: {text}; --data gives more")
 
     def _end_of_data(self, done):
-        """Saves what was done, and returns the error for data that ended."""
+        """Saves the finished steps, and returns the error for data that ended."""
         text = (
             f"the data of {self.data.source} ended after {done} batches, before step "
             f"{done + 1} of {self.options.steps}; give more of it, or ask for --steps {done}"
@@ -314,7 +314,7 @@ class _Training:
         return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
 
     def _kept(self):
-        """Returns what a checkpoint holds of this process: arguments and their parts."""
+        """Returns the arguments of this process that a checkpoint holds, and their parts."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # copies of states to the host may be under way
         return [

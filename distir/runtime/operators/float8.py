@@ -10,8 +10,8 @@ _LEAST = 1e-12
 
 def float8_scale(x, largest, dim):
     """
-    Returns what fills the range of a format whose largest value is given: a factor for all of
-    `x`, or one for each row along a dimension.
+    Returns the factor that fills the range of a format whose largest value is given: one
+    for all of `x`, or one for each row along a dimension.
     """
     x = x.abs()
     magnitude = x.amax() if dim is None else x.amax(dim, keepdim=True)
@@ -19,7 +19,7 @@ def float8_scale(x, largest, dim):
 
 
 def to_float8(x, scale, dtype):
-    """Returns `x` times its scale, rounded; what is too large is the largest value."""
+    """Returns `x` times its scale, rounded; numbers too large become the largest value."""
     limit = torch.finfo(dtype).max
     return (x.to(torch.float32) * scale).clamp_(-limit, limit).to(dtype)
 

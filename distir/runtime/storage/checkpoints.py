@@ -168,7 +168,7 @@ class Saver:
 
     def save(self, step, held):
         """
-        Begins to write the checkpoint of a step, from a copy of what is `held`: arguments
+        Begins to write the checkpoint of a step, from a copy of the tensors `held`: arguments
         with the parts of this process. Once it is complete, older ones except for the
         previous one are removed. Raises CheckpointError, also for a previous one that
         failed meanwhile.
@@ -223,7 +223,7 @@ class Saver:
 
 
 def _emptied(folder, partial):
-    """Makes an empty folder to write to; returns what is wrong, if anything."""
+    """Makes an empty folder to write to; returns the reason if it cannot."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*"):
@@ -376,7 +376,7 @@ def verified(path, share=0, shares=1):
 
 def _body(content):
     """
-    Returns what a manifest says, of any version. Raises ValueError for one that was not
+    Returns the contents of a manifest of any version. Raises ValueError for one that was not
     written as it is.
     """
     body = content.get("manifest") if isinstance(content, dict) else None
@@ -504,7 +504,7 @@ class Checkpoint:
 
 
 def _advice(folder, earlier):
-    """Returns what to do about a checkpoint that cannot be used."""
+    """Returns advice for a checkpoint that cannot be used."""
     for step in reversed(earlier):
         try:
             verified(folder_of(folder, step))

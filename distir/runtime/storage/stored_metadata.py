@@ -64,7 +64,7 @@ _CLASSES = {
     ("collections", "OrderedDict"): "dict",
 }
 """
-What a pickle of DCP names, and what is looked for here ("": what it makes is not used).
+The classes that a pickle of DCP names, and those that stand for them here ("": not used).
 """
 
 _STRIDES, _STRIDES_AT = "strides", 5
@@ -119,7 +119,7 @@ def read_metadata(path, files=None):
 def regular_file(folder, name):
     """
     Returns the path of a file by its name in a folder. Raises ValueError for a name that
-    leads out of the folder, also by a link, and for what is no file that can be read to its
+    leads out of the folder, also by a link, and for a path that is no file that can be read to its
     end, such as a device or pipe; OSError if there is none.
     """
     text = name if isinstance(name, str) else ""
@@ -145,7 +145,7 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, data):
         for opcode, argument, _ in pickletools.genops(data):
-            # The table of what was stored is as long as the largest number in it.
+            # The table of stored objects is as long as the largest number in it.
             if opcode.name in _STORING and argument > len(data):
                 raise ValueError("it is damaged")
         super().__init__(io.BytesIO(data))
@@ -219,7 +219,7 @@ def _metadata(said):
 
 
 def _stored(name, said):
-    """Returns what is said of an entry of a checkpoint."""
+    """Returns the description of an entry of a checkpoint."""
     if isinstance(said, _Said) and said.kind == "BytesStorageMetadata":
         return BytesStorageMetadata()
     fields = _fields(said, "TensorStorageMetadata")
@@ -265,7 +265,7 @@ def _check_complete(name, about, places):
 
 
 def _check_files(path, places, files):
-    """Checks that what is stored lies in files of the folder."""
+    """Checks that all stored tensors lie in files of the folder."""
     lengths = {}
     for place in places.values():
         name = place.relative_path

@@ -47,8 +47,8 @@ _GATHERED: dict[str, type[GatheredLayerOp]] = {
 
 def unusual_form(op: OnnxOp) -> str | None:
     """
-    Returns what a recurrent layer has beside that of which there is a gradient, and which
-    can be split over hidden features; None for a layer of these.
+    Returns the names of features of a recurrent layer for which there is no gradient and no
+    split over hidden features; None if it has none of these.
     """
     reasons = {
         "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,

@@ -38,7 +38,7 @@ def autocast(module: ModuleOp, element: Float) -> None:
     type of its operands. A parameter of one dimension that is added to a matrix product is
     the bias of a linear layer, and is added in 16 bits. Parameters stay as they are, and
     each is cast once a step. What follows from constants alone stays as it is, as where
-    models switch autocast off for their rotary tables, and so does what has an operand in
+    models switch autocast off for their rotary tables, and so does an op with an operand in
     f64. Raises DistIRError for a program with calls.
     """
 

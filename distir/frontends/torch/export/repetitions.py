@@ -135,7 +135,7 @@ def _specs(graph: Graph) -> dict[str, Any]:
 class _Forward:
     """
     The method of a graph's module that has not been compiled yet; asking for it compiles it, as
-    its signature may be what is asked for.
+    its signature may be the one asked for.
     """
 
     def __init__(self, compiled: Any):

@@ -40,7 +40,7 @@ def gather_gradient(op: GatherGradOp) -> Rule:
 @train_rule("scatter_sum")
 def scatter_sum(op: ScatterSumOp) -> Rule:
     """
-    The rule of sums at indexed places: what is added is summed over, so that devices that
+    The rule of sums at indexed places: the terms are summed over, so that devices that
     have some of it leave partial sums; dimensions that are not indexed are parallel.
     """
     builder = RuleBuilder(op)
@@ -72,7 +72,7 @@ def scatter_sum(op: ScatterSumOp) -> Rule:
 @local_form("train.gather_grad")
 def rows_held(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form: each device adds to the rows that it holds; what was looked up elsewhere
+    The local form: each device adds to the rows that it holds; rows looked up elsewhere
     adds zero to row 0. The device passes `data` only if it has as many rows as the result.
     """
     op = context.op
