@@ -1,12 +1,18 @@
-"""What all installed packages add to xDSL: dialects, passes and targets, DistIR's among them."""
+"""
+The dialects, passes and targets that installed packages add to xDSL, DistIR's among them.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
+from importlib.metadata import EntryPoint
 
 from xdsl.universe import Universe
+
+_OWN = EntryPoint("distir", "distir.universe:DISTIR_UNIVERSE", "xdsl.universe")
+"""As pyproject.toml has it, for a copy of DistIR that is on the path and not installed."""
 
 
 def installed_universe() -> Universe:
@@ -30,4 +36,12 @@ def _changed_at(folder: str) -> int:
 @functools.lru_cache(maxsize=1)
 def _universe(path: tuple[tuple[str, int], ...]) -> Universe:
     """Returns the dialects, passes and targets of the packages in these folders."""
-    return Universe.get_multiverse()
+    found = Universe.get_multiverse()
+    if "dist" in found.all_dialects:
+        return found
+    own: Universe = _OWN.load()
+    return Universe(
+        all_dialects={**found.all_dialects, **own.all_dialects},
+        all_passes={**found.all_passes, **own.all_passes},
+        all_targets={**found.all_targets, **own.all_targets},
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 from pathlib import Path
 
 import pytest
+from xdsl.universe import Universe
 
 from distir.system.plugins import installed_universe
 
@@ -52,3 +54,16 @@ def test_packages_are_looked_for_once(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(importlib.metadata, "entry_points", look)
     assert installed_universe() is first
+
+
+def test_a_copy_that_is_not_installed_has_its_own_dialects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A source tree on `PYTHONPATH`, say: no entry point names DistIR."""
+    found = installed_universe()
+    others = Universe(all_dialects={"func": found.all_dialects["func"]})
+    monkeypatch.setattr(Universe, "get_multiverse", lambda: others)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/nowhere/else"])
+    alone = installed_universe()
+    assert {"func", "dist", "onnx", "torch"} <= alone.all_dialects.keys()
+    assert "distribute" in alone.all_passes and "torch" in alone.all_targets

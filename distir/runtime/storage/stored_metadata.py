@@ -119,8 +119,8 @@ def read_metadata(path, files=None):
 def regular_file(folder, name):
     """
     Returns the path of a file by its name in a folder. Raises ValueError for a name that
-    leads out of the folder, also by a link, and for a path that is no file that can be read to its
-    end, such as a device or pipe; OSError if there is none.
+    leads out of the folder, also by a link, and for a file that cannot be read to its end,
+    such as a device or pipe; OSError if there is none.
     """
     text = name if isinstance(name, str) else ""
     if not text or "\0" in text or "\\" in text:
