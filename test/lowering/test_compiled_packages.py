@@ -42,7 +42,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
     with pytest.raises(
-        ProgramError, match=r"needs a C\+\+ compiler .* without --compile"
+        ProgramError, match=r"needs a C\+\+ compiler .* leave out --compile"
     ):
         check_compiler("gloo")
 

@@ -16,6 +16,7 @@ from support.parallel_options import (
     schedule_refusals,
     scheduled_run,
     split_and_merged,
+    uncompilable_run,
     with_kernels,
 )
 from support.ranks import run_ranks
@@ -32,6 +33,22 @@ def test_computing_in_bf16() -> None:
         assert rank["found"] != pytest.approx(rank["expected"], rel=1e-7)
         assert rank["dtypes"] == {"torch.float32"}
         assert rank["output"] == "torch.bfloat16"
+
+
+@pytest.mark.slow
+def test_compiled_programs() -> None:
+    """`torch.compile` makes the kernels; what is trained stays the same."""
+    for options in (dict(d=2), dict(d=2, zero=3, dtype="bf16")):
+        plain = run_ranks(2, narrow_run, options)
+        made = run_ranks(2, narrow_run, dict(options, compiled=True))
+        for found, expected in zip(made, plain, strict=True):
+            assert found["found"] == pytest.approx(expected["found"], rel=2**-10)
+            assert found["dtypes"] == {"torch.float32"}
+
+
+def test_a_compiler_that_is_not_there() -> None:
+    (told,) = run_ranks(1, uncompilable_run)
+    assert told.startswith("parallelize, compiled=True: ") and "C++ compiler" in told
 
 
 @pytest.mark.parametrize(

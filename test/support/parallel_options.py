@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._inductor import cpp_builder, exc
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
@@ -48,6 +49,21 @@ def narrow_run(options: Options) -> dict[str, Any]:
         "dtypes": {str(dtype) for dtype in dtypes},
         "output": str(output.dtype),
     }
+
+
+def uncompilable_run() -> str:
+    """Returns the error of a compiled module where nothing compiles."""
+
+    def none() -> str:
+        raise exc.InvalidCxxCompiler
+
+    cpp_builder.get_cpp_compiler = none
+    words = torch.zeros(2, 3)
+    try:
+        parallelize(nn.Linear(3, 3), (words,), loss="mse", compiled=True)
+    except DistIRError as error:
+        return str(error)
+    return ""
 
 
 def float8_run(options: Options) -> dict[str, Any]:
