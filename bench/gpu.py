@@ -11,8 +11,8 @@
 - `pytorch`: generated programs beside PyTorch by hand, eager and compiled.
 
 What the machine has too few GPUs for is skipped and named. `--dry-run` takes the same way
-through the code on the CPU, with gloo, and fewer programs; its numbers say nothing about GPUs, and
-the document says so.
+through the code on the CPU, with gloo, and fewer programs; it prints the document, as its
+numbers say nothing about GPUs.
 """
 
 from __future__ import annotations
@@ -282,12 +282,10 @@ def document(place: Place, names: Sequence[str]) -> str:
     parts = ["# GPUs\n", "`make gpu` writes this page (`bench/gpu.py`).\n"]
     if place.dry:
         parts.append(
-            "**No GPU has run this yet.** What follows is a dry run of the same code on the "
-            "CPU with gloo, with fewer programs: it shows that the command works, and its "
-            "numbers say nothing about GPUs. Not run on a GPU: kernels and gradients in f32 "
-            "and bf16, NCCL, `distir calibrate --backend nccl`, predicted against measured "
-            "time and memory, Triton's kernels of compiled packages. What programs call on "
-            "CUDA is checked on tensors without values (test/lowering/test_cuda_calls.py).\n"
+            "**A dry run**: the same code on the CPU with gloo, with fewer programs. It shows "
+            "that the command works; its numbers say nothing about GPUs. What programs call "
+            "on CUDA is checked on tensors without values "
+            "(test/lowering/test_cuda_calls.py).\n"
         )
     else:
         parts.append(f"Measured on {place.name}, PyTorch {torch.__version__}.\n")
@@ -322,7 +320,7 @@ def main() -> None:
         text = document(place, arguments.only or list(SECTIONS))
     except DistIRError as error:
         raise SystemExit(f"error: {error}") from error
-    if arguments.print:
+    if arguments.print or place.dry:
         print(text)
     else:
         DOCUMENT.write_text(text, encoding="utf-8")
