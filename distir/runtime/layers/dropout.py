@@ -1,6 +1,7 @@
 """Dropout that drops the same elements however a tensor is split."""
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import random_numbers
 from . import drawing_kernel
@@ -26,6 +27,12 @@ def _positions(places, local, shape, splits, coordinates):
     return found
 
 
+def _takes_kernel(counter):
+    """Whether tensors beside this one lie on a GPU, with values, and there is the kernel."""
+    has_values = not isinstance(counter, FakeTensor)
+    return has_values and counter.is_cuda and drawing_kernel.kept is not None
+
+
 def kept(local, within, counter, coordinates, key, threshold, shape, splits):
     """
     Yields which elements of a part of a tensor are kept, as (start, end, booleans) of one
@@ -35,7 +42,7 @@ def kept(local, within, counter, coordinates, key, threshold, shape, splits):
     divide into parts of shape `local`: this is the part at these coordinates.
     """
     first, last = within
-    if counter.is_cuda and drawing_kernel.kept is not None:
+    if _takes_kernel(counter):
         given = local, within, counter, coordinates, key, threshold, shape, splits
         keep = drawing_kernel.kept(*given)
         if keep is not None:
