@@ -1,7 +1,7 @@
 """
 Declares options once, as fields of a dataclass: name, type, default and help. The field is
-the option of a pass and of a Python function, and `tools/arguments/declared.py` makes the option of a
-command from it.
+the option of a pass and of a Python function, and `tools/arguments/declared.py` makes the
+option of a command from it.
 
 ```python
 @dataclass(frozen=True)

@@ -45,9 +45,11 @@ class _Loss(torch.autograd.Function):
                 "backward was called a second time on one loss; call the module again"
             )
         (scale,) = grad_outputs
-        own = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-        if own:
-            torch.ops.aten._foreach_mul_(own, scale.to(own[0].device))
+        on: dict[torch.device, list[torch.Tensor]] = {}
+        for gradient in gradients:  # an input may be on another device than parameters
+            on.setdefault(gradient.device, []).append(_local(gradient))
+        for device, own in on.items():
+            torch.ops.aten._foreach_mul_(own, scale.to(device))
         return None, None, *gradients
 
 
