@@ -69,10 +69,23 @@ class CollectiveBucketer:
         for op in ops:
             op.attributes.pop(BUCKET, None)
         reads, writes = [op.operands for op in ops], [op.results for op in ops]
+        self.form(ops, reads, writes)
+
+    def form(
+        self,
+        ops: Sequence[Operation],
+        reads: Sequence[Sequence[Hashable]],
+        writes: Sequence[Sequence[Hashable]],
+    ) -> list[CollectiveBucket]:
+        """
+        Returns the buckets of several collectives among ops, which are as `buckets` takes
+        them; brings the members of each together in their block, and numbers them.
+        """
         found = [b for b in self.buckets(ops, reads, writes) if len(b.members) > 1]
         for number, bucket in enumerate(found):
             members: list[Operation] = [ops[i] for i in bucket.members]
             self._write(members, ops[bucket.place], number)
+        return found
 
     def buckets(
         self,

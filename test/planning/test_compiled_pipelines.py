@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,9 +17,12 @@ from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.profiles.files import load_profile
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.distribution.distribute import distribute
 from distir.planning.grid import Evaluator, evaluate
+from distir.planning.layouts.fitted_plan import Step
 from distir.planning.plans.plan import GridPlan
 from distir.planning.plans.programs import replace_cluster
 from distir.planning.plans.result import Impossible, Simulated
@@ -55,9 +58,13 @@ def _source(kind: str, cluster: ClusterOp | None = None) -> Callable[[int], Modu
     return source
 
 
-def _check(source: Callable[[int], ModuleOp], plans: list[GridPlan]) -> list[Simulated]:
+def _check(
+    source: Callable[[int], ModuleOp],
+    plans: list[GridPlan],
+    profiles: Sequence[Profile] = (),
+) -> list[Simulated]:
     """The results of the plans that are possible; each is that of the program on its own."""
-    evaluator, possible = Evaluator(source), list[Simulated]()
+    evaluator, possible = Evaluator(source, profiles), list[Simulated]()
     for plan in plans:
         result = evaluator.evaluate(plan)
         module = source(BATCH)
@@ -67,10 +74,12 @@ def _check(source: Callable[[int], ModuleOp], plans: list[GridPlan]) -> list[Sim
             assert isinstance(result, Impossible)
             assert result.error == " ".join(str(error).split())
             continue
-        simulation = simulate(module)
+        simulation = simulate(module, profiles=profiles)
         assert isinstance(result, Simulated), plan
-        assert result.step_time_s == simulation.step_time_s, plan
-        assert result.peak_memory_bytes == max(simulation.peak_memory_bytes), plan
+        step = Step.of(simulation)
+        assert result.step_time_s == step.seconds, plan
+        assert result.peak_memory_bytes == step.peak_bytes, plan
+        assert result.reserved_memory_bytes == step.reserved_bytes, plan
         possible.append(result)
     return possible
 
@@ -103,6 +112,41 @@ def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 GridPlan(BATCH, d=d, t=t, p=p, k=k, zero=zero, schedule=schedule)
             )
     assert len(_check(_source(kind), plans)) == len(plans)
+
+
+@pytest.mark.parametrize(
+    "cluster, profile",
+    sampled(
+        [
+            ("dgx2", "V100"),
+            ("dgx-a100", "A100-megatron"),
+            ("dgx-h100", "H100-compiled"),
+        ],
+        1,
+    ),
+)
+@pytest.mark.parametrize("kind", sampled(["inference", "mlp", "gpt", "dropout"], 2))
+def test_profiles(
+    kind: str, cluster: str, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost of an op depends on those around it, in stages and in the entry function."""
+    _refuse_programs(monkeypatch)
+    forward, rng = kind == "inference", random.Random(kind)
+    plans = [
+        GridPlan(
+            BATCH,
+            d=2,
+            t=2,
+            p=2,
+            k=k,
+            zero=0 if forward else rng.choice([0, 1, 2, 3]),
+            schedule="" if forward else rng.choice(["", "gpipe", "zb-h1"]),
+            buckets=buckets,
+        )
+        for k, buckets in ((2, False), (4, True))
+    ]
+    source = _source(kind, load_cluster(cluster))
+    assert len(_check(source, plans, [load_profile(profile)])) == len(plans)
 
 
 def test_accumulation_and_the_same_plan_again() -> None:

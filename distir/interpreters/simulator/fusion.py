@@ -33,7 +33,7 @@ BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
 )
 
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
-_REACH = 16
+REACH = 16
 """The most ops that may lie between two that run as one kernel."""
 _BEFORE = traits.ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = traits.ELEMENTWISE | {"onnx.Softmax"}
@@ -94,7 +94,7 @@ def _can_follow(op: Operation, before: Operation) -> bool:
     """
     others = {v.owner for v in op.operands if not _is_constant(v)} - {before}
     between = op.prev_op
-    for _ in range(_REACH):
+    for _ in range(REACH):
         if between is before:
             return True
         if between is None or between in others:

@@ -10,15 +10,16 @@ from xdsl.dialects.func import CallOp
 
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.dialects.dist import ReshardOp, layout_of
-from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import ScheduleOptions
 from distir.planning.distribution.distribute import choose_layouts
 from distir.planning.distribution.meshes import MESH, cluster_in
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.grid.between import Between, Sizes
-from distir.planning.grid.compiled_body import SharedStages
-from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
+from distir.planning.grid.compiled_pipeline import PipelineSimulator
+from distir.planning.grid.shared_stages import SharedStages
+from distir.planning.layouts.fitted_plan import Step
 from distir.planning.plans.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, placement_in
@@ -37,7 +38,7 @@ of the stages.
 class LayoutChooser:
     """
     Chooses the layouts of one plan after another; `program` returns the sequential program
-    for a size of the batch.
+    for a size of the batch, and `profiles` say what its devices reach in practice.
 
     Layouts are chosen once for plans that differ in nothing but the schedule and the number
     of micro-batches. They are the same for all numbers that are multiples of the first one,
@@ -49,8 +50,11 @@ class LayoutChooser:
     plans that differ in their batch too, some lie between others (`Between`).
     """
 
-    def __init__(self, program: Callable[[int], ModuleOp]):
+    def __init__(
+        self, program: Callable[[int], ModuleOp], profiles: Sequence[Profile] = ()
+    ):
         self._program = program
+        self._profiles = profiles
         self._chosen: ChosenProgram | None = None
         """The plan for which layouts were chosen last, and the program in them."""
         self._stages: SharedByMeshes = {}
@@ -78,7 +82,9 @@ class LayoutChooser:
         chosen = self._chosen
         if chosen is None or not chosen.is_for(plan) or not chosen.allows(plan.k):
             module = self._partitioned(plan, options)
-            chosen = self._chosen = ChosenProgram(plan, module, self._stages)
+            chosen = self._chosen = ChosenProgram(
+                plan, module, self._stages, self._profiles
+            )
         return chosen
 
     def _partitioned(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
@@ -145,11 +151,17 @@ def _is_repeated(op: ReshardOp) -> bool:
 class ChosenProgram:
     """
     A program in the layouts that were chosen for a plan. `stages` is what its pipelines
-    share with those of other programs; `layer_ranks` are the ranks that its layers, calls,
+    share with those of other programs, all with the same `profiles`; `layer_ranks` are the ranks that its layers, calls,
     are on in the pipelines so far, by the name of their schedule.
     """
 
-    def __init__(self, plan: GridPlan, module: ModuleOp, stages: SharedByMeshes):
+    def __init__(
+        self,
+        plan: GridPlan,
+        module: ModuleOp,
+        stages: SharedByMeshes,
+        profiles: Sequence[Profile],
+    ):
         self._plan = plan
         self._module = module
         self._verifier: DistributionVerifier | None = None
@@ -157,6 +169,7 @@ class ChosenProgram:
         self.layer_ranks: dict[str, tuple[int, ...]] = {}
         self._simulators: dict[tuple[str, bool], PipelineSimulator] = {}
         self._stages = stages
+        self._profiles = profiles
         self._cluster = cluster_in(module, "", "search")
         self._is_uniform = self._cluster is not None
 
@@ -255,6 +268,7 @@ class ChosenProgram:
         meshes = [Mesh.of(op) for op in division.meshes(ranks)]
         key = str(self._cluster), buckets, *meshes
         if key not in self._stages:
-            hardware = Hardware.of(self._cluster)
-            self._stages[key] = SharedStages(meshes, hardware, buckets)
+            self._stages[key] = SharedStages(
+                meshes, self._cluster, self._profiles, buckets
+            )
         return self._stages[key]

@@ -9,16 +9,17 @@ all stages that do the same, and each call of it becomes a step of the simulator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xdsl.dialects.builtin import SymbolRefAttr, UnitAttr
-from xdsl.dialects.func import CallOp
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.dialects.builtin import FunctionType, SymbolRefAttr, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.rewriter import Rewriter
 
-from distir.dialects.collective_ops.base import CollectiveOp
-from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.dialects.dist import ASYNCHRONOUS, ReshardOp, SendOp
 from distir.interpreters.simulator.engine.compiled import (
     CallStep,
     CompiledFunction,
@@ -26,10 +27,12 @@ from distir.interpreters.simulator.engine.compiled import (
     FixedOperands,
     PlacedFunction,
 )
+from distir.interpreters.simulator.engine.compiler import CompiledFunctionBuilder
 from distir.interpreters.simulator.engine.machine import Machine
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
 from distir.interpreters.simulator.engine.uniform import UniformMachine
+from distir.interpreters.simulator.fusion import REACH
 from distir.interpreters.simulator.simulate import batch_size
 from distir.pipelining import (
     Action,
@@ -38,23 +41,12 @@ from distir.pipelining import (
     check_schedule,
     global_steps,
 )
-from distir.planning.grid.compiled_body import (
-    Compilation,
-    CompiledBody,
-    Part,
-    SharedFunction,
-    SharedStages,
-)
+from distir.planning.grid.shared_stages import Compilation, SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.program import updated_arguments
-from distir.sharding.exchanges import exchanged_axes
 from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
-from distir.transforms.pipelines.functions import (
-    StageFunction,
-    StageFunctionBuilder,
-    StageOps,
-)
+from distir.transforms.pipelines.functions import StageFunction, StageOps
 from distir.transforms.pipelines.over_time import monoid_over_time
 from distir.transforms.pipelines.pipeline import check_fits
 
@@ -75,43 +67,181 @@ class _CompiledSite:
     common: Sequence[int | None] = ()
 
 
-class CompiledEntry(CompiledBody):
-    """The `Entry` of a divided program, compiled for the simulator."""
+@dataclass
+class _Outside:
+    """
+    A call or a send in the entry function: the op that stands for it and all its like, the
+    slots of its results, and those of its operands that ops of the block compute. `op` is
+    what the block has of it; if that is nothing, its place there would be before `anchor`.
+    """
+
+    like: Operation
+    defined: range
+    used: tuple[int, ...] = ()
+    op: Operation | None = None
+    anchor: Operation | None = None
+
+
+@dataclass
+class _Item:
+    """
+    An op of the entry function, with the slots of its operands and results, and its step,
+    if that does not depend on the ops around it.
+    """
+
+    op: Operation
+    operands: Sequence[int]
+    defined: range
+    step: CompiledStep | None = None
+
+
+class CompiledEntry:
+    """
+    The `Entry` of a divided program, compiled for the simulator; its values are the slots of
+    a compiled function.
+
+    A call or a send becomes a step at once, from one that is made for all its like. All
+    other ops are in a block, so that each finds the ops around it when it becomes a step in
+    the end: what it costs may depend on them (`distir.interpreters.simulator.fusion`). That
+    block has those calls and sends alone that are near such an op, use its results or
+    compute its operands.
+    """
 
     def __init__(self, division: DividedProgram, compilation: Compilation):
-        super().__init__(compilation.fold.entry, compilation)
+        self.compilation = compilation
         self._division = division
+        self._builder = CompiledFunctionBuilder(compilation.fold.entry, 0)
+        self._types: list[Attribute] = []
+        """The types of the values by slot."""
+        self._block = Block()
+        self._values: dict[int, SSAValue] = {}
+        """The values of the block by slot, and the slots by value."""
+        self._slots: dict[SSAValue, int] = {}
+        self._computed: set[int] = set()
+        """The slots of results of ops that are neither calls nor sends."""
+        self._outside: list[_Outside] = []
+        """The calls and sends so far; the block knows those before `_placed_before`."""
+        self._placed_before = 0
+        self._items: list[_Item] = []
         self._sites: dict[StageFunction, _CompiledSite] = {}
         # By the types before and after.
         self._sends: dict[tuple[int, int], CompiledStep] = {}
 
+    def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
+        """See `Entry`."""
+        self._types = [*types]
+        self._builder = CompiledFunctionBuilder(self.compilation.fold.entry, len(types))
+        self._block = Block(arg_types=types)
+        for slot, value in enumerate(self._block.args):
+            self._bind(slot, value)
+        return range(len(types))
+
+    def type_of(self, value: int) -> Attribute:
+        """See `Entry`."""
+        return self._types[value]
+
+    def name(self, value: int, hint: str | None) -> None:
+        """See `Entry`: the names are not used."""
+
+    def op(self, make: Make, operands: Sequence[int]) -> Sequence[int]:
+        """See `Entry`."""
+        self._place_outside()
+        made = make([self._value(slot) for slot in operands])
+        results: Sequence[SSAValue] = made[-1].results
+        for op in made:
+            if not isinstance(op, ReshardOp):
+                self._add(op)
+                continue
+            ops = self.compilation.shared.lowering.ops(op)
+            for each in ops:
+                self._add(each)
+            value = ops[-1].results[0] if ops else op.source
+            op.result.replace_all_uses_with(value)
+            if op is made[-1]:
+                results = [value]
+            op.erase()
+        return [self._slots[value] for value in results]
+
+    def _add(self, op: Operation) -> None:
+        """Adds an op of the block as the next one."""
+        self._block.add_op(op)
+        operands = tuple([self._slots[value] for value in op.operands])
+        defined = self._define([result.type for result in op.results])
+        for slot, value in zip(defined, op.results, strict=True):
+            self._bind(slot, value)
+        self._computed.update(defined)
+        self._items.append(_Item(op, operands, defined))
+
+    def _define(self, types: Sequence[Attribute]) -> range:
+        """Reserves new slots for values of these types."""
+        self._types += types
+        first = self._builder.define(len(types))
+        return range(first, first + len(types))
+
+    def _bind(self, slot: int, value: SSAValue) -> None:
+        self._values[slot], self._slots[value] = value, slot
+
+    def _value(self, slot: int) -> SSAValue:
+        """Returns the value in a slot."""
+        if slot not in self._values:
+            place = bisect(self._outside, slot, key=lambda o: o.defined.start) - 1
+            outside = self._outside[place]
+            types = [self._types[i] for i in outside.defined]
+            new = self._op_outside(outside, types)
+            if outside.op is not None:
+                Rewriter.replace_op(outside.op, new, [])
+            else:
+                assert outside.anchor is not None
+                self._block.insert_op_before(new, outside.anchor)
+            outside.op = new
+            for i, value in zip(outside.defined, new.results, strict=True):
+                self._bind(i, value)
+        return self._values[slot]
+
+    def _place_outside(self) -> None:
+        """
+        Adds to the block what the ops that follow in it, or the values that it has, may
+        find of the latest calls and sends.
+        """
+        latest = self._outside[self._placed_before :]
+        self._placed_before += len(latest)
+        far = latest[:-REACH]
+        anchor: Operation | None = None
+        for outside in (*(o for o in far if o.used), *latest[-REACH:]):
+            outside.op = self._op_outside(outside, ())
+            self._block.add_op(outside.op)
+            anchor = anchor or outside.op
+        for outside in far:
+            outside.anchor = anchor
+
+    def _op_outside(self, outside: _Outside, types: Sequence[Attribute]) -> Operation:
+        """Returns an op of the block for a call or a send, with results of these types."""
+        return outside.like.create(
+            operands=[self._values[slot] for slot in outside.used],
+            result_types=types,
+            properties=outside.like.properties,
+        )
+
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
         """See `Entry`."""
-
-        key = id(self.types[value]), id(type_)
-        known, constant = self._sends.get(key), self.constants.get(value)
-        slot = self.define([type_])
-        if known is None or constant is not None:
-            (source,) = Block(arg_types=[self.types[value]]).args
+        defined = self._define([type_])
+        key = id(self._types[value]), id(type_)
+        like = self._sends.get(key)
+        if like is None:
+            (source,) = Block(arg_types=[self._types[value]]).args
             op = SendOp.create(
-                operands=[source if constant is None else constant.clone().results[0]],
+                operands=[source],
                 result_types=[type_],
                 attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
             )
-            if constant is not None:
-                self.constants[slot] = op
-            known = self._sends[key] = self.compilation.step(op, (value,), slot)
-        by = slot - known.defined.start
-        self.steps.add(known.moved({known.operands[0]: value}, by))
-        return slot
-
-    def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
-        """See `EmittedBody`. No op of the entry function is left out, used or not."""
-        return self.real(super().op(like, make, operands))
-
-    def take(self, part: Part, slots: Mapping[int, int], by: int) -> None:
-        """Instantiates a part at once."""
-        self.compile(part, slots, by)
+            like = self.compilation.compiler.step(op, (value,), defined.start)
+            self._sends[key] = like
+        by = defined.start - like.defined.start
+        step = like.moved({like.operands[0]: value}, by)
+        used = (value,) if value in self._values else ()
+        self._outside.append(_Outside(step.op, defined, used))
+        self._items.append(_Item(step.op, step.operands, defined, step))
+        return defined.start
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
@@ -123,7 +253,7 @@ class CompiledEntry(CompiledBody):
         functions = common.shared.functions
         for where in (common.fold.stages[0].name, mesh):
             if (does, where) not in functions:
-                functions[does, where] = self._build(group, where, added)
+                functions[does, where] = common.stage(group, where, added)
             found = functions[does, where]
             if common.device_map.alike(where, mesh, found.axes):
                 break
@@ -134,32 +264,6 @@ class CompiledEntry(CompiledBody):
         self._sites[function] = _CompiledSite(op, found.compiled, place)
         return function
 
-    def _build(
-        self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
-    ) -> SharedFunction:
-        common = self.compilation
-        builder = StageFunctionBuilder[int](
-            self._division.structure, common.fold, group, mesh, added
-        )
-        bodies: list[CompiledBody] = []
-
-        def new() -> CompiledBody:
-            bodies.append(CompiledBody(group.name, common))
-            return bodies[-1]
-
-        results = builder.build(new)
-        compiled = bodies[-1].finish(results, common.device_map.index[mesh])
-        ops = (
-            step.op
-            for each in (compiled, *(callee for _, callee in common.called(compiled)))
-            for step in each.steps
-        )
-        axes = {
-            op.axis_names if isinstance(op, CollectiveOp) else exchanged_axes(op)
-            for op in ops
-        } - {()}
-        return SharedFunction(compiled, frozenset(axes), builder.numbered)
-
     def call(
         self,
         function: StageFunction,
@@ -169,26 +273,27 @@ class CompiledEntry(CompiledBody):
         types: Sequence[Attribute],
     ) -> Sequence[int]:
         """See `Entry`."""
-        site, steps = self._sites[function], self.steps
+        site = self._sites[function]
+        used = self._computed.intersection(own)
         if site.fixed is None:
             site.fixed, site.common = self._fixed(common)
+            used.update(self._computed.intersection(common))
         operands = tuple(own)
         if site.common:
             left = iter(own)
             inputs = [next(left) if slot is None else slot for slot in site.common]
             operands = (*inputs, *left)
-        first = self.define(types)
-        defined = range(first, first + len(types))
-        steps.add(
-            CallStep(
-                op=site.op,
-                operands=operands,
-                defined=defined,
-                callee=site.callee,
-                mesh=site.mesh,
-                fixed=site.fixed,
-            )
+        defined = self._define(types)
+        step = CallStep(
+            op=site.op,
+            operands=operands,
+            defined=defined,
+            callee=site.callee,
+            mesh=site.mesh,
+            fixed=site.fixed,
         )
+        self._outside.append(_Outside(site.op, defined, tuple(used)))
+        self._items.append(_Item(site.op, operands, defined, step))
         return defined
 
     def _fixed(
@@ -198,7 +303,7 @@ class CompiledEntry(CompiledBody):
         Divides the operands that a call has in all micro-batches (slots; None where they
         differ) into those that are arguments of the program, and the others.
         """
-        count = len(self._division.structure.function.body.block.args)
+        count = len(self._block.args)
         fixed = {
             place: slot
             for place, slot in enumerate(common)
@@ -213,26 +318,64 @@ class CompiledEntry(CompiledBody):
         """
         Executes the program, which returns these values, and returns the simulated machine.
         """
-        function, device_map = (
-            self._division.structure.function,
-            self.compilation.device_map,
+        function, common = self._division.structure.function, self.compilation
+        self._place_outside()
+        self._block.add_op(ReturnOp(*map(self._value, results)))
+        types = [a.type for a in self._block.args], [self._types[s] for s in results]
+        # The ops find there how the program is compiled into kernels.
+        around = FuncOp(
+            common.fold.entry, FunctionType.from_lists(*types), Region(self._block)
         )
+        around.attributes.update(function.attributes)
+        common.kept.append(around)
+        for item in self._in_order():
+            self._compile(item)
         updated = {
             results[i]: a
             for i, a in updated_arguments(function).items()
-            if self.types[results[i]] == self.types[a]
+            if self._types[results[i]] == self._types[a]
         }
-        compiled = self.finished(results, updated)
-        compiler = self.compilation.compiler
+        compiled = self._builder.finish(results, updated)
         arguments = [
-            compiler.allocation(type_, slot, function)
-            for slot, type_ in enumerate(self.types[: compiled.arguments])
+            common.compiler.allocation(type_, slot, function)
+            for slot, type_ in enumerate(self._types[: compiled.arguments])
         ]
+        positions = len(common.device_map.index)
+        machine = UniformMachine(positions, common.shared.summaries)
         placed = self._placed(compiled)
-        positions = len(device_map.index)
-        machine = UniformMachine(positions, self.compilation.shared.summaries)
-        machine.live += Reserved.of(device_map, placed, positions).total
-        return execute(machine, compiled, arguments, placed, device_map)
+        reserved = Reserved.of(common.device_map, placed, positions)
+        return execute(
+            machine, compiled, arguments, placed, common.device_map, reserved
+        )
+
+    def _in_order(self) -> list[_Item]:
+        """Returns the ops in order, after forming the buckets of collectives."""
+        items, bucketer = self._items, self.compilation.shared.bucketer
+        if bucketer is None:
+            return items
+        found = bucketer.form(
+            [item.op for item in items],
+            [item.operands for item in items],
+            [item.defined for item in items],
+        )
+        order: list[Sequence[_Item]] = [[item] for item in items]
+        for bucket in found:
+            members = [items[i] for i in bucket.members]
+            for i in bucket.members:
+                order[i] = ()
+            order[bucket.place] = members
+        return [item for group in order for item in group]
+
+    def _compile(self, item: _Item) -> None:
+        """Appends the step of an op, and that of what it communicates meanwhile."""
+        common, first = self.compilation, item.defined.start
+        if item.step is None:
+            common.prepare(item.op)
+            exchange = common.compiler.exchange(item.op, first)
+            if exchange is not None:
+                self._builder.add(exchange)
+            item.step = common.compiler.step(item.op, tuple(item.operands), first)
+        self._builder.add(item.step)
 
     def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
         """
@@ -294,14 +437,15 @@ class PipelineSimulator:
         results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
         machine = entry.run(results)
         seconds, batch = machine.end, batch_size(structure.function)
-        kinds = device_map.hardware.kinds
-        memory = [kinds[mesh.devices[0]].memory for mesh in fold.stages]
-        devices = list(zip(machine.peak.tolist(), memory, strict=True))
-        spare = tuple(most - peak for peak, most in devices)
-        peak, most = min(devices, key=lambda device: device[1] - device[0])
         samples = batch / seconds if seconds else 0.0
-        # Without a profile nothing is reserved beside the values.
-        return Step(seconds, samples, peak, most, peak, spare)
+        kinds = [device_map.hardware.kinds[mesh.devices[0]] for mesh in fold.stages]
+        devices = [
+            (peak, kind.memory, kind.reserved(peak, held))
+            for kind, peak, held in zip(
+                kinds, machine.peak.tolist(), machine.held.tolist(), strict=True
+            )
+        ]
+        return Step.on(seconds, samples, devices)
 
 
 @lru_cache(maxsize=128)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from xdsl.utils.exceptions import VerifyException
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
-from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.interpreters.simulator.simulation import Simulation
 from distir.pipelining import PipelineOptions, ScheduleOptions
@@ -29,8 +29,8 @@ from distir.planning.distribution.options import DistributionOptions
 from distir.planning.distribution.overlap import overlap_communication
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
-from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
+from distir.planning.grid.shared_stages import SharedStages
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.fitted_plan import Step
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
@@ -117,7 +117,7 @@ class Evaluator:
         self._requests = source.requests if known else Requests()
         self.least = 0.0
         self._programs: dict[int, ModuleOp] = {}
-        self._chooser = LayoutChooser(self._program)
+        self._chooser = LayoutChooser(self._program, self._profiles)
         self._searched = SearchedLayouts(self._requests)
         self._undivided: dict[Hashable, str] = {}
         """Why programs have no micro-batches, by `_source_of` plans."""
@@ -196,7 +196,7 @@ class Evaluator:
         is_changed = isinstance(plan, GridPlan) and (
             plan.context == "ring" or plan.offload_states
         )
-        others = plan.stages or plan.overlap or is_changed or self._profiles
+        others = plan.stages or plan.overlap or is_changed
         return not others and not self._requests.whole
 
     def prepare(self, plans: Sequence[Plan]) -> None:
@@ -233,7 +233,9 @@ class Evaluator:
             # is not known before.
             has_cutoff = self.least and not plan.buckets
             cutoff = plan.batch / self.least if has_cutoff else inf
-            at_once = _pipeline_step if self._needs_no_program(plan) else None
+            at_once = None
+            if self._needs_no_program(plan):
+                at_once = partial(_pipeline_step, self._profiles)
             found = self._searched.search(
                 module, plan, self._profiles, layouts, cutoff, at_once
             )
@@ -295,7 +297,10 @@ def _check_hosts(simulation: Simulation) -> None:
 
 
 def _pipeline_step(
-    module: ModuleOp, pipeline: PipelineOptions, buckets: bool
+    profiles: Sequence[Profile],
+    module: ModuleOp,
+    pipeline: PipelineOptions,
+    buckets: bool,
 ) -> Step | None:
     """Simulates a step of a pipeline: see `PipelineStep`. Raises DistIRError."""
     cluster = cluster_in(module, "", "search")
@@ -304,7 +309,7 @@ def _pipeline_step(
     division = divided(module, options, ())
     meshes = [Mesh.of(op) for op in division.meshes(options.p)]
     try:
-        shared = SharedStages(meshes, Hardware.of(cluster), buckets)
+        shared = SharedStages(meshes, cluster, profiles, buckets)
         return PipelineSimulator(division, shared).step(division, options)
     except NotUniform:
         return None

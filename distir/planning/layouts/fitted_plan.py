@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,24 +34,26 @@ class Step(NamedTuple):
         """Returns the step of a simulation; a step is its own."""
         if isinstance(simulated, Step):
             return simulated
-        simulation = simulated
-        devices = list(
-            zip(
-                simulation.peak_memory_bytes,
-                simulation.memory_bytes,
-                simulation.reserved_memory_bytes,
-                strict=True,
-            )
+        devices = zip(
+            simulated.peak_memory_bytes,
+            simulated.memory_bytes,
+            simulated.reserved_memory_bytes,
+            strict=True,
         )
+        seconds, samples = simulated.step_time_s, simulated.throughput_samples_per_s
+        return Step.on(seconds, samples, list(devices))
+
+    @staticmethod
+    def on(
+        seconds: float, samples_per_s: float, devices: Sequence[tuple[int, int, int]]
+    ) -> Step:
+        """
+        Returns a step on devices with these bytes: the peak of a program's values, the
+        memory, and the part of it that the software takes for them.
+        """
         peak, memory, reserved = min(devices, key=lambda d: d[1] - d[2])
-        return Step(
-            simulation.step_time_s,
-            simulation.throughput_samples_per_s,
-            peak,
-            memory,
-            reserved,
-            tuple(memory - reserved for _, memory, reserved in devices),
-        )
+        spare = tuple(memory - reserved for _, memory, reserved in devices)
+        return Step(seconds, samples_per_s, peak, memory, reserved, spare)
 
 
 PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]

@@ -18,9 +18,8 @@ from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.program import made_with
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import PartialPlacement, SplitPlacement
-from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.emit import Emitter, Groups
-from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.equal_groups import GroupContents
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.groups import stage_groups

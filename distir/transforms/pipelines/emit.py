@@ -11,8 +11,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from distir.pipelining import Action, Phase
 from distir.program import linked_arguments, return_op
 from distir.sharding.mesh import Mesh
-from distir.transforms.pipelines.body import V
-from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageFunction, StageOps
 from distir.transforms.pipelines.homes import Homes

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.dialects.builtin import UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
-from distir.transforms.pipelines.body import BlockBody, EmittedBody, V
+from distir.transforms.pipelines.body import BlockBody, Make
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
     StageFunction,
@@ -19,12 +19,33 @@ from distir.transforms.pipelines.functions import (
 )
 from distir.transforms.pipelines.structure import Structure
 
+V = TypeVar("V")
+"""What stands for a value of the entry function."""
 
-class Entry(EmittedBody[V], Protocol[V]):
+
+class Entry(Protocol[V]):
     """
-    What an `Emitter` adds the steps of the entry function to: `EntryFunction` makes a
-    function of them.
+    Receives the steps of the entry function from an `Emitter`, in order. `EntryFunction`
+    makes IR of them; the search of a grid makes steps of the simulator.
     """
+
+    def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
+        """Adds the arguments of the function and returns them; must be called first."""
+        ...
+
+    def type_of(self, value: V) -> Attribute:
+        """Returns the type of a value."""
+        ...
+
+    def name(self, value: V, hint: str | None) -> None:
+        """Gives a value without a name this name."""
+        ...
+
+    def op(self, make: Make, operands: Sequence[V]) -> Sequence[V]:
+        """
+        Adds the ops that `make` makes on operands; returns the results of the last one.
+        """
+        ...
 
     def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
         """Sends a value to another mesh, where it has this type, and returns it there."""
@@ -83,19 +104,8 @@ class EntryFunction(BlockBody):
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """See `Entry`."""
-        name = group.name if not added else f"{group.name}_accumulate"
-        name = self._fold.free_name(name)
-        builder = StageFunctionBuilder(self._structure, self._fold, group, mesh, added)
-        bodies: list[BlockBody] = []
-
-        def new() -> BlockBody:
-            bodies.append(BlockBody())
-            return bodies[-1]
-
-        results = builder.build(new)
-        made = bodies[-1].function(name, results, StringAttr("private"))
-        self._fold.add(made)
-        return builder.function(name)
+        structure, fold = self._structure, self._fold
+        return stage_function(structure, fold, group, mesh, added)[0]
 
     def call(
         self,
@@ -126,3 +136,21 @@ class EntryFunction(BlockBody):
         function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
         function.attributes.update(old.attributes)
         return function
+
+
+def stage_function(
+    structure: Structure,
+    fold: Fold,
+    group: StageOps,
+    mesh: str,
+    added: tuple[SSAValue, ...],
+) -> tuple[StageFunction, FuncOp]:
+    """
+    Adds the function of a group on its stage's mesh, which accumulates into the values
+    `added`, to those that `fold` has made; returns its interface and the function.
+    """
+    name = group.name if not added else f"{group.name}_accumulate"
+    builder = StageFunctionBuilder(structure, fold, group, mesh, added)
+    made = builder.build(fold.free_name(name))
+    fold.add(made)
+    return builder.interface(made), made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic
 
-from xdsl.dialects.builtin import SymbolRefAttr
+from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import (
@@ -15,7 +15,7 @@ from distir.dialects.dist import (
 )
 from distir.dialects.onnx import operator
 from distir.sharding.placement import COMBINED_BY, PartialPlacement
-from distir.transforms.pipelines.body import EmittedBody, V
+from distir.transforms.pipelines.body import BlockBody
 from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import monoid_over_time, over_time
@@ -103,7 +103,7 @@ def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] |
     return None
 
 
-class StageFunctionBuilder(Generic[V]):
+class StageFunctionBuilder:
     """
     Builds the function of a group on its stage's mesh, which accumulates into some of the
     group's values.
@@ -126,21 +126,18 @@ class StageFunctionBuilder(Generic[V]):
         self.inputs: list[SSAValue] = []
         self._find_inputs()
 
-    def build(self, new: Callable[[], EmittedBody[V]]) -> list[V]:
-        """
-        Builds the function, possibly more than once, in bodies that `new` makes; the last
-        one counts. Returns the values that the function returns.
-        """
+    def build(self, name: str) -> FuncOp:
+        """Returns the function, under that name."""
         try:
-            return self._build(new())
+            return self._build(name)
         except NeedsNumber:
             self.numbered = True
-            return self._build(new())
+            return self._build(name)
 
-    def function(self, name: str) -> StageFunction:
-        """Returns the interface of the function that was built, under that name."""
-        inputs = tuple(self.inputs)
-        return StageFunction(SymbolRefAttr(name), inputs, self.added, self.numbered)
+    def interface(self, made: FuncOp) -> StageFunction:
+        """Returns the interface of the function that was built."""
+        symbol = SymbolRefAttr(made.sym_name.data)
+        return StageFunction(symbol, tuple(self.inputs), self.added, self.numbered)
 
     def _find_inputs(self) -> None:
         """Finds what the ops need from outside, in the order of their use."""
@@ -157,9 +154,9 @@ class StageFunctionBuilder(Generic[V]):
             else:
                 pending += reversed(needed)
 
-    def _build(self, body: EmittedBody[V]) -> list[V]:
+    def _build(self, name: str) -> FuncOp:
         fold, mesh = self.fold, self.mesh
-        self.body = body
+        self.body = body = BlockBody()
         given = [*self.inputs, *self.added]
         types = [fold.type(v.type, mesh) for v in given]
         hints = [*(v.name_hint for v in self.inputs), *("sum" for _ in self.added)]
@@ -182,9 +179,9 @@ class StageFunctionBuilder(Generic[V]):
         results += [
             sums[v] if v in sums else self.values[v] for v in self.group.accumulated
         ]
-        return results
+        return body.function(name, results, StringAttr("private"))
 
-    def _value(self, value: SSAValue) -> V:
+    def _value(self, value: SSAValue) -> SSAValue:
         if value not in self.values:
             owner = value.owner
             assert isinstance(owner, Operation)
@@ -203,8 +200,7 @@ class StageFunctionBuilder(Generic[V]):
             return self.fold.op(op, operands, self.mesh, number)
 
         operands = [*[self._value(v) for v in op.operands], *self.number]
-        like = (Kind.EACH, *self.structure.like(op), self.mesh, numbered)
-        made = self.body.op(like, make, operands)
+        made = self.body.op(make, operands)
         for old, new in zip(op.results, made, strict=True):
             self.body.name(new, old.name_hint)
             self.values[old] = new
@@ -219,11 +215,10 @@ class StageFunctionBuilder(Generic[V]):
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
             return repeated_ops(given[0], target, space)
 
-        like = (Kind.DIVIDE, *self.structure.like(op), self.mesh)
         source = self._value(expand.operands[0])
-        self.values[op.results[0]] = self.body.op(like, make, [source])[0]
+        self.values[op.results[0]] = self.body.op(make, [source])[0]
 
-    def _sum(self, value: SSAValue, so_far: V) -> V:
+    def _sum(self, value: SSAValue, so_far: SSAValue) -> SSAValue:
         """Returns the accumulated value so far combined with this micro-batch's part."""
         name, owner = COMBINED_BY[monoid_over_time(value)], value.owner
 
@@ -233,6 +228,6 @@ class StageFunctionBuilder(Generic[V]):
                 add.attributes[SCOPE] = owner.attributes[SCOPE]
             return [add]
 
-        (added,) = self.body.op(name, make, [so_far, self.values[value]])
+        (added,) = self.body.op(make, [so_far, self.values[value]])
         self.body.name(added, value.name_hint)
         return added

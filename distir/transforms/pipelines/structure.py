@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -37,7 +37,6 @@ from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
     check_time_first,
-    falls_apart,
     gathers_micro_batches,
     over_time,
     without_time,
@@ -90,7 +89,7 @@ class Structure:
         self.forward = [op for op in each if op in needed]
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
-        self._likes: dict[Operation, tuple[int, bool]] = {}
+        self._known_signatures: dict[Operation, int] = {}
         # By the ids of values of the function, which keeps them alive.
         self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
@@ -102,22 +101,9 @@ class Structure:
         Returns a number for what an op does: ops of the program that are alike have the
         same one.
         """
-        return self._like(op)[0]
-
-    def like(self, op: Operation) -> tuple[int, int]:
-        """
-        Returns a key that is equal for ops which become the same op for a micro-batch:
-        their signature, and the number of micro-batches if that matters to them.
-        """
-        signature, depends = self._like(op)
-        return signature, self.micro_batches if depends else 0
-
-    def _like(self, op: Operation) -> tuple[int, bool]:
-        found = self._likes.get(op)
+        found = self._known_signatures.get(op)
         if found is None:
-            values = (*op.operands, *op.results)
-            depends = isinstance(op, CallOp) or any(falls_apart(v) for v in values)
-            found = self._likes[op] = (self._signatures.of(op), depends)
+            found = self._known_signatures[op] = self._signatures.of(op)
         return found
 
     def number_of(self, value: SSAValue) -> int:

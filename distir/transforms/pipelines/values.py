@@ -17,8 +17,7 @@ from distir.dialects.onnx_ops.values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.program import called, describe, made_with
 from distir.sharding.placement import REPLICATED, PartialPlacement, SplitPlacement
-from distir.transforms.pipelines.body import V
-from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time, split_over_time
@@ -142,8 +141,7 @@ class MicroBatchValues(Generic[V]):
                 return [called(op, name, given, types)]
             return [made_with(op, given, types)]
 
-        like = (Kind.AFTER, *self.structure.like(op), mesh)
-        results = self.entry.op(like, make, operands)
+        results = self.entry.op(make, operands)
         for old, new in zip(op.results, results, strict=True):
             self.store(old, None, mesh, new)
 
@@ -188,7 +186,7 @@ class MicroBatchValues(Generic[V]):
                 return [operator("Split").build_op(given, types, {"axis": axis})]
 
             operands = [whole, self._constant(sizes, home)]
-            parts = self.entry.op(("split", axis, part), split, operands)
+            parts = self.entry.op(split, operands)
         for number, new in enumerate(parts):
             self.store(value, number, home, new)
         return self.find(value, batch, mesh)
@@ -205,7 +203,7 @@ class MicroBatchValues(Generic[V]):
         def concat(given: Sequence[SSAValue]) -> Sequence[Operation]:
             return [operator("Concat").build_op(given, [whole], {"axis": axis})]
 
-        return self.entry.op(("concat", axis, whole), concat, parts)[0]
+        return self.entry.op(concat, parts)[0]
 
     def _axis(self, value: SSAValue) -> int:
         """Returns the index of the dimension that is split into micro-batches."""
@@ -229,8 +227,7 @@ class MicroBatchValues(Generic[V]):
             attributes = {"value": constant_attr(array)}
             return [operator("Constant").build_op(given, [type_], attributes)]
 
-        like = ("constant", tuple(array.ravel().tolist()), mesh)
-        return self.entry.op(like, constant, [])[0]
+        return self.entry.op(constant, [])[0]
 
     def number(self, number: int, mesh: str) -> V:
         """Returns the number of a micro-batch as a value, for functions that take it."""

@@ -55,12 +55,17 @@ def execute(
     arguments: Sequence[Allocation],
     functions: Sequence[PlacedFunction],
     device_map: DeviceMap,
+    reserved: Reserved,
 ) -> Machine:
     """
     Executes an entry function on a machine, and returns this machine with its final clocks
     and memory. `arguments` are the program's, `functions` all functions that it consists
-    of, for their constants.
+    of, for their constants; `reserved` is in memory throughout.
     """
+    machine.live += reserved.total
+    contention = np.array([kind.contention for kind in kinds_of(device_map)])
+    if contention.any():
+        machine.streams.contention = contention
     held = [machine.allocate(allocation) for allocation in arguments]
     for buffer in held:
         buffer.holders += 1  # arguments live throughout
@@ -72,6 +77,15 @@ def execute(
     for result in machine.run(compiled, held):
         machine.wait_for(result)
     return machine
+
+
+def kinds_of(device_map: DeviceMap) -> list[DeviceKind]:
+    """Returns the kind of device at each position of a machine."""
+    if isinstance(device_map, UniformDeviceMap):
+        ids = [device_map.device_ids(name)[0] for name in device_map.index]
+    else:
+        ids = list(device_map.devices)
+    return [device_map.hardware.kinds[device] for device in ids]
 
 
 @dataclass
@@ -109,17 +123,7 @@ class Run:
         The number of positions that the machine simulates: one per mesh if the devices of
         each mesh do the same.
         """
-        return len(self._kinds)
-
-    @cached_property
-    def _kinds(self) -> list[DeviceKind]:
-        """The kind of device at each position."""
-        device_map = self.device_map
-        if isinstance(device_map, UniformDeviceMap):
-            ids = [device_map.device_ids(name)[0] for name in device_map.index]
-        else:
-            ids = list(device_map.devices)
-        return [device_map.hardware.kinds[device] for device in ids]
+        return len(kinds_of(self.device_map))
 
     def simulate(self) -> Machine:
         """
@@ -159,12 +163,13 @@ class Run:
         return [PlacedFunction(f) for f in self.compiler.compiled_functions]
 
     def _execute(self, machine: Machine) -> Machine:
-        machine.live += self.reserved.total
-        contention = np.array([kind.contention for kind in self._kinds])
-        if contention.any():
-            machine.streams.contention = contention
         return execute(
-            machine, self.compiled, self.arguments, self._functions, self.device_map
+            machine,
+            self.compiled,
+            self.arguments,
+            self._functions,
+            self.device_map,
+            self.reserved,
         )
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:

@@ -1,0 +1,179 @@
+"""
+The functions of pipelines' stages, compiled for the simulator once for all stages that do
+the same, in whichever pipeline they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.device import ClusterOp
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.compiled import CallStep, CompiledFunction
+from distir.interpreters.simulator.engine.compiler import Compiler
+from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
+from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.interpreters.simulator.profiles.files import load_profiles
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.planning.distribution.buckets import MessageSizes
+from distir.planning.grid.contents import Contents, Numbers
+from distir.sharding.exchanges import exchanged_axes
+from distir.sharding.mesh import Mesh
+from distir.transforms.bucketing import CollectiveBucketer
+from distir.transforms.pipelines.entry import stage_function
+from distir.transforms.pipelines.fold import Fold
+from distir.transforms.pipelines.functions import StageOps
+from distir.transforms.pipelines.structure import Structure
+from distir.transforms.resharding import ReshardLowering
+
+
+@dataclass(frozen=True)
+class SharedFunction:
+    """
+    A function of stages that do the same: the mesh axes along which it communicates, and
+    whether it takes the number of the micro-batch.
+    """
+
+    compiled: CompiledFunction
+    axes: frozenset[tuple[str, ...]]
+    numbered: bool
+
+
+class SharedStages:
+    """
+    What all pipelines on the same meshes share, whichever programs they come from:
+    functions that do the same (`Contents`) are compiled and summarised once. `profiles` say
+    what the devices of the cluster reach in practice. With `buckets`, collectives of
+    neighbouring tensors are one message. All devices of a mesh must do the same; otherwise
+    it raises NotUniform.
+    """
+
+    def __init__(
+        self,
+        meshes: Sequence[Mesh],
+        cluster: ClusterOp,
+        profiles: Sequence[Profile] = (),
+        buckets: bool = False,
+    ):
+        known = {mesh.name: mesh for mesh in meshes}
+        hardware = Hardware.of(cluster, load_profiles(profiles, cluster))
+        self.device_map = UniformDeviceMap(known, list(known), hardware)
+        self.compiler = Compiler({}, self.device_map)
+        self.lowering = ReshardLowering(known)
+        self.bucketer: CollectiveBucketer | None = None
+        if buckets:
+            limit = MessageSizes(Hardware.of(cluster), known).limit
+            self.bucketer = CollectiveBucketer(known, limit)
+        self.summaries = Summaries()
+        self.numbers = Numbers()
+        self.functions: dict[Hashable, SharedFunction] = {}
+        self.callees: dict[tuple[int, str], CompiledFunction] = {}
+        """Functions that stages call, by their numbers and meshes."""
+        self.callee_numbers: dict[CompiledFunction, int] = {}
+        """The numbers (`Contents`) of these functions."""
+
+
+class Compilation:
+    """
+    What the functions of one pipeline share while they are compiled. `before` is the
+    compilation of the same program for another number of micro-batches; what does not
+    depend on that number is taken from it.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        fold: Fold,
+        shared: SharedStages,
+        before: Compilation | None = None,
+    ):
+        self.structure = structure
+        self.fold = fold
+        self.shared = shared
+        self.device_map = shared.device_map
+        self.compiler = shared.compiler.of(fold.made)
+        known = before.contents if before else None
+        self.contents = Contents(structure, fold, shared.numbers, known)
+        self._lowered: set[str] = set()
+        self.kept: list[object] = []
+        """
+        Owners of values and types, which are identified by their ids and so must stay
+        alive.
+        """
+
+    def stage(
+        self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
+    ) -> SharedFunction:
+        """
+        Returns the function of a group on its stage's mesh that accumulates into these
+        values. Raises DistIRError.
+        """
+        fold = self.fold
+        function, made = stage_function(self.structure, fold, group, mesh, added)
+        self._prepare_callees(made)
+        compiled = self._compiled(made)
+        compiled.mesh = self.device_map.index[mesh]
+        steps = compiled.steps + [
+            step for _, callee in self.called(compiled) for step in callee.steps
+        ]
+        axes = {
+            op.axis_names if isinstance(op, CollectiveOp) else exchanged_axes(op)
+            for op in (step.op for step in steps)
+        } - {()}
+        return SharedFunction(compiled, frozenset(axes), function.numbered)
+
+    def prepare(self, op: Operation) -> None:
+        """
+        Compiles the function that an op calls, if it is a call, and those that this
+        function calls, unless that has been done. Raises DistIRError.
+        """
+        if isinstance(op, CallOp):
+            self._prepare(op.callee.string_value())
+
+    def _prepare(self, name: str) -> None:
+        if name in self._lowered:
+            return
+        self._lowered.add(name)
+        number, mesh = self._number(name), self.fold.mesh_of(name)
+        function, shared = self.fold.made[name], self.shared
+        known = shared.callees.get((number, mesh))
+        if known is not None:
+            self.compiler.take(function, known)
+            return
+        self._prepare_callees(function)
+        compiled = self._compiled(function)
+        shared.callees[number, mesh] = compiled
+        shared.callee_numbers[compiled] = number
+
+    def _prepare_callees(self, function: FuncOp) -> None:
+        for op in function.body.block.ops:
+            self.prepare(op)
+
+    def _compiled(self, function: FuncOp) -> CompiledFunction:
+        """Compiles a function whose callees are compiled."""
+        self.shared.lowering.lower(function)
+        if self.shared.bucketer is not None:
+            self.shared.bucketer.bucket(function)
+        return self.compiler.compile(function)
+
+    def _number(self, name: str) -> int:
+        """Returns the number (`Contents`) of a folded function."""
+        return self.contents.function(self.fold.origin(name))
+
+    def called(
+        self, compiled: CompiledFunction
+    ) -> Iterator[tuple[int, CompiledFunction]]:
+        """
+        Yields the functions that a function calls, directly or not, with their numbers
+        (`Contents`).
+        """
+        for callee in dict.fromkeys(
+            [s.callee for s in compiled.steps if isinstance(s, CallStep)]
+        ):
+            yield self.shared.callee_numbers[callee], callee
+            yield from self.called(callee)
