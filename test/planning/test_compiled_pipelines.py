@@ -154,6 +154,14 @@ def test_accumulation_and_the_same_plan_again() -> None:
     assert len(_check(_source("mlp"), plans)) == 3
 
 
+@pytest.mark.parametrize("kind", ["inference", "mlp"])
+def test_many_micro_batches(kind: str) -> None:
+    """Ops at the end use results of calls that are far away."""
+    plans = [GridPlan(BATCH, p=2, k=BATCH)]
+    profiles = [load_profile("V100")]
+    assert len(_check(_source(kind), plans, profiles)) == 1
+
+
 def test_layouts_that_depend_on_the_number_of_micro_batches() -> None:
     """What ZeRO 3 gathers for each of them is weighed for each number of them."""
     numbers = (2, 4, 8) if IS_THOROUGH else (2, 4)

@@ -79,7 +79,7 @@ class _Outside:
     defined: range
     used: tuple[int, ...] = ()
     op: Operation | None = None
-    anchor: Operation | None = None
+    anchor: _Outside | None = None
 
 
 @dataclass
@@ -191,8 +191,9 @@ class CompiledEntry:
             if outside.op is not None:
                 Rewriter.replace_op(outside.op, new, [])
             else:
-                assert outside.anchor is not None
-                self._block.insert_op_before(new, outside.anchor)
+                anchor = outside.anchor
+                assert anchor is not None and anchor.op is not None
+                self._block.insert_op_before(new, anchor.op)
             outside.op = new
             for i, value in zip(outside.defined, new.results, strict=True):
                 self._bind(i, value)
@@ -206,13 +207,12 @@ class CompiledEntry:
         latest = self._outside[self._placed_before :]
         self._placed_before += len(latest)
         far = latest[:-REACH]
-        anchor: Operation | None = None
-        for outside in (*(o for o in far if o.used), *latest[-REACH:]):
+        near = [*(o for o in far if o.used), *latest[-REACH:]]
+        for outside in near:
             outside.op = self._op_outside(outside, ())
             self._block.add_op(outside.op)
-            anchor = anchor or outside.op
         for outside in far:
-            outside.anchor = anchor
+            outside.anchor = near[0]
 
     def _op_outside(self, outside: _Outside, types: Sequence[Attribute]) -> Operation:
         """Returns an op of the block for a call or a send, with results of these types."""
