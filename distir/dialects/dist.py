@@ -69,7 +69,15 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
-from xdsl.ir import Attribute, Data, Dialect, Operation, OpResult, SSAValue
+from xdsl.ir import (
+    Attribute,
+    BlockArgument,
+    Data,
+    Dialect,
+    Operation,
+    OpResult,
+    SSAValue,
+)
 from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
@@ -296,16 +304,15 @@ class LayoutAttr(Data[Layout]):
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
     """Returns the layout of a distributed value or type; None for a sequential one."""
-    # This is asked of every value, many times, and `isinstance` is slow for base classes
-    # and where the answer is no.
+    # This is asked of every value, many times, and `isinstance` is slow where the answer is
+    # no. Values have one of two classes, and the class of tensor types is final.
     type_ = value
-    if type(value) is not TensorType and isinstance(value, OpResult | SSAValue):
+    if type(value) is OpResult or type(value) is BlockArgument:
         type_ = value.type
-    if isinstance(type_, TensorType):
-        encoding = type_.encoding
-        if type(encoding) is LayoutAttr:
-            return encoding.data
-    return None
+    if type(type_) is not TensorType:
+        return None
+    encoding = type_.encoding
+    return encoding.data if type(encoding) is LayoutAttr else None
 
 
 def entries_of(op: Operation) -> int | None:
