@@ -1,0 +1,320 @@
+"""
+The attributes of the `dist` dialect that arguments, results, ops, functions and modules of a
+program carry. Each is its name with the kind of value that it has: `STAGE in op.attributes`,
+`STAGE.of(op.attributes)`, `op.attributes[STAGE] = STAGE.attr(2)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BytesAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    UnitAttr,
+    i64,
+)
+from xdsl.ir import Attribute
+
+from distir.errors import DistIRError
+
+_STRINGS = (StringAttr, BytesAttr)
+"""Texts; plain xDSL reads letters outside of ASCII as bytes."""
+
+
+class DistAttribute(str):
+    """
+    The name of an attribute. `FORM` says in words which values it may have, with NAME for
+    its name; `CLASSES` are their classes, and those of the elements of a list are
+    `ELEMENTS`.
+    """
+
+    FORM: ClassVar[str]
+    CLASSES: ClassVar[tuple[type[Attribute], ...]]
+    ELEMENTS: ClassVar[tuple[type[Attribute], ...]] = ()
+
+    def holds(self, attr: Attribute) -> bool:
+        """Whether the attribute may have this value."""
+        if not isinstance(attr, self.CLASSES):
+            return False
+        if not self.ELEMENTS or not isinstance(attr, ArrayAttr):
+            return True
+        found: Sequence[Attribute] = attr.data
+        return all(isinstance(element, self.ELEMENTS) for element in found)
+
+
+class Flag(DistAttribute):
+    """An attribute without a value: it is there or it is not."""
+
+    FORM = "no value (NAME alone)"
+    CLASSES = (UnitAttr,)
+
+    def attr(self) -> UnitAttr:
+        """Returns its value."""
+        return UnitAttr()
+
+
+class Text(DistAttribute):
+    """An attribute that is a text."""
+
+    FORM = 'text in quotes (NAME = "...")'
+    CLASSES = _STRINGS
+
+    def of(self, attributes: Mapping[str, Attribute]) -> str | None:
+        """
+        Returns the text, or None if there is none. Raises DistIRError for bytes that are no
+        text.
+        """
+        return text_attribute(attributes, self)
+
+    def attr(self, text: str) -> StringAttr:
+        """Returns a text as its value."""
+        return StringAttr(text)
+
+
+class Request(Text):
+    """An attribute that says who asks for something, or nothing about that."""
+
+    FORM = 'text in quotes (NAME = "...") or no value'
+    CLASSES = (*_STRINGS, UnitAttr)
+
+
+class Texts(DistAttribute):
+    """An attribute that is a list of texts."""
+
+    FORM = 'a list of texts (NAME = ["..."])'
+    CLASSES = (ArrayAttr,)
+    ELEMENTS = _STRINGS
+
+
+class Integer(DistAttribute):
+    """An attribute that is an integer."""
+
+    FORM = "an integer (NAME = 1 : i64)"
+    CLASSES = (IntegerAttr,)
+
+    def of(self, attributes: Mapping[str, Attribute]) -> int | None:
+        """Returns the integer, or None if there is none."""
+        attr = attributes.get(self)
+        return attr.value.data if isinstance(attr, IntegerAttr) else None
+
+    def attr(self, number: int) -> IntegerAttr:
+        """Returns a number as its value."""
+        return IntegerAttr(number, i64)
+
+
+class Integers(DistAttribute):
+    """An attribute that is a list of integers."""
+
+    FORM = "integers (NAME = array<i64: ...>)"
+    CLASSES = (DenseArrayBase,)
+
+
+class Number(DistAttribute):
+    """An attribute that is a floating-point number."""
+
+    FORM = "a number (NAME = 1.0 : f64)"
+    CLASSES = (FloatAttr,)
+
+
+class Dictionary(DistAttribute):
+    """An attribute that is a dictionary."""
+
+    FORM = "a dictionary (NAME = {...})"
+    CLASSES = (DictionaryAttr,)
+
+
+class Dictionaries(DistAttribute):
+    """An attribute that is a list of dictionaries."""
+
+    FORM = "a list of dictionaries (NAME = [{...}])"
+    CLASSES = (ArrayAttr,)
+    ELEMENTS = (DictionaryAttr,)
+
+
+def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
+    """
+    Returns the string under that name, or None. Raises DistIRError for bytes that are no
+    text.
+    """
+    attr = attributes.get(name)
+    if type(attr) is StringAttr:
+        return attr.data
+    if type(attr) is BytesAttr:  # what plain xDSL reads letters outside of ASCII as
+        try:
+            return attr.data.decode()
+        except UnicodeDecodeError as error:
+            raise DistIRError(f"the attribute {name} = {attr} is no text") from error
+    return None
+
+
+# Of arguments and results.
+
+ROLE = Text("dist.role")
+"""
+The role of an argument: `"parameter"`, `"state"`, `"constant"`, `"input"`, `"label"` or
+`"setting"`; of a result: `"loss"` or `"gradient"`.
+"""
+
+ROLES = ("parameter", "state", "constant", "input", "label", "setting")
+"""The roles of arguments."""
+
+NAME = Text("dist.name")
+"""The name in the source model, under which loaders look an argument up."""
+
+UPDATES = Text("dist.updates")
+"""Of a result: the name of the argument that it replaces in the next step."""
+
+OF = Text("dist.of")
+"""
+Of a state: the name of the parameter that it belongs to; of a gradient: that of its
+parameter.
+"""
+
+COUNTER = Flag("dist.counter")
+"""Of a state: it counts the steps done before."""
+
+LOSS_SCALE = Text("dist.loss_scale")
+"""Of a state: what it does for a loss that is scaled."""
+
+INITIAL = Text("dist.initial")
+"""
+Of a state: the value where no file holds it: `"ones"`, or `"copy"` of the parameter that it
+belongs to.
+"""
+
+SETTING = Text("dist.setting")
+"""Of a setting: the hyper-parameter of the optimizer that it is in this step."""
+
+DEFAULT = Number("dist.default")
+"""Of a setting: the value where nobody gives another one."""
+
+FROZEN = Flag("dist.frozen")
+"""Of a parameter: it is not trained."""
+
+FIXED = Texts("dist.fixed")
+"""
+Axes for which a user asks for the requested layout of an argument (`dist.layout`); others
+are free to split the argument too.
+"""
+
+FIXED_BY = Dictionary("dist.fixed_by")
+"""Who asked for the requested layout along each of these axes."""
+
+REPACKED = Dictionary("dist.repacked")
+"""
+The argument is several tensors of the source model in one, along `dim`, with these `names`
+and `sizes`.
+"""
+
+FLATTENED = Dictionary("dist.flattened")
+"""
+The argument or result is a tensor of the source model of that `shape`, as `train.flatten`
+makes it, with that `length` and those `blocks`.
+"""
+
+PADDED = Integers("dist.padded")
+"""
+The argument or result is a tensor of the source model that had this shape, with zeros behind
+it in some dimensions (before it is flattened).
+"""
+
+PADDED_RUNS = Integers("dist.padded_runs")
+"""
+Beside `dist.padded`, where zeros are not only behind a dimension but between its elements:
+the dimension and, in turn, how many elements and how many zeros come next.
+"""
+
+# Of ops.
+
+SCOPE = Text("scope")
+"""The dotted path of the module of the source model that an op came from."""
+
+DOUBT = Text("dist.doubt")
+"""
+Why a parameter cannot be trained, or no gradient can flow through an op: a word of
+`distir.program.doubts`, or text.
+"""
+
+STOP_GRADIENT = Flag("dist.stop_gradient")
+"""Of an `onnx.Identity`: no gradient flows through it."""
+
+STAGE_START = Request("dist.stage_start")
+"""Of an op of the entry function: the next stage of a pipeline begins with it."""
+
+STAGE = Integer("dist.stage")
+"""Of an op of the entry function: the number of its stage, as it was found."""
+
+PLACE = Integer("dist.place")
+"""While layouts are searched: the index of the op in the sequential program."""
+
+RECOMPUTE = Text("dist.recompute")
+"""
+Of a call: the policy of `activation-checkpoint` for it alone; of another op of a function:
+the backward of the function recomputes it.
+"""
+
+RECOMPUTE_BY = Text("dist.recompute_by")
+"""Who asked for the recomputation."""
+
+RESHARD_EARLY = Flag("dist.reshard_early")
+"""
+Asks `partition` to bring the operands of an op to their layouts where they are computed
+instead of where they are used, and `pipeline` to do so for each micro-batch before it adds
+these up.
+"""
+
+REDUCE_LATE = Flag("dist.reduce_late")
+"""Partial sums that reach the op are reduced there, or behind it."""
+
+ENTRIES = Integer("dist.entries")
+"""
+Of an op that looks something up in a padded table: how many of its entries are not padding.
+"""
+
+RAGGED = Flag("dist.ragged")
+"""
+Of a `dist.constrain` of rows of experts: where it is obeyed by an all-to-all, only rows that
+are taken travel (`collective.ragged_all_to_all`).
+"""
+
+ASYNCHRONOUS = Flag("dist.asynchronous")
+"""Of a collective or a send: devices go on meanwhile."""
+
+BUCKET = Integer("dist.bucket")
+"""
+Of a collective: the number of the message that it travels in with others of that number
+(`CollectiveOp`).
+"""
+
+KEPT = Flag("dist.kept")
+"""The op must not be removed even if nothing uses its results."""
+
+# Of functions and modules.
+
+COMPILED = Text("dist.compiled")
+"""
+Of a function: the backend that runs it as one piece (`"inductor"`, `"eager"`,
+`"cuda_graph"`).
+"""
+
+WEIGHTS = Text("dist.weights")
+"""Of a module: the file with the values of parameters."""
+
+EXPECTED = Dictionaries("dist.expected")
+"""Of a module: how often modules of the model are to communicate."""
+
+SEPARATE_COPIES = Flag("dist.separate_copies")
+"""
+Of a module: asks `partition` to bring a value to a layout for each use by itself, so that no
+copy is kept for later ones.
+"""
+
+NOTES = Texts("dist.notes")
+"""Of a module: remarks of passes for the user."""
