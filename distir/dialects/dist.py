@@ -2,56 +2,8 @@
 The `dist` dialect: where the tensors of a distributed program live.
 
 A distributed value is an ordinary ranked tensor type whose shape is the *global* shape and
-whose encoding is a `#dist.layout`. Attributes with meaning:
-
-- on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
-  `"label"`, `"setting"`), `dist.name` (the name in the source model, under which loaders look it up)
-  and, in a sequential program, `dist.layout`, a requested layout; with `dist.fixed`, a
-  list of axes, a user asks for what these do, and others are free to split the argument
-  too; `dist.fixed_by` says for each of them who asked; on a parameter,
-  `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
-  `distir.program.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
-  belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
-  it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`); on a setting
-  `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
-  `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
-  tensors of the source model in one, along `dim`, with these `names` and `sizes`;
-  of a state in the host's memory the type says so (`tensor<4x!dist.host<f32>>`);
-  `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
-  `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
-  too: it is a tensor of the source model that had that shape, with zeros behind it in some
-  dimensions (before it is flattened); `dist.padded_runs`, beside it: where zeros are not only
-  behind the dimension but between its elements, the dimension and, in turn, how many elements
-  and how many zeros come next;
-- on results: `dist.name`, `dist.updates`, the name of the argument that the result
-  replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
-  the name of the parameter;
-- on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
-- on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
-  with it, and as its value who asks for that; `dist.stage`, the stage that was found;
-  `dist.place`, while layouts are searched, the op's place in the sequential program;
-- on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone, and
-  `dist.recompute_by`, who asked for it; on another op of a function: the backward of the function recomputes it;
-- on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`,
-  `"cuda_graph"`);
-- on an op that looks something up in a padded table: `dist.entries`, how many of its
-  entries are not padding;
-- on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
-  why no gradient can flow through it, and, in an annotated sequential program,
-  `dist.operand_layouts` and `dist.result_layouts`;
-  `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
-  they are computed instead of where they are used, and `pipeline` to do so for each
-  micro-batch before it adds these up; `dist.reduce_late` that partial sums that reach the op
-  are reduced there, or behind it;
-- on a `dist.constrain` of rows of experts: `dist.ragged`, where it is obeyed by an all-to-all,
-  only rows that are taken travel (`collective.ragged_all_to_all`).
-
-On a module, `dist.expected` lists how often modules of the model are to communicate;
-`dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,
-so that no copy is kept for later ones.
-
-Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.bucket`, the
-number of the message that it travels in with others of that number (see `CollectiveOp`).
+whose encoding is a `#dist.layout`. `dist_attributes` has the attributes of arguments, results,
+ops, functions and modules.
 """
 
 from __future__ import annotations
@@ -95,47 +47,9 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.dist_attributes import DistAttribute
 from distir.dialects.host import HostType
 
-ROLE = "dist.role"
-NAME = "dist.name"
-UPDATES = "dist.updates"
-OF = "dist.of"
-COUNTER = "dist.counter"
-LOSS_SCALE = "dist.loss_scale"
-INITIAL = "dist.initial"
-SETTING = "dist.setting"
-DEFAULT = "dist.default"
-LAYOUT = "dist.layout"
-FIXED = "dist.fixed"
-FIXED_BY = "dist.fixed_by"
-FROZEN = "dist.frozen"
-DOUBT = "dist.doubt"
-STOP_GRADIENT = "dist.stop_gradient"
-SCOPE = "scope"
-OPERAND_LAYOUTS = "dist.operand_layouts"
-RESULT_LAYOUTS = "dist.result_layouts"
-RESHARD_EARLY = "dist.reshard_early"
-REDUCE_LATE = "dist.reduce_late"
-SEPARATE_COPIES = "dist.separate_copies"
-WEIGHTS = "dist.weights"
-ASYNCHRONOUS = "dist.asynchronous"
-BUCKET = "dist.bucket"
-STAGE = "dist.stage"
-STAGE_START = "dist.stage_start"
-PLACE = "dist.place"
-RECOMPUTE = "dist.recompute"
-RECOMPUTE_BY = "dist.recompute_by"
-EXPECTED = "dist.expected"
-REPACKED = "dist.repacked"
-FLATTENED = "dist.flattened"
-PADDED = "dist.padded"
-PADDED_RUNS = "dist.padded_runs"
-ENTRIES = "dist.entries"
-COMPILED = "dist.compiled"
-RAGGED = "dist.ragged"
-
-ROLES = ("parameter", "state", "constant", "input", "label", "setting")
 MONOIDS = ("sum", "max", "min")
 
 
@@ -302,6 +216,31 @@ class LayoutAttr(Data[Layout]):
             raise VerifyException(f"layout {self.data} uses an axis twice")
 
 
+class OneLayout(DistAttribute):
+    """An attribute that is a layout."""
+
+    FORM = "a layout (NAME = #dist.layout<...>)"
+    CLASSES = (LayoutAttr,)
+
+
+class Layouts(DistAttribute):
+    """An attribute that is a list of layouts."""
+
+    FORM = "a list of layouts (NAME = [#dist.layout<...>])"
+    CLASSES = (ArrayAttr,)
+    ELEMENTS = (LayoutAttr,)
+
+
+LAYOUT = OneLayout("dist.layout")
+"""Of an argument of a sequential program: the layout that is asked for."""
+
+OPERAND_LAYOUTS = Layouts("dist.operand_layouts")
+"""Of an op of an annotated sequential program: the layouts of its operands."""
+
+RESULT_LAYOUTS = Layouts("dist.result_layouts")
+"""Of an op of an annotated sequential program: the layouts of its results."""
+
+
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
     """Returns the layout of a distributed value or type; None for a sequential one."""
     # This is asked of every value, many times, and `isinstance` is slow where the answer is
@@ -313,15 +252,6 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
         return None
     encoding = type_.encoding
     return encoding.data if type(encoding) is LayoutAttr else None
-
-
-def entries_of(op: Operation) -> int | None:
-    """
-    Returns how many entries of the padded table that an op looks something up in are not
-    padding; None for an op that says nothing about it.
-    """
-    attr = op.attributes.get(ENTRIES)
-    return attr.value.data if isinstance(attr, IntegerAttr) else None
 
 
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:

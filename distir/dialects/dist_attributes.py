@@ -78,7 +78,7 @@ class Text(DistAttribute):
         return StringAttr(text)
 
 
-class Request(Text):
+class OptionalText(Text):
     """An attribute that says who asks for something, or nothing about that."""
 
     FORM = 'text in quotes (NAME = "...") or no value'
@@ -245,7 +245,7 @@ Why a parameter cannot be trained, or no gradient can flow through an op: a word
 STOP_GRADIENT = Flag("dist.stop_gradient")
 """Of an `onnx.Identity`: no gradient flows through it."""
 
-STAGE_START = Request("dist.stage_start")
+STAGE_START = OptionalText("dist.stage_start")
 """Of an op of the entry function: the next stage of a pipeline begins with it."""
 
 STAGE = Integer("dist.stage")

@@ -53,7 +53,7 @@ from distir.dialects.collective_ops.over_axes import (
     AllReduceOp,
     ReduceScatterOp,
 )
-from distir.dialects.dist import ASYNCHRONOUS, SCOPE
+from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, INTEGERS, Types, like
 from distir.dialects.train_ops.checks import (

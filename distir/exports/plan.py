@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from distir.dialects.dist import FLATTENED, PADDED, REPACKED, Layout, layout_of
+from distir.dialects.dist import Layout, layout_of
+from distir.dialects.dist_attributes import FLATTENED, PADDED, REPACKED
 from distir.dialects.train_ops.offload import OffloadOp
 from distir.errors import DistIRError
 from distir.exports.pipelines import PipelineStages, pipeline_stages

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    ModuleOp,
-    StringAttr,
-    UnitAttr,
-)
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
+from distir.dialects.dist_attributes import NAME, ROLE, SCOPE, UPDATES
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
@@ -34,7 +30,6 @@ from distir.program import (
     return_op,
     set_argument_attributes,
     set_results,
-    text_attribute,
 )
 
 
@@ -255,9 +250,9 @@ class RunningStatistics:
         attributes, names = argument_attributes(entry), argument_names(entry)
         results: list[tuple[SSAValue, dict[str, Attribute]]] = []
         for index, update in found.items():
-            if text_attribute(attributes[index], ROLE) in (None, "input", "label"):
+            if ROLE.of(attributes[index]) in (None, "input", "label"):
                 continue
-            attributes[index][ROLE] = StringAttr("state")
+            attributes[index][ROLE] = ROLE.attr("state")
             owner = update.moved.owner
             assert isinstance(owner, Operation) and owner.next_op is not None
             place, scope = (

@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float16Type,
-    TensorType,
-    UnitAttr,
-    f32,
-)
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType, UnitAttr, f32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
-from distir.dialects.dist import REDUCE_LATE, ROLE
+from distir.dialects.dist_attributes import REDUCE_LATE, ROLE
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.gradients.rule import GradientBuilder
-from distir.program import text_attribute
 
 
 @dataclass(frozen=True)
@@ -73,6 +66,4 @@ def _is_parameter(value: SSAValue) -> bool:
     function = value.owner.parent_op()
     if not isinstance(function, FuncOp) or function.arg_attrs is None:
         return False
-    return (
-        text_attribute(function.arg_attrs.data[value.index].data, ROLE) == "parameter"
-    )
+    return ROLE.of(function.arg_attrs.data[value.index].data) == "parameter"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from xdsl.dialects.builtin import StringAttr, TensorType, f32, i64
+from xdsl.dialects.builtin import TensorType, f32, i64
 from xdsl.ir import SSAValue
 
-from distir.dialects.dist import LOSS_SCALE
+from distir.dialects.dist_attributes import LOSS_SCALE
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
@@ -50,7 +50,7 @@ class LossScaling:
         kinds = {EXPONENT: "exponent", STEPS: "steps"}
         self._exponent, self._steps = (
             step.argument(
-                TensorType(i64, []), "state", name, {LOSS_SCALE: StringAttr(kind)}
+                TensorType(i64, []), "state", name, {LOSS_SCALE: LOSS_SCALE.attr(kind)}
             )
             for name, kind in kinds.items()
         )

@@ -6,16 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    BFloat16Type,
-    Float16Type,
-    StringAttr,
-    TensorType,
-    f32,
-)
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr, TensorType, f32
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
-from distir.dialects.dist import INITIAL, NAME, OF, REPACKED, ROLE, UPDATES
+from distir.dialects.dist_attributes import INITIAL, NAME, OF, REPACKED, ROLE, UPDATES
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
@@ -101,12 +95,12 @@ def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:
 
 def _gradient(value: SSAValue, parameter: str) -> Result:
     role, name = StringAttr(GRADIENT), StringAttr(f"{parameter}.gradient")
-    return value, {ROLE: role, NAME: name, OF: StringAttr(parameter)}
+    return value, {ROLE: role, NAME: name, OF: OF.attr(parameter)}
 
 
 def updated(value: SSAValue, name: str) -> Result:
     """Returns the result that replaces the argument of that name in the next step."""
-    return value, {NAME: StringAttr(name), UPDATES: StringAttr(name)}
+    return value, {NAME: NAME.attr(name), UPDATES: UPDATES.attr(name)}
 
 
 def _one_update(
@@ -128,7 +122,7 @@ def _one_update(
     wide = TensorType(f32 if narrow else element, sizes)
 
     def state(kind: str, **attributes: Attribute) -> SSAValue:
-        own = {OF: StringAttr(name), **attributes}
+        own = {OF: OF.attr(name), **attributes}
         repacked = step.repacked.get(name)
         if repacked is not None:
             own[REPACKED] = repacked.renamed(f".{kind}").attribute
@@ -136,7 +130,7 @@ def _one_update(
 
     source = parameter
     if narrow:
-        source = state("master", **{INITIAL: StringAttr("copy")})
+        source = state("master", **{INITIAL: INITIAL.attr("copy")})
     states: list[Result] = []
     if options.optimizer == "sgd":
         buffer = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from distir.dialects.dist import RECOMPUTE
+from distir.dialects.dist_attributes import RECOMPUTE
 
 
 def recompute_marked(ops: Sequence[Operation], body: Block) -> None:

@@ -25,7 +25,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.dist import COMPILED, DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
+from distir.dialects.dist import ConstrainOp
+from distir.dialects.dist_attributes import COMPILED, DOUBT, SCOPE, STOP_GRADIENT
 from distir.dialects.kernel import KernelCallOp
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import describe_backward
@@ -48,7 +49,6 @@ from distir.program import (
     result_attributes,
     return_op,
     set_results,
-    text_attribute,
     unique_name,
 )
 from distir.program.doubts import reason
@@ -169,7 +169,7 @@ class ReverseMode:
                 continue
             if not any(v in active for v in op.operands):
                 continue
-            if doubt := text_attribute(op.attributes, DOUBT):
+            if doubt := DOUBT.of(op.attributes):
                 raise DistIRError(f"differentiate: {describe(op)}: {reason(doubt)}")
             build = GradientBuilder(insert, op.attributes.get(SCOPE))
             known = [gradients.get(r) for r in op.results]

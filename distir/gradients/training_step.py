@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xdsl.dialects.builtin import (
-    ModuleOp,
-    StringAttr,
-    TensorType,
-    UnitAttr,
-    i64,
-)
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, UnitAttr, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import COUNTER, NAME, ROLE, UPDATES
+from distir.dialects.dist_attributes import COUNTER, NAME, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.program import (
@@ -26,7 +20,6 @@ from distir.program import (
     return_op,
     set_argument_attributes,
     set_results,
-    text_attribute,
     updated_arguments,
 )
 from distir.program.repacking import repacked_arguments
@@ -73,7 +66,7 @@ class TrainingStep:
         arg.name_hint = name_hint(name.replace(".", "_"))
         self.attributes.insert(
             position,
-            {ROLE: StringAttr(role), NAME: StringAttr(name), **attributes},
+            {ROLE: ROLE.attr(role), NAME: NAME.attr(name), **attributes},
         )
         self.names.insert(position, name)
         self._taken.add(name)
@@ -88,7 +81,7 @@ class TrainingStep:
         Returns the argument that a result replaces in the next step; None if it replaces
         none.
         """
-        name = text_attribute(result[1], UPDATES)
+        name = UPDATES.of(result[1])
         return None if name is None else self.block.args[self.names.index(name)]
 
     def counter(self) -> SSAValue | None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import DEFAULT
+from distir.dialects.dist_attributes import DEFAULT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.lookups import Uses

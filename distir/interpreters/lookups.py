@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import entries_of
+from distir.dialects.dist_attributes import ENTRIES
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import REARRANGEMENTS, REPETITIONS
 from distir.dialects.tensors import shape_of
@@ -156,7 +156,7 @@ class Uses:
 
 
 def _lookup(op: Operation, index: int) -> Lookup | None:
-    entries = entries_of(op)
+    entries = ENTRIES.of(op.attributes)
     if isinstance(op, CrossEntropyOp) and index == 1:
         return Lookup(op, entries or shape_of(op.logits)[-1], 0, op.ignored)
     if isinstance(op, CrossEntropySumOp) and index == 3:

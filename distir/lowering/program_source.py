@@ -18,17 +18,16 @@ from xdsl.ir import Attribute
 from xdsl.utils.target import Target
 
 from distir.dialects.collective_ops.base import is_per_rank
-from distir.dialects.dist import (
+from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
+from distir.dialects.dist_attributes import (
     COUNTER,
     DEFAULT,
     INITIAL,
-    LAYOUT,
     LOSS_SCALE,
     OF,
     SETTING,
     UPDATES,
-    LayoutAttr,
-    layout_of,
+    text_attribute,
 )
 from distir.dialects.host import is_on_host, on_device
 from distir.dialects.onnx_ops.values import onnx_element_type
@@ -59,7 +58,6 @@ from distir.program import (
     entry_function,
     result_attributes,
     result_names,
-    text_attribute,
     walk_functions,
 )
 from distir.program.repacking import repacked_of

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
+from distir.dialects.dist_attributes import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError, listed, one_of
 from distir.gradients.choices import (
@@ -32,13 +32,7 @@ from distir.gradients.training_step import TrainingStep
 from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
-from distir.program import (
-    BATCH_ROLES,
-    LOSS,
-    argument_roles,
-    erase_dead,
-    text_attribute,
-)
+from distir.program import BATCH_ROLES, LOSS, argument_roles, erase_dead
 from distir.program.doubts import reason
 from distir.program.functions import erase_unreachable
 
@@ -157,7 +151,7 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         found = [(v, gradients[v]) for v in sources if v in gradients]
         check_no_doubt(step, [v for v, _ in found])
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
-            (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
+            (loss, {ROLE: ROLE.attr(LOSS), NAME: NAME.attr("loss")})
         ]
         if scaling is None:
             results += add_updates(step, found, self)
@@ -208,7 +202,7 @@ def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
     """
     doubts: dict[str, list[str]] = {}
     for arg, name in zip(step.block.args, step.names, strict=True):
-        doubt = text_attribute(step.attributes[arg.index], DOUBT)
+        doubt = DOUBT.of(step.attributes[arg.index])
         if doubt and arg in trained:
             doubts.setdefault(doubt, []).append(name)
     for doubt, names in doubts.items():

@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.transforms.dead_code_elimination import region_dce
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.inference import KNOWN_SIZE
 from distir.errors import DistIRError

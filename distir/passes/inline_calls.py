@@ -13,7 +13,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import BUCKET, SCOPE
+from distir.dialects.dist_attributes import BUCKET, SCOPE
 from distir.passes.options import DistIRPass
 from distir.program import callees_first, functions, return_op, scope_of
 from distir.program.functions import check_executed
@@ -37,7 +37,7 @@ def inline_call(call: CallOp, callee: FuncOp, first_bucket: int = 0) -> int:
             continue
         copy = op.clone(values)
         if call_scope:
-            copy.attributes[SCOPE] = StringAttr(specialise(scope_of(op), call_scope))
+            copy.attributes[SCOPE] = SCOPE.attr(specialise(scope_of(op), call_scope))
         if BUCKET in copy.attributes:
             number = IntegerAttr(first_bucket + len(buckets), i64)
             own = buckets.setdefault(copy.attributes[BUCKET], number)

@@ -7,18 +7,10 @@ from collections.abc import Mapping, Sequence
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from distir.dialects.dist import (
-    FIXED,
-    FIXED_BY,
-    LAYOUT,
-    Layout,
-    LayoutAttr,
-    Shard,
-)
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.dialects.dist_attributes import FIXED, FIXED_BY, NOTES
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh, meshes
-
-NOTES = "dist.notes"
 
 
 def axis_mesh(module: ModuleOp, axis: str) -> Mesh:

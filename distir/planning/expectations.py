@@ -18,7 +18,8 @@ from xdsl.ir import Attribute, Operation
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import SliceOp
-from distir.dialects.dist import EXPECTED, layout_of
+from distir.dialects.dist import layout_of
+from distir.dialects.dist_attributes import EXPECTED, text_attribute
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ProgramModules
 from distir.program import (
@@ -28,7 +29,6 @@ from distir.program import (
     is_training_step,
     return_op,
     scope_of,
-    text_attribute,
 )
 from distir.sharding.mesh import meshes
 

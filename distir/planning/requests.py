@@ -13,8 +13,6 @@ from xdsl.dialects.func import FuncOp
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import (
-    FIXED,
-    FIXED_BY,
     LAYOUT,
     ConstrainOp,
     Layout,
@@ -22,6 +20,7 @@ from distir.dialects.dist import (
     Shard,
     layout_of,
 )
+from distir.dialects.dist_attributes import FIXED, FIXED_BY
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, did_you_mean, listed
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout

@@ -50,16 +50,8 @@ from distir.program.functions import (
     unique_name,
     walk_functions,
 )
-from distir.program.naming import (
-    describe,
-    free_name,
-    is_name_hint,
-    name_hint,
-    scope_of,
-    text_attribute,
-)
+from distir.program.naming import describe, free_name, is_name_hint, name_hint, scope_of
 from distir.program.rewriting import (
-    KEPT,
     called,
     drop_unused_results,
     erase_dead,
@@ -74,7 +66,6 @@ __all__ = [
     "BATCH_ROLES",
     "ENTRY",
     "GRADIENT",
-    "KEPT",
     "LOSS",
     "MAX_CALL_DEPTH",
     "MAX_EXECUTED",
@@ -114,7 +105,6 @@ __all__ = [
     "set_argument_attributes",
     "set_result_attributes",
     "set_results",
-    "text_attribute",
     "unique_name",
     "updated_arguments",
     "walk_functions",

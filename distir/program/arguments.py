@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-)
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from distir.dialects.dist import NAME, OF, ROLE, ROLES, UPDATES
+from distir.dialects.dist_attributes import (
+    NAME,
+    OF,
+    ROLE,
+    ROLES,
+    UPDATES,
+    text_attribute,
+)
 from distir.errors import DistIRError, did_you_mean
-from distir.program.naming import text_attribute
 
 LOSS = "loss"
 """The role of the result that a training step minimises."""
@@ -116,7 +119,7 @@ def argument_roles(function: FuncOp) -> list[str]:
 
 def result_roles(function: FuncOp) -> list[str]:
     """Returns the role of each result, `LOSS` or `GRADIENT`; `output` if it has none."""
-    return [text_attribute(r, ROLE) or "output" for r in result_attributes(function)]
+    return [ROLE.of(r) or "output" for r in result_attributes(function)]
 
 
 def argument_names(function: FuncOp) -> list[str]:
@@ -135,7 +138,7 @@ def result_names(function: FuncOp) -> list[str]:
     """
     names: dict[str, None] = {}
     for i, attributes in enumerate(result_attributes(function)):
-        name = text_attribute(attributes, NAME) or f"output{i}"
+        name = NAME.of(attributes) or f"output{i}"
         unique, count = name, 1
         while unique in names:
             count += 1

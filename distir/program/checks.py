@@ -1,7 +1,7 @@
 """
 The checks of a program when it is read: that values are defined before they are used, which
 MLIR checks of every program and xDSL does not; and the attributes of the `dist` dialect
-(`distir.dialects.dist` says what they mean) that arguments, results, ops and functions carry.
+(`distir.dialects.dist_attributes`) that arguments, results, ops and functions carry.
 Passes ask whether these are there, so that one of another kind would mean nothing, or
 something else.
 """
@@ -9,26 +9,16 @@ something else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    BytesAttr,
-    DenseArrayBase,
-    DictionaryAttr,
-    FloatAttr,
-    IntegerAttr,
-    ModuleOp,
-    StringAttr,
-    UnitAttr,
-)
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
 
-from distir.dialects import dist
+from distir.dialects import dist, dist_attributes
+from distir.dialects.dist_attributes import BUCKET, ROLE, ROLES, DistAttribute
 from distir.errors import DistIRError, did_you_mean
-from distir.program import GRADIENT, KEPT, LOSS, describe, text_attribute
+from distir.program import GRADIENT, LOSS, describe
 
 
 def check_dominance(module: ModuleOp) -> None:
@@ -86,90 +76,15 @@ def _undefined(op: Operation, value: SSAValue, function: FuncOp) -> DistIRError:
 _PREFIX = "dist."
 
 
-class _Kind(NamedTuple):
-    """
-    What values an attribute may have: in words, and of which classes; of a list, of which
-    classes its elements.
-    """
-
-    what: str
-    classes: tuple[type[Attribute], ...]
-    elements: tuple[type[Attribute], ...] = ()
-
-    def holds(self, attr: Attribute) -> bool:
-        """Whether a value is of this kind."""
-        if not isinstance(attr, self.classes):
-            return False
-        if not self.elements or not isinstance(attr, ArrayAttr):
-            return True
-        found: Sequence[Attribute] = attr.data
-        return all(isinstance(element, self.elements) for element in found)
-
-
-_STRINGS = (StringAttr, BytesAttr)
-"""Texts; plain xDSL reads letters outside of ASCII as bytes."""
-
-_TEXT = _Kind('text in quotes (NAME = "...")', _STRINGS)
-_TEXTS = _Kind('a list of texts (NAME = ["..."])', (ArrayAttr,), _STRINGS)
-_REQUEST = _Kind('text in quotes (NAME = "...") or no value', (*_STRINGS, UnitAttr))
-_FLAG = _Kind("no value (NAME alone)", (UnitAttr,))
-_INTEGER = _Kind("an integer (NAME = 1 : i64)", (IntegerAttr,))
-_INTEGERS = _Kind("integers (NAME = array<i64: ...>)", (DenseArrayBase,))
-_NUMBER = _Kind("a number (NAME = 1.0 : f64)", (FloatAttr,))
-_LAYOUT = _Kind("a layout (NAME = #dist.layout<...>)", (dist.LayoutAttr,))
-_LAYOUTS = _Kind(
-    "a list of layouts (NAME = [#dist.layout<...>])", (ArrayAttr,), (dist.LayoutAttr,)
-)
-_DICTIONARY = _Kind("a dictionary (NAME = {...})", (DictionaryAttr,))
-_DICTIONARIES = _Kind(
-    "a list of dictionaries (NAME = [{...}])", (ArrayAttr,), (DictionaryAttr,)
-)
-
-_KINDS: Mapping[str, _Kind] = {
-    "dist.notes": _TEXTS,
-    KEPT: _FLAG,
-    dist.ASYNCHRONOUS: _FLAG,
-    dist.BUCKET: _INTEGER,
-    dist.COMPILED: _TEXT,
-    dist.COUNTER: _FLAG,
-    dist.DEFAULT: _NUMBER,
-    dist.DOUBT: _TEXT,
-    dist.ENTRIES: _INTEGER,
-    dist.EXPECTED: _DICTIONARIES,
-    dist.FIXED: _TEXTS,
-    dist.FIXED_BY: _DICTIONARY,
-    dist.FLATTENED: _DICTIONARY,
-    dist.FROZEN: _FLAG,
-    dist.INITIAL: _TEXT,
-    dist.LAYOUT: _LAYOUT,
-    dist.LOSS_SCALE: _TEXT,
-    dist.NAME: _TEXT,
-    dist.OF: _TEXT,
-    dist.OPERAND_LAYOUTS: _LAYOUTS,
-    dist.PADDED: _INTEGERS,
-    dist.PADDED_RUNS: _INTEGERS,
-    dist.PLACE: _INTEGER,
-    dist.RAGGED: _FLAG,
-    dist.RECOMPUTE: _TEXT,
-    dist.RECOMPUTE_BY: _TEXT,
-    dist.REDUCE_LATE: _FLAG,
-    dist.REPACKED: _DICTIONARY,
-    dist.RESHARD_EARLY: _FLAG,
-    dist.RESULT_LAYOUTS: _LAYOUTS,
-    dist.ROLE: _TEXT,
-    dist.SCOPE: _TEXT,
-    dist.SEPARATE_COPIES: _FLAG,
-    dist.SETTING: _TEXT,
-    dist.STAGE: _INTEGER,
-    dist.STAGE_START: _REQUEST,
-    dist.STOP_GRADIENT: _FLAG,
-    dist.UPDATES: _TEXT,
-    dist.WEIGHTS: _TEXT,
+_KNOWN: Mapping[str, DistAttribute] = {
+    name: name
+    for name in (*vars(dist_attributes).values(), *vars(dist).values())
+    if isinstance(name, DistAttribute)
 }
 
 _FORMER: Mapping[str, str] = {
     "dist.joined": f"remove it and run `distir-opt -p bucket-collectives`, which numbers the "
-    f"collectives of one message ({dist.BUCKET})"
+    f"collectives of one message ({BUCKET})"
 }
 """What to do about attributes of older programs."""
 
@@ -189,7 +104,7 @@ def _check_function(function: FuncOp) -> None:
     name = f"@{function.sym_name.data}"
     _refuse(_problem(function.attributes), name)
     for what, owners, roles in (
-        ("argument", function.arg_attrs, dist.ROLES),
+        ("argument", function.arg_attrs, ROLES),
         ("result", function.res_attrs, (LOSS, GRADIENT)),
     ):
         for index, own in enumerate(() if owners is None else owners.data):
@@ -217,18 +132,18 @@ def _refuse(problem: str | None, owner: str) -> None:
 def _problem(attributes: Mapping[str, Attribute]) -> str | None:
     """Returns the problem with the attributes; None if there is none."""
     for name, attr in attributes.items():
-        kind = _KINDS.get(name)
+        kind = _KNOWN.get(name)
         if kind is not None and not kind.holds(attr):
-            what = kind.what.replace("NAME", name)
+            what = kind.FORM.replace("NAME", name)
             given = name if isinstance(attr, UnitAttr) else f"{name} = {attr}"
             return f"has {given}; it must be {what}"
         if name in _FORMER:
             return f"has {name}, which is no attribute any more; {_FORMER[name]}"
         if kind is None and name.startswith(_PREFIX):
-            known = (n.removeprefix(_PREFIX) for n in _KINDS if n.startswith(_PREFIX))
+            known = (n.removeprefix(_PREFIX) for n in _KNOWN if n.startswith(_PREFIX))
             return (
                 f"has {name}, but there is no such attribute; "
-                f"{did_you_mean(name, _KINDS)}those that begin with {_PREFIX} are "
+                f"{did_you_mean(name, _KNOWN)}those that begin with {_PREFIX} are "
                 f"{', '.join(sorted(known))}"
             )
     return None
@@ -237,10 +152,10 @@ def _problem(attributes: Mapping[str, Attribute]) -> str | None:
 def _problem_of_role(
     attributes: Mapping[str, Attribute], what: str, roles: Sequence[str]
 ) -> str | None:
-    role = text_attribute(attributes, dist.ROLE)
+    role = ROLE.of(attributes)
     if role is None or role in roles:
         return None
     return (
-        f"has the role {role!r} ({dist.ROLE}); {did_you_mean(role, roles)}the roles of "
+        f"has the role {role!r} ({ROLE}); {did_you_mean(role, roles)}the roles of "
         f"{what}s are {', '.join(roles)}"
     )

@@ -5,34 +5,12 @@ Names of ops and values, as people and messages read them: source names, scopes,
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from itertools import count
 
-from xdsl.dialects.builtin import (
-    BytesAttr,
-    StringAttr,
-)
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Operation
 
-from distir.dialects.dist import SCOPE
-from distir.errors import DistIRError
-
-
-def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
-    """
-    Returns the string under that name, or None. Raises DistIRError for bytes that are no
-    text.
-    """
-    attr = attributes.get(name)
-    if attr is None or isinstance(attr, StringAttr):
-        return attr and attr.data
-    if isinstance(attr, BytesAttr):  # what plain xDSL reads letters outside of ASCII as
-        try:
-            return attr.data.decode()
-        except UnicodeDecodeError as error:
-            raise DistIRError(f"the attribute {name} = {attr} is no text") from error
-    return None
-
+from distir.dialects.dist_attributes import SCOPE
 
 _HINT = re.compile(r"(?!(?:_\d+)+$)[A-Za-z_$.-][\w$.-]*", re.ASCII)
 """
@@ -66,7 +44,7 @@ def scope_of(op: Operation) -> str:
     """
     Returns the dotted path of the source module that an op came from; "" if there is none.
     """
-    return text_attribute(op.attributes, SCOPE) or ""
+    return SCOPE.of(op.attributes) or ""
 
 
 def describe(op: Operation) -> str:

@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from distir.dialects.dist import REPACKED
+from distir.dialects.dist_attributes import REPACKED
 from distir.errors import DistIRError
 from distir.program import argument_attributes, argument_names
 

@@ -16,11 +16,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.dist_attributes import KEPT
 from distir.program.arguments import set_result_attributes
 from distir.program.functions import check_body, functions, return_op
-
-KEPT = "dist.kept"
-"""The attribute of an op that must not be removed even if nothing uses what it computes."""
 
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:

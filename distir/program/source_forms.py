@@ -29,7 +29,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import FLATTENED, PADDED, PADDED_RUNS
+from distir.dialects.dist_attributes import FLATTENED, PADDED, PADDED_RUNS
 from distir.dialects.train_ops.flattening import blocks_attribute
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 from distir.errors import DistIRError
@@ -213,7 +213,7 @@ def padded_attributes(
     Returns the attributes of a tensor that had that shape before one of its dimensions was
     padded as `runs` say.
     """
-    found = {PADDED: padded_attribute(shape)}
+    found: dict[str, Attribute] = {PADDED: padded_attribute(shape)}
     if len(runs) > 1:
         numbers = [n for run in runs for n in run]
         found[PADDED_RUNS] = DenseArrayBase.from_list(i64, [dim, *numbers])

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import WEIGHTS
+from distir.dialects.dist_attributes import WEIGHTS
 from distir.errors import DistIRError
-from distir.program import text_attribute
 from distir.system.output_files import replaced
 
 SUFFIX = ".safetensors"
@@ -129,7 +128,7 @@ def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
     """
     if WEIGHTS not in module.attributes:
         return None
-    name = text_attribute(module.attributes, WEIGHTS)
+    name = WEIGHTS.of(module.attributes)
     if (
         not name
         or name in (".", "..")
@@ -187,7 +186,7 @@ def new_weights_beside(
     beside = path_beside(program)
     check_replaceable(beside, program)
     with _written(beside, weights):
-        module.attributes[WEIGHTS] = StringAttr(beside.name)
+        module.attributes[WEIGHTS] = WEIGHTS.attr(beside.name)
         yield
 
 

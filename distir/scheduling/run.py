@@ -9,18 +9,13 @@ from xdsl.dialects.transform import NamedSequenceOp, YieldOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import layout_of
+from distir.dialects.dist_attributes import text_attribute
 from distir.dialects.registries import Registry
 from distir.dialects.schedule import BY, KnobValue
 from distir.errors import DistIRError, listed
 from distir.gradients.call_pairs import FORWARD
 from distir.planning.modules import ProgramModules
-from distir.program import (
-    describe,
-    functions,
-    is_training_step,
-    reachable_functions,
-    text_attribute,
-)
+from distir.program import describe, functions, is_training_step, reachable_functions
 from distir.scheduling.knobs import KnobChoice, knob_value
 from distir.scheduling.rewrites.separate import OpGroup
 

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import SCOPE, Layout, Shard
+from distir.dialects.dist import Layout, Shard
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.registries import Registry
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import inference_of, rule_for

@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
-from distir.dialects.dist import PLACE, SCOPE
+from distir.dialects.dist_attributes import PLACE, SCOPE
 from distir.sharding.rule import Rule, rule_for
 
 _LABELS = (SCOPE, PLACE)

@@ -13,7 +13,8 @@ from distir.dialects import dist
 from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.collective_ops.rooted import GatherOp, ReduceOp, RootedOp
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.dist import BUCKET, Layout, layout_of
+from distir.dialects.dist import Layout, layout_of
+from distir.dialects.dist_attributes import BUCKET
 from distir.dialects.kernel import kernels
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError

@@ -10,7 +10,7 @@ from functools import cached_property
 from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.program import is_name_hint
 
 _OP = re.compile(
@@ -168,7 +168,7 @@ class KnownOp:
             return None
         attributes = self.example.attributes
         if text.scope is not None:
-            attributes = attributes | {SCOPE: StringAttr(text.scope)}
+            attributes = attributes | {SCOPE: SCOPE.attr(text.scope)}
         op = type(self.example).create(
             operands=operands,
             result_types=self.result_types,

@@ -205,7 +205,7 @@ class PlanFiles:
 
     def _write_program(self, search: AutoSearch, file: Path) -> ModuleOp:
         """Distributes the program by the best plan, writes it, and returns it."""
-        from distir.dialects.dist import WEIGHTS
+        from distir.dialects.dist_attributes import WEIGHTS
         from distir.planning.auto.results import emit
         from distir.tools.files import write_program
 

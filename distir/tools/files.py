@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
-from distir.dialects.dist import SCOPE, WEIGHTS
+from distir.dialects.dist_attributes import SCOPE, WEIGHTS
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.shapes import bare_type
 from distir.errors import DistIRError, did_you_mean
@@ -266,7 +266,7 @@ def weights_beside(
         yield None
         return
     beside = path_beside(target)
-    module.attributes[WEIGHTS] = StringAttr(beside.name)
+    module.attributes[WEIGHTS] = WEIGHTS.attr(beside.name)
     if beside.exists() and beside.samefile(file):
         yield None
         return

@@ -14,13 +14,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp
-from distir.dialects.dist import BUCKET, layout_of
+from distir.dialects.dist import layout_of
+from distir.dialects.dist_attributes import BUCKET
 from distir.program import functions
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.prices import local_bytes
@@ -135,7 +136,7 @@ class CollectiveBucketer:
             op.detach()
             block.insert_op_after(op, anchor)
         for op in members:
-            op.attributes[BUCKET] = IntegerAttr(number, i64)
+            op.attributes[BUCKET] = BUCKET.attr(number)
 
     def _bytes(self, value: SSAValue) -> float:
         layout = layout_of(value)

@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import STOP_GRADIENT
+from distir.dialects.dist_attributes import STOP_GRADIENT
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import onnx_element_type

@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import COUNTER, LOSS_SCALE
+from distir.dialects.dist_attributes import COUNTER, LOSS_SCALE
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
 from distir.errors import DistIRError

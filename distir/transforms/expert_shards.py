@@ -9,7 +9,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE, ConstrainOp
+from distir.dialects.dist import ConstrainOp
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of

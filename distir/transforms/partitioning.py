@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    ModuleOp,
-    TensorType,
-    UnitAttr,
-)
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import (
-    FIXED,
-    FIXED_BY,
     LAYOUT,
     OPERAND_LAYOUTS,
-    RAGGED,
-    REDUCE_LATE,
-    RESHARD_EARLY,
     RESULT_LAYOUTS,
-    SCOPE,
-    SEPARATE_COPIES,
     ConstrainOp,
     Layout,
     LayoutAttr,
     ReshardOp,
     layout_of,
     with_layout,
+)
+from distir.dialects.dist_attributes import (
+    FIXED,
+    FIXED_BY,
+    RAGGED,
+    REDUCE_LATE,
+    RESHARD_EARLY,
+    SCOPE,
+    SEPARATE_COPIES,
 )
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import shape_of

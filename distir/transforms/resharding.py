@@ -22,7 +22,8 @@ from distir.dialects.collective_ops.over_axes import (
     ReduceScatterOp,
     SliceOp,
 )
-from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
+from distir.dialects.dist import Layout, layout_of, with_layout
+from distir.dialects.dist_attributes import SCOPE
 from distir.errors import DistIRError
 from distir.program import functions
 from distir.sharding.layout import local_shape

@@ -6,25 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import (
-    FloatAttr,
-    ModuleOp,
-    StringAttr,
-    TensorType,
-    f64,
-)
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, StringAttr, TensorType, f64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import (
-    DEFAULT,
-    NAME,
-    ROLE,
-    SETTING,
-    Layout,
-    layout_of,
-    with_layout,
-)
+from distir.dialects.dist import Layout, layout_of, with_layout
+from distir.dialects.dist_attributes import DEFAULT, NAME, ROLE, SETTING
 from distir.dialects.train_ops.optimizers import STEP_SETTINGS, UpdateOp
 from distir.errors import DistIRError
 from distir.program import (
@@ -117,9 +104,9 @@ class _Arguments:
         argument.name_hint = name
         self.names.append(name)
         own: dict[str, Attribute] = {
-            ROLE: StringAttr(SETTING_ROLE),
-            NAME: StringAttr(name),
-            SETTING: StringAttr(setting),
+            ROLE: ROLE.attr(SETTING_ROLE),
+            NAME: NAME.attr(name),
+            SETTING: SETTING.attr(setting),
             DEFAULT: FloatAttr(value, f64),
         }
         self.attributes.append(own)

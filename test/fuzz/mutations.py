@@ -54,7 +54,8 @@ from distir.dialects.collective_ops.rooted import (
     ScatterOp,
 )
 from distir.dialects.device import MeshOp
-from distir.dialects.dist import ASYNCHRONOUS, Layout, Shard, layout_of, with_layout
+from distir.dialects.dist import Layout, Shard, layout_of, with_layout
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.program import functions
 from distir.sharding.mesh import meshes
 

@@ -26,7 +26,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir import export
-from distir.dialects.dist import INITIAL
+from distir.dialects.dist_attributes import INITIAL
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_mlp
@@ -40,7 +40,6 @@ from distir.program import (
     argument_roles,
     entry_function,
     result_names,
-    text_attribute,
     updated_arguments,
 )
 from distir.runtime import runtime
@@ -79,7 +78,7 @@ def by_reference(module: ModuleOp, steps: int) -> Arrays:
     ):
         shape = shape_of(argument.type)
         if role == "parameter":
-            start = text_attribute(attributes[i], INITIAL) or ""
+            start = INITIAL.of(attributes[i]) or ""
             spec = runtime.Tensor(name, torch.float32, shape, initial=start)
             values[i] = initial.parameter(spec, None, 0, 0).numpy()
         elif role == "state":

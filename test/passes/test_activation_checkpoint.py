@@ -17,7 +17,7 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY
+from distir.dialects.dist_attributes import RECOMPUTE, RECOMPUTE_BY
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.hardware import load_cluster

@@ -22,7 +22,7 @@ from xdsl.transforms.common_subexpression_elimination import (
 from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 
 from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
-from distir.dialects.dist import BUCKET
+from distir.dialects.dist_attributes import BUCKET
 from distir.interpreters.reference import run_program
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.inline_calls import InlineCallsPass

@@ -17,7 +17,8 @@ from xdsl.dialects.func import CallOp
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp
-from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.dialects.dist import SendOp
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster

@@ -25,7 +25,8 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
 from xdsl.dialects.func import CallOp
 from xdsl.ir import OpResult, SSAValue
 
-from distir.dialects.dist import SCOPE, SendOp, layout_of
+from distir.dialects.dist import SendOp, layout_of
+from distir.dialects.dist_attributes import SCOPE
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass

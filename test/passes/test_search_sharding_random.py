@@ -18,26 +18,17 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.dialects.dist import SEPARATE_COPIES, Layout
+from distir.dialects.dist import Layout
+from distir.dialects.dist_attributes import SEPARATE_COPIES
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.costs.simulated import SimulatedCosts
 from distir.planning.graph.annotate import annotate
-from distir.planning.graph.strategies import (
-    Option,
-    PassPartial,
-)
-from distir.planning.layouts import (
-    builder as builder_module,
-)
-from distir.planning.layouts.builder import (
-    GraphBuilder,
-)
-from distir.planning.layouts.reshards import (
-    LayoutBody,
-    chosen_plan,
-)
+from distir.planning.graph.strategies import Option, PassPartial
+from distir.planning.layouts import builder as builder_module
+from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.reshards import LayoutBody, chosen_plan
 from distir.planning.layouts.search import search_sharding
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh

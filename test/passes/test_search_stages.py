@@ -13,7 +13,7 @@ from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import STAGE
+from distir.dialects.dist_attributes import STAGE
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.hardware import load_cluster

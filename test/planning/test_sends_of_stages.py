@@ -14,7 +14,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.dist import PLACE, SendOp, layout_of
+from distir.dialects.dist import SendOp, layout_of
+from distir.dialects.dist_attributes import PLACE
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_gpt, build_mlp
 from distir.interpreters.inputs import random_arguments

@@ -603,7 +603,7 @@ def mark_as_statistics(module: ModuleOp) -> None:
     """Calls the bias a state that belongs to no parameter."""
     from xdsl.dialects.builtin import StringAttr
 
-    from distir.dialects.dist import OF, ROLE
+    from distir.dialects.dist_attributes import OF, ROLE
     from distir.program import argument_attributes, set_argument_attributes
 
     entry = entry_function(module)

@@ -16,18 +16,13 @@ from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import COMPILED
+from distir.dialects.dist_attributes import COMPILED
 from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
-from distir.program import (
-    argument_names,
-    entry_function,
-    functions,
-    result_names,
-)
+from distir.program import argument_names, entry_function, functions, result_names
 from distir.runtime import graphs
 from distir.scheduling import Schedule
 

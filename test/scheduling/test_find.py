@@ -17,12 +17,12 @@ from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import COMPILED, RECOMPUTE
+from distir.dialects.dist_attributes import COMPILED, RECOMPUTE
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.lowering.program_source import program_source
 from distir.passes.differentiate import DifferentiatePass
-from distir.program import functions, text_attribute, walk_functions
+from distir.program import functions, walk_functions
 from distir.scheduling import Columns, Kernel, Schedule, onnx
 
 Pattern = Callable[..., object]
@@ -104,7 +104,7 @@ def test_groups_of_all_layers_become_one_function(outlined: bool) -> None:
     assert kinds(found)["func.call"] == kinds(module)["func.call"] + 2 - outlined
     (group,) = functions(found).keys() - functions(module).keys()
     body = functions(found)[group]
-    assert text_attribute(body.attributes, COMPILED) == "eager"
+    assert COMPILED.of(body.attributes) == "eager"
     assert [op.name for op in body.body.block.ops][:2] == ["onnx.Add", "onnx.Gelu"]
     for options in ({"d": 2, "t": 2}, {"p": 2, "k": 2}):
         assert_same_results(module, distributed(found, **options))

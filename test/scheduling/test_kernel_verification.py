@@ -18,7 +18,7 @@ from support.thoroughness import IS_THOROUGH
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import STOP_GRADIENT
+from distir.dialects.dist_attributes import STOP_GRADIENT
 from distir.dialects.onnx import operator
 from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import distir, failure, succeed
 from support.schedules import gpt, scheduled
 
-from distir.dialects.dist import RECOMPUTE
+from distir.dialects.dist_attributes import RECOMPUTE
 from distir.errors import DistIRError
 from distir.scheduling import Schedule
 from distir.tools.distir_opt import main as optimize

@@ -18,7 +18,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 import distir.scheduling.library
-from distir.dialects.dist import RECOMPUTE
+from distir.dialects.dist_attributes import RECOMPUTE
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.apply_schedule import ApplySchedulePass

@@ -12,7 +12,7 @@ from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import EXPECTED, RECOMPUTE
+from distir.dialects.dist_attributes import EXPECTED, RECOMPUTE
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_mlp
 from distir.passes.apply_schedule import ApplySchedulePass

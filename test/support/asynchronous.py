@@ -7,7 +7,7 @@ import random
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from distir.dialects.collective_ops.base import CollectiveOp
-from distir.dialects.dist import ASYNCHRONOUS
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 
 HEAD = """
 device.mesh @m on @c <"d" = 2> [0, 1]

@@ -16,9 +16,8 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import NAME, OF, SCOPE, UPDATES
+from distir.dialects.dist_attributes import NAME, NOTES, OF, SCOPE, UPDATES
 from distir.gradients.call_pairs import FORWARD
-from distir.planning.annotations import NOTES
 from distir.program import functions
 
 LABELS = (NAME, UPDATES, OF)

@@ -34,7 +34,7 @@ from xdsl.irdl import (
 )
 from xdsl.traits import Pure
 
-from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.dist_attributes import NAME, ROLE, SCOPE
 from distir.dialects.tensors import shape_of
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 from distir.interpreters.simulator import Cost, CostContext, cost_function

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from xdsl.context import Context
 
-from distir.dialects.dist import UPDATES
+from distir.dialects.dist_attributes import UPDATES
 from distir.dialects.tensors import shape_of
 from distir.frontends.imported_model import ImportedModel
 from distir.interpreters.reference import program_runner
@@ -25,7 +25,6 @@ from distir.program import (
     argument_roles,
     entry_function,
     result_attributes,
-    text_attribute,
     updated_arguments,
 )
 
@@ -80,7 +79,7 @@ def differentiated(
 def trained_names(imported: ImportedModel) -> set[str]:
     """Returns the names of the parameters that a training step updates."""
     function = entry_function(imported.module)
-    updated = {text_attribute(a, UPDATES) for a in result_attributes(function)}
+    updated = {UPDATES.of(a) for a in result_attributes(function)}
     names, roles = argument_names(function), argument_roles(function)
     return {
         name

@@ -37,7 +37,8 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import ASYNCHRONOUS, BUCKET, Layout, Shard, layout_of
+from distir.dialects.dist import Layout, Shard, layout_of
+from distir.dialects.dist_attributes import ASYNCHRONOUS, BUCKET
 
 I64 = IntegerAttr.constr(i64)
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    IntegerAttr,
-    StringAttr,
-    TensorType,
-    i64,
-)
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, TensorType, i64
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import (
@@ -25,9 +19,7 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.traits import (
-    Pure,
-)
+from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.collective_ops.base import (
@@ -39,7 +31,8 @@ from distir.dialects.collective_ops.base import (
     is_repeat,
     require_waits,
 )
-from distir.dialects.dist import ASYNCHRONOUS, layout_of
+from distir.dialects.dist import layout_of
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 
 
 @irdl_op_definition

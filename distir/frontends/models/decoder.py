@@ -14,7 +14,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, UnitAttr, i64
 from xdsl.ir import SSAValue, TypeAttribute
 
-from distir.dialects.dist import COUNTER
+from distir.dialects.dist_attributes import COUNTER
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.frontends.models.function_builder import (

@@ -7,18 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-    StringAttr,
-    TensorType,
-    i1,
-    i64,
-)
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, TensorType, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
 
-from distir.dialects.dist import INITIAL, NAME, ROLE, SCOPE
+from distir.dialects.dist_attributes import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import FLOAT_TYPES, numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
@@ -93,7 +86,7 @@ class FunctionBuilder:
         value.name_hint = name_hint(name.replace(".*", ""))
         attributes: dict[str, Attribute] = {}
         if role is not None:
-            attributes = {ROLE: StringAttr(role), NAME: StringAttr(name)}
+            attributes = {ROLE: ROLE.attr(role), NAME: NAME.attr(name)}
         self.attributes.append(attributes)
         return value
 
@@ -106,7 +99,7 @@ class FunctionBuilder:
             path = f"{scope}.{name}" if scope else name
             found.append(self.argument(path, shape, role=role))
             if initial is not None:
-                self.attributes[-1][INITIAL] = StringAttr(initial)
+                self.attributes[-1][INITIAL] = INITIAL.attr(initial)
         return found
 
     def ops(
@@ -152,7 +145,9 @@ class FunctionBuilder:
         types: Sequence[Attribute],
         attributes: dict[str, Any],
     ) -> Sequence[SSAValue]:
-        scope = {SCOPE: StringAttr(self.scope)} if self.scope else None
+        scope: dict[str, Attribute] | None = None
+        if self.scope:
+            scope = {SCOPE: SCOPE.attr(self.scope)}
         op = operator(name).build_op(inputs, types, attributes, scope)
         self.block.add_op(op)
         return op.results
@@ -191,7 +186,7 @@ class FunctionBuilder:
         if counter is None:
             return value
         op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
-        op.attributes[SCOPE] = StringAttr(self.scope)
+        op.attributes[SCOPE] = SCOPE.attr(self.scope)
         self.block.add_op(op)
         return op.y
 
@@ -215,7 +210,7 @@ class FunctionBuilder:
         """Adds a call of a function, and returns its results."""
         results = callee.function_type.outputs.data
         call = CallOp(callee.sym_name.data, arguments, results)
-        call.attributes[SCOPE] = StringAttr(scope)
+        call.attributes[SCOPE] = SCOPE.attr(scope)
         self.block.add_op(call)
         return call.results
 
@@ -233,7 +228,7 @@ class FunctionBuilder:
         set_argument_attributes(function, self.attributes)
         if names:
             function.res_attrs = ArrayAttr(
-                [DictionaryAttr({NAME: StringAttr(n)}) for n in names]
+                [DictionaryAttr({NAME: NAME.attr(n)}) for n in names]
             )
         return function
 

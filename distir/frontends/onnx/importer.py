@@ -24,18 +24,19 @@ from onnx import (
     helper,
     numpy_helper,
 )
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-    ModuleOp,
-    StringAttr,
-    UnitAttr,
-)
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE, SCOPE, STOP_GRADIENT
+from distir.dialects.dist_attributes import (
+    DOUBT,
+    FROZEN,
+    NAME,
+    ROLE,
+    SCOPE,
+    STOP_GRADIENT,
+)
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import (
     element_type_of_dtype,
@@ -193,7 +194,7 @@ class _Importer:
         )
         set_argument_attributes(function, self.attributes)
         function.res_attrs = ArrayAttr(
-            [DictionaryAttr({NAME: StringAttr(o.name)}) for o in self.graph.output]
+            [DictionaryAttr({NAME: NAME.attr(o.name)}) for o in self.graph.output]
         )
         module = ModuleOp([function])
         try:
@@ -209,7 +210,7 @@ class _Importer:
         value = self.block.insert_arg(type_, len(self.block.args))
         value.name_hint = name_hint(name)
         self.values[name] = value
-        self.attributes.append({ROLE: StringAttr(role), NAME: StringAttr(name)})
+        self.attributes.append({ROLE: ROLE.attr(role), NAME: NAME.attr(name)})
 
     def _weight(self, name: str, array: Array, role: str) -> None:
         element = element_type_of_dtype(array.dtype)
@@ -243,7 +244,7 @@ class _Importer:
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
         if found.doubt is not None:
-            self.attributes[-1][DOUBT] = StringAttr(found.doubt)
+            self.attributes[-1][DOUBT] = DOUBT.attr(found.doubt)
 
     def _constant(self, name: str, array: Array, scope: str = "") -> None:
         element = element_type_of_dtype(array.dtype)
@@ -251,7 +252,7 @@ class _Importer:
             [],
             [tensor_type(array.shape, element)],
             {"value": array},
-            {SCOPE: StringAttr(scope)} if scope else None,
+            {SCOPE: SCOPE.attr(scope)} if scope else None,
         )
         op.results[0].name_hint = name_hint(name)
         self.block.add_op(op)
@@ -394,11 +395,11 @@ def _notes(node: NodeProto) -> dict[str, Attribute]:
     """
     found: dict[str, Attribute] = {}
     if scope := node_scope(node):
-        found[SCOPE] = StringAttr(scope)
+        found[SCOPE] = SCOPE.attr(scope)
     if is_detach(node):
         found[STOP_GRADIENT] = UnitAttr()
     elif lost_detach(node):
-        found[DOUBT] = StringAttr(DETACHED)
+        found[DOUBT] = DOUBT.attr(DETACHED)
     return found
 
 

@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import IntegerType, StringAttr, TensorType, UnitAttr
 
-from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
+from distir.dialects.dist_attributes import DOUBT, FROZEN, NAME, ROLE
 from distir.frontends.onnx.weight_roles import matching
 from distir.frontends.torch.export.exporter import Exporter, export_module
 from distir.frontends.torch.modules.meta import lacks_values
 from distir.frontends.torch.trust import Trust
-from distir.program import (
-    argument_attributes,
-    entry_function,
-    set_argument_attributes,
-    text_attribute,
-)
+from distir.program import argument_attributes, entry_function, set_argument_attributes
 from distir.program.doubts import UNKNOWN
 from distir.system.garbage import no_garbage_collection
 
@@ -149,25 +144,25 @@ def _mark(
         for each, type_ in zip(
             attributes, function.function_type.inputs.data, strict=True
         )
-        if text_attribute(each, ROLE) in ("parameter", "constant")
-        and (text := text_attribute(each, NAME)) is not None
+        if ROLE.of(each) in ("parameter", "constant")
+        and (text := NAME.of(each)) is not None
         and isinstance(type_, TensorType)
         and not isinstance(type_.element_type, IntegerType)
     ]
     train = matching(trainable, weights, "trainable")
     freeze = matching(frozen, weights, "frozen")
     for each in attributes:
-        name = text_attribute(each, NAME)
-        if text_attribute(each, ROLE) not in ("parameter", "constant") or name is None:
+        name = NAME.of(each)
+        if ROLE.of(each) not in ("parameter", "constant") or name is None:
             continue
         known = name in parameters or name in buffers
         if name in train or name in freeze or (known and each.get(DOUBT) == _UNKNOWN):
             each.pop(DOUBT, None)
         is_parameter = name in parameters or name in train or DOUBT in each
         if not is_parameter:
-            each[ROLE] = StringAttr("constant")
+            each[ROLE] = ROLE.attr("constant")
             continue
-        each[ROLE] = StringAttr("parameter")
+        each[ROLE] = ROLE.attr("parameter")
         fixed = name in parameters and not parameters[name].requires_grad
         if name not in train and (name in freeze or fixed):
             each[FROZEN] = UnitAttr()

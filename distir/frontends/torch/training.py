@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, UnitAttr
 from xdsl.ir import Attribute
 
-from distir.dialects.dist import COUNTER, NAME, OF, ROLE, UPDATES
+from distir.dialects.dist_attributes import COUNTER, NAME, OF, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError, one_of
 from distir.frontends.torch.export.failures import reason, tell_of_backwards
@@ -228,9 +228,7 @@ class _Step:
         for name, value in trained.items():
             for state in optimizer.states:
                 zeros = torch.zeros_like(value)
-                own = _Argument(
-                    f"{name}.{state}", "state", zeros, {OF: StringAttr(name)}
-                )
+                own = _Argument(f"{name}.{state}", "state", zeros, {OF: OF.attr(name)})
                 self.arguments.append(own)
         if optimizer.name != "sgd":
             counter = torch.zeros((), dtype=torch.int64)
@@ -331,21 +329,21 @@ class _Step:
         attributes = argument_attributes(function)
         for each in attributes:
             # Tensors that the module holds outside of its parameters and buffers.
-            each[ROLE] = StringAttr("constant")
+            each[ROLE] = ROLE.attr("constant")
         for argument, each, value in zip(
             self.arguments, attributes, function.body.block.args, strict=False
         ):
-            each[NAME] = StringAttr(argument.name)
-            each[ROLE] = StringAttr(argument.role)
+            each[NAME] = NAME.attr(argument.name)
+            each[ROLE] = ROLE.attr(argument.role)
             each.update(argument.attributes)
             value.name_hint = name_hint(argument.name)
             if argument.role in ("parameter", "constant"):
                 weights[argument.name] = argument.value.numpy(force=True).copy()
         set_argument_attributes(function, attributes)
         function.res_attrs = ArrayAttr(
-            [DictionaryAttr({ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})]
+            [DictionaryAttr({ROLE: ROLE.attr(LOSS), NAME: NAME.attr("loss")})]
             + [
-                DictionaryAttr({NAME: StringAttr(n), UPDATES: StringAttr(n)})
+                DictionaryAttr({NAME: NAME.attr(n), UPDATES: UPDATES.attr(n)})
                 for n in self.results
             ]
         )

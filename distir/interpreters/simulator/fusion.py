@@ -19,11 +19,10 @@ from __future__ import annotations
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
-from distir.dialects.dist import COMPILED
+from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops import traits
 from distir.dialects.onnx_ops.traits import OPTIMIZERS, PRODUCTS, RESHAPES
 from distir.dialects.tensors import rank_of, shape_of
-from distir.program import text_attribute
 
 BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
     "bias",
@@ -44,7 +43,7 @@ def is_compiled(op: Operation) -> bool:
     function = op.parent_op()
     if function is None or COMPILED not in function.attributes:
         return False
-    return text_attribute(function.attributes, COMPILED) == "inductor"
+    return COMPILED.of(function.attributes) == "inductor"
 
 
 def fusions_around(op: Operation, known: frozenset[str]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import FloatAttr
 from xdsl.ir import SSAValue
 
-from distir.dialects.dist import ASYNCHRONOUS
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.torch import (
     IN_PLACE,
     KEPT,

@@ -11,18 +11,13 @@ from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective_ops.base import REPEAT, is_per_rank
-from distir.dialects.dist import COMPILED
+from distir.dialects.dist_attributes import COMPILED, text_attribute
 from distir.dialects.kernel import KernelCallOp
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.dialects.tensors import shape_of
 from distir.dialects.torch import NO_GRAPH, PRINTABLE
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
-from distir.program import (
-    describe,
-    functions,
-    reachable_functions,
-    text_attribute,
-)
+from distir.program import describe, functions, reachable_functions
 from distir.transforms.repeats.outliner import outline_function
 
 _FEWEST_OPS = 4
@@ -51,7 +46,7 @@ def choose_graphs(program: ModuleOp) -> None:
     program.attributes[PRINTABLE] = UnitAttr()
     known = functions(program)
     for function in reachable_functions(program):
-        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH:
+        if COMPILED.of(function.attributes) == CUDA_GRAPH:
             reason = _obstacle(function, known)
             if reason:
                 del function.attributes[COMPILED]
@@ -66,7 +61,7 @@ def graphs(program: ModuleOp) -> dict[str, str]:
     return {
         function.sym_name.data: text_attribute(function.attributes, NO_GRAPH) or ""
         for function in reachable_functions(program)
-        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH
+        if COMPILED.of(function.attributes) == CUDA_GRAPH
         or NO_GRAPH in function.attributes
     }
 
@@ -77,10 +72,10 @@ def compile_leaves(program: ModuleOp) -> None:
     a layer: once for all layers. What calls them stays as it is.
     """
     for function in reachable_functions(program):
-        if text_attribute(function.attributes, COMPILED) == CUDA_GRAPH:
+        if COMPILED.of(function.attributes) == CUDA_GRAPH:
             continue
         if not any(isinstance(op, CallOp) for op in function.body.block.ops):
-            function.attributes[COMPILED] = StringAttr("inductor")
+            function.attributes[COMPILED] = COMPILED.attr("inductor")
 
 
 def _obstacle(function: FuncOp, known: dict[str, FuncOp]) -> str:

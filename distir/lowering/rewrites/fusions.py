@@ -13,12 +13,10 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective_ops.base import CollectiveOp
+from distir.dialects.dist_attributes import KEPT
 from distir.dialects.torch import MessageOp
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
-from distir.lowering.rewrites.gradients import (
-    fuse_convolution_gradients,
-    fuse_look_ups,
-)
+from distir.lowering.rewrites.gradients import fuse_convolution_gradients, fuse_look_ups
 from distir.lowering.rewrites.messages import fuse_messages
 from distir.lowering.rewrites.products import (
     fuse_flattened_linear,
@@ -28,7 +26,7 @@ from distir.lowering.rewrites.products import (
 )
 from distir.lowering.rewrites.state_copies import fuse_state_copies
 from distir.lowering.rewrites.updates import fuse_updates
-from distir.program import KEPT, functions
+from distir.program import functions
 from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
 

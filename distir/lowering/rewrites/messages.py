@@ -11,7 +11,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective_ops.base import CollectiveOp, bucket_of
 from distir.dialects.collective_ops.over_axes import AllGatherOp
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.torch import MessageOp
 from distir.lowering.rewrites.sharing import SharedMemory
 from distir.program import entry_function, functions, updated_arguments

@@ -13,7 +13,7 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp, WaitOp
-from distir.dialects.dist import COMPILED
+from distir.dialects.dist_attributes import COMPILED
 from distir.dialects.onnx_ops.traits import RESHAPES
 from distir.dialects.tensors import element_type, known_shape
 from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp

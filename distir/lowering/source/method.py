@@ -9,20 +9,16 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective_ops.base import REPEAT
-from distir.dialects.dist import COMPILED, NAME
+from distir.dialects.dist_attributes import COMPILED, NAME
 from distir.dialects.schedule import CUDA_GRAPH
 from distir.dialects.torch import Overwriting, PackOp, UnpackOp
 from distir.lowering.emitter import Call, emitter_for
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.loop import Loop
 from distir.lowering.source.method_names import Expression, Key, MethodNames, member
-from distir.lowering.source.runs import (
-    CallRun,
-    Statement,
-    ValueList,
-)
+from distir.lowering.source.runs import CallRun, Statement, ValueList
 from distir.lowering.source.text import WIDTH, broken, chained, comment, filled
-from distir.program import argument_attributes, scope_of, text_attribute
+from distir.program import argument_attributes, scope_of
 
 _LISTED_RESULTS = 8
 """An op with more results than this gives a list instead of a variable for each."""
@@ -109,7 +105,7 @@ class Method:
                 path = self.writer.member_path(self.positions[i])
                 self.values.expressions[argument] = member(path)
         for argument in self.arguments:
-            hint = text_attribute(attributes[argument.index], NAME)
+            hint = NAME.of(attributes[argument.index])
             name = self.names.fresh(hint or self.writer.hint(argument), "x")
             self.values.expressions[argument] = Expression(name)
             if self._frees(argument):
@@ -119,9 +115,9 @@ class Method:
             *(str(self.values.expressions[a]) for a in self.arguments),
         ]
         header = broken(f"def {self.name}({', '.join(parameters)}):")
-        if text_attribute(self.function.attributes, COMPILED) == "inductor":
+        if COMPILED.of(self.function.attributes) == "inductor":
             header = ["@torch.compile(dynamic=False)", *header]
-        elif text_attribute(self.function.attributes, COMPILED) == CUDA_GRAPH:
+        elif COMPILED.of(self.function.attributes) == CUDA_GRAPH:
             header = [f"@{self.writer.helper('graphs')}.captured", *header]
         scope = ""
         for at, statement in enumerate(self.plan.statements):

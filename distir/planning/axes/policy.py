@@ -16,7 +16,8 @@ from functools import cached_property
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import REDUCE_LATE, ConstrainOp
+from distir.dialects.dist import ConstrainOp
+from distir.dialects.dist_attributes import REDUCE_LATE
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.runs import RunLengths
 from distir.planning.graph.strategies import SplitFactor

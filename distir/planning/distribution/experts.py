@@ -10,7 +10,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import RAGGED, SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.dist_attributes import RAGGED, SCOPE
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.experts import (
     CombineOp,

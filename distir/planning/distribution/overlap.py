@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import BUCKET
+from distir.dialects.dist_attributes import BUCKET
 from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.profiles.profile import Profile

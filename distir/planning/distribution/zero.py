@@ -10,15 +10,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import (
-    LAYOUT,
-    REDUCE_LATE,
-    RESHARD_EARLY,
-    ConstrainOp,
-    Layout,
-    LayoutAttr,
-    Shard,
-)
+from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
+from distir.dialects.dist_attributes import REDUCE_LATE, RESHARD_EARLY
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import rank_of, shape_of
 from distir.dialects.train_ops.flattening import UnflattenOp

@@ -14,11 +14,11 @@ from distir.dialects.dist import (
     LAYOUT,
     OPERAND_LAYOUTS,
     RESULT_LAYOUTS,
-    SCOPE,
     ConstrainOp,
     Layout,
     LayoutAttr,
 )
+from distir.dialects.dist_attributes import SCOPE
 from distir.errors import DistIRError
 from distir.planning.graph.function_plan import FunctionPlan, with_callees
 from distir.planning.graph.strategies import LayoutStrategy, OpLayouts

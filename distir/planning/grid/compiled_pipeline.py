@@ -19,7 +19,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import ASYNCHRONOUS, ReshardOp, SendOp
+from distir.dialects.dist import ReshardOp, SendOp
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.interpreters.simulator.engine.compiled import (
     CallStep,
     CompiledFunction,

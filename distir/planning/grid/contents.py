@@ -16,7 +16,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.transforms.pipelines.fold import Fold, number_type
 from distir.transforms.pipelines.structure import Structure
 

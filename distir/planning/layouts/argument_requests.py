@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import FIXED, Layout
+from distir.dialects.dist import Layout
+from distir.dialects.dist_attributes import FIXED
 from distir.planning.annotations import fixed_axes, request_split, requested_layout
 from distir.program import argument_attributes, entry_function
 from distir.sharding.layout import layout_problem

@@ -8,7 +8,7 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
-from distir.dialects.dist import SEPARATE_COPIES
+from distir.dialects.dist_attributes import SEPARATE_COPIES
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.distribution.batches import split_batch
 from distir.planning.graph.annotate import annotate, settled

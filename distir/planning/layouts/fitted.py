@@ -12,7 +12,7 @@ from math import inf
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.dist import SEPARATE_COPIES
+from distir.dialects.dist_attributes import SEPARATE_COPIES
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
@@ -26,11 +26,7 @@ from distir.planning.costs.micro_batches import (
 from distir.planning.costs.unit import UnitCosts
 from distir.planning.distribution.batches import try_to_split_batch
 from distir.planning.distribution.buckets import bucket_collectives_of
-from distir.planning.layouts.chosen import (
-    ChosenLayouts,
-    apply_layouts,
-    follow_requests,
-)
+from distir.planning.layouts.chosen import ChosenLayouts, apply_layouts, follow_requests
 from distir.planning.layouts.fitted_plan import FittedPlan, PipelineStep
 from distir.planning.layouts.search import (
     LayoutResult,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue, Use
 
-from distir.dialects.dist import PLACE, Layout, layout_of
+from distir.dialects.dist import Layout, layout_of
+from distir.dialects.dist_attributes import PLACE
 from distir.planning.costs.micro_batches import MicroBatchCosts
 from distir.program import entry_function
 from distir.sharding.mesh import TIME_AXIS
@@ -26,7 +27,7 @@ def places_of(module: ModuleOp) -> dict[Operation, int]:
 def note_places(places: Mapping[Operation, int]) -> None:
     """Notes on ops the places that they have in a program (`dist.place`)."""
     for op, place in places.items():
-        op.attributes[PLACE] = IntegerAttr(place, i64)
+        op.attributes[PLACE] = PLACE.attr(place)
 
 
 def take_places(module: ModuleOp) -> dict[Operation, int]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import (
@@ -52,7 +52,7 @@ class OpCosts:
         ops = [op for op in structure.ops if not isinstance(op, ReturnOp)]
         copy = module.clone()
         for i, op in enumerate(entry_function(copy).body.block.ops):
-            op.attributes[SCOPE] = StringAttr(f"op {i}")
+            op.attributes[SCOPE] = SCOPE.attr(f"op {i}")
         schedule = "gpipe" if structure.backward else "forward"
         sizes = (mesh,) if mesh else ()
         make_pipeline(copy, ScheduleOptions(schedule=schedule, stage_meshes=sizes))

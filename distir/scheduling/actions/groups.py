@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import DictionaryAttr, StringAttr
+from xdsl.dialects.builtin import DictionaryAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import COMPILED, RECOMPUTE, RECOMPUTE_BY
+from distir.dialects.dist_attributes import COMPILED, RECOMPUTE, RECOMPUTE_BY
 from distir.dialects.schedule import (
     DecomposeOp,
     FindOp,
@@ -160,11 +160,11 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
     for group in separate(run.module, groups):
         if group.ops[0].parent_op() is run.modules.entry:
             call = outliner.outline(group.ops, result_of(group))
-            call.attributes[RECOMPUTE] = StringAttr(policy)
-            call.attributes[RECOMPUTE_BY] = StringAttr(origin(op))
+            call.attributes[RECOMPUTE] = RECOMPUTE.attr(policy)
+            call.attributes[RECOMPUTE_BY] = RECOMPUTE_BY.attr(origin(op))
         else:
             # Whether the result is kept is up to the ops after the group.
             for inner in group.ops[:-1]:
-                inner.attributes[RECOMPUTE] = StringAttr(policy)
+                inner.attributes[RECOMPUTE] = RECOMPUTE.attr(policy)
     run.consume(op.modules, op)
     run.rewritten(op)

@@ -7,7 +7,8 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import FIXED_BY, SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.dist_attributes import FIXED_BY, SCOPE
 from distir.dialects.schedule import PlaceOp
 from distir.dialects.tensors import rank_of
 from distir.errors import DistIRError

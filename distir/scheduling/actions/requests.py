@@ -12,7 +12,8 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
 from distir.dialects.collective import Collective
-from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, STAGE_START, Layout, Shard
+from distir.dialects.dist import Layout, Shard
+from distir.dialects.dist_attributes import RECOMPUTE, RECOMPUTE_BY, STAGE_START
 from distir.dialects.schedule import (
     ExpectOp,
     RecomputeOp,
@@ -27,7 +28,7 @@ from distir.planning.distribution.meshes import MESH
 from distir.planning.expectations import expect
 from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
-from distir.program import describe, scope_of, text_attribute
+from distir.program import describe, scope_of
 from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rule_for
@@ -129,7 +130,7 @@ def stage(op: Operation, run: ScheduleRun) -> None:
                 f"stage begins there anyway; name where the others begin"
             )
         if STAGE_START in first.attributes:
-            before = text_attribute(first.attributes, STAGE_START)
+            before = STAGE_START.of(first.attributes)
             raise DistIRError(
                 f"{origin(op)}: a stage begins with {describe(first)} already ({before})"
             )
@@ -138,10 +139,10 @@ def stage(op: Operation, run: ScheduleRun) -> None:
             raise DistIRError(
                 f"{origin(op)}: the stages are out of order: {describe(first)} comes before "
                 f"{describe(later)}, with which a stage begins "
-                f"({text_attribute(later.attributes, STAGE_START)}); ask for stages in the "
+                f"({STAGE_START.of(later.attributes)}); ask for stages in the "
                 f"order of the program"
             )
-        first.attributes[STAGE_START] = StringAttr(origin(op))
+        first.attributes[STAGE_START] = STAGE_START.attr(origin(op))
 
 
 @schedule_action("schedule.recompute")
@@ -168,18 +169,18 @@ def recompute(op: Operation, run: ScheduleRun) -> None:
 
 
 def _recompute_call(op: RecomputeOp, scope: str, call: CallOp, policy: str) -> None:
-    before = text_attribute(call.attributes, RECOMPUTE)
+    before = RECOMPUTE.of(call.attributes)
     if before not in (None, policy):
         raise DistIRError(
             f"{origin(op)}: {scope!r} is to be computed again by policy {policy!r}, but "
             f"is by {before!r} already{_who(call)}; ask for one of these"
         )
-    call.attributes[RECOMPUTE] = StringAttr(policy)
+    call.attributes[RECOMPUTE] = RECOMPUTE.attr(policy)
     call.attributes.setdefault(RECOMPUTE_BY, StringAttr(origin(op)))
 
 
 def _who(call: CallOp) -> str:
-    by = text_attribute(call.attributes, RECOMPUTE_BY)
+    by = RECOMPUTE_BY.of(call.attributes)
     return "" if by is None else f" ({by})"
 
 

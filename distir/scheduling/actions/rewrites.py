@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
-from distir.dialects.dist import COMPILED, FIXED, LAYOUT
+from distir.dialects.dist import LAYOUT
+from distir.dialects.dist_attributes import COMPILED, FIXED
 from distir.dialects.onnx_ops.values import LOW_PRECISION_FLOATS
 from distir.dialects.schedule import CUDA_GRAPH, AutocastOp, CudaGraphOp, MergeOp
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp
-from distir.program import (
-    argument_attributes,
-    describe,
-    functions,
-    scope_of,
-    text_attribute,
-)
+from distir.program import argument_attributes, describe, functions, scope_of
 from distir.scheduling.rewrites.autocast import Autocast
 from distir.scheduling.rewrites.hoist import hoist
 from distir.scheduling.rewrites.merge import (
@@ -105,7 +99,7 @@ def cuda_graph(op: Operation, run: ScheduleRun) -> None:
             if not isinstance(call, CallOp) or scope_of(call) != scope:
                 continue
             callee = known[call.callee.string_value()]
-            if text_attribute(callee.attributes, COMPILED) is not None:
+            if COMPILED.of(callee.attributes) is not None:
                 raise DistIRError(
                     f"{origin(op)}: {scope!r} is run as one piece already "
                     f"({callee.attributes[COMPILED]}); ask for one of these"
@@ -122,7 +116,7 @@ def cuda_graph(op: Operation, run: ScheduleRun) -> None:
     for group in separate(run.module, list(groups.values())):
         function = group.ops[0].parent_op()
         assert isinstance(function, FuncOp)
-        function.attributes[COMPILED] = StringAttr(CUDA_GRAPH)
+        function.attributes[COMPILED] = COMPILED.attr(CUDA_GRAPH)
     run.rewritten(op)
 
 

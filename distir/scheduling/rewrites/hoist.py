@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import NAME, REPACKED
+from distir.dialects.dist_attributes import NAME, REPACKED
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.program import (
@@ -87,7 +87,7 @@ def _add_argument(
     own: dict[str, Attribute] = dict(attributes[indices[0]])
     parts, taken = [names[i] for i in indices], set(names)
     title = free_name(taken, _common_name(parts, name))
-    own[NAME] = StringAttr(title)
+    own[NAME] = NAME.attr(title)
     dim = op.attribute("axis")
     sizes = tuple(shape_of(value.type)[dim] for value in op.operands)
     if groups is not None:

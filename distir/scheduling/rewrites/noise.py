@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.dist import RECOMPUTE, SCOPE
+from distir.dialects.dist_attributes import RECOMPUTE, SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.gradients.rule import GradientBuilder
@@ -56,7 +55,7 @@ def _separated(op: OnnxOp) -> tuple[SSAValue, Operation]:
     noise.name_hint = "noise"
     for value in (ones, noise):
         assert isinstance(value.owner, Operation)
-        value.owner.attributes[RECOMPUTE] = StringAttr("full")
+        value.owner.attributes[RECOMPUTE] = RECOMPUTE.attr("full")
     result = build.onnx("Mul", x, noise)
     result.name_hint = op.results[0].name_hint
     Rewriter.replace_op(op, [], [result])

@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.program import (
     argument_attributes,
     made_with,
@@ -18,10 +18,7 @@ from distir.program import (
     set_argument_attributes,
     unique_name,
 )
-from distir.transforms.repeats.naming import (
-    general_attributes,
-    general_scope,
-)
+from distir.transforms.repeats.naming import general_attributes, general_scope
 from distir.transforms.repeats.op_sequence import common_scope
 
 
@@ -71,7 +68,7 @@ class GroupOutliner:
         call = CallOp(made.sym_name.data, inputs, [result.type])
         scope = ".".join(common_scope(list(ops)))
         if scope:
-            call.attributes[SCOPE] = StringAttr(scope)
+            call.attributes[SCOPE] = SCOPE.attr(scope)
         call.results[0].name_hint = result.name_hint
         owner = result.owner
         assert isinstance(owner, Operation)
@@ -145,7 +142,7 @@ def _generalise(function: FuncOp, other: FuncOp) -> None:
         if own is not return_op(function):
             scope = general_scope([own, its])
             if scope:
-                own.attributes[SCOPE] = StringAttr(scope)
+                own.attributes[SCOPE] = SCOPE.attr(scope)
             else:
                 own.attributes.pop(SCOPE, None)
     pairs = zip(argument_attributes(function), argument_attributes(other), strict=True)

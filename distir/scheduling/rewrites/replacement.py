@@ -6,20 +6,14 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    ModuleOp,
-    StringAttr,
-    TensorType,
-    UnrankedTensorType,
-    f32,
-)
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.inference import inferred_types
 from distir.dialects.onnx_ops.op import OnnxOp
@@ -108,7 +102,7 @@ def put(ops: Sequence[Operation], result: SSAValue, new: Operation) -> None:
     """
     scope = ".".join(common_scope(list(ops)))
     if scope:
-        new.attributes[SCOPE] = StringAttr(scope)
+        new.attributes[SCOPE] = SCOPE.attr(scope)
     owner = result.owner
     assert isinstance(owner, Operation)
     Rewriter.insert_op(new, InsertPoint.after(owner))

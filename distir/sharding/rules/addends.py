@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OMITTED, OnnxOp
 from distir.dialects.onnx_ops.values import constant_attr, numpy_dtype, tensor_type

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.collective_ops.per_rank import CoordinateOp
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import constant_attr, element_type_of_dtype

@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import StringAttr, TensorType, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import entries_of
+from distir.dialects.dist_attributes import ENTRIES
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OMITTED, OnnxOp
 from distir.dialects.onnx_ops.values import (
@@ -158,7 +158,7 @@ def _softmax_steps(
     chosen = LabelLogitOp(scores, labels)
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, labels),
-        classes=entries_of(op) or shape_of(scores)[-1],
+        classes=ENTRIES.of(op.attributes) or shape_of(scores)[-1],
         divisor=divisor,
         ignore_index=ignored,
     )

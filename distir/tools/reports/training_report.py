@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from distir.dialects.dist import FROZEN
+from distir.dialects.dist_attributes import FROZEN
 from distir.dialects.tensors import shape_of
 from distir.errors import listed
 from distir.frontends.imported_model import ImportedModel

@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import RECOMPUTE, RECOMPUTE_BY, SCOPE
+from distir.dialects.dist_attributes import KEPT, RECOMPUTE, RECOMPUTE_BY, SCOPE
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import (
     CallPair,
@@ -22,7 +22,6 @@ from distir.gradients.call_pairs import (
     saved_values,
 )
 from distir.program import (
-    KEPT,
     ancestors,
     argument_attributes,
     describe,
@@ -34,7 +33,6 @@ from distir.program import (
     return_op,
     set_argument_attributes,
     set_results,
-    text_attribute,
     unique_name,
 )
 from distir.program.functions import erase_unreachable
@@ -106,11 +104,11 @@ def _request_policy(call: CallOp, policy: str, layer: int | None) -> None:
     Requests a policy for a call that has no request yet. Raises DistIRError if it has
     another one, and `layer`, its number, was named.
     """
-    before = text_attribute(call.attributes, RECOMPUTE)
+    before = RECOMPUTE.of(call.attributes)
     if before is None:
-        call.attributes[RECOMPUTE] = StringAttr(policy)
+        call.attributes[RECOMPUTE] = RECOMPUTE.attr(policy)
     elif layer is not None and before != policy:
-        by = text_attribute(call.attributes, RECOMPUTE_BY) or f"its {RECOMPUTE}"
+        by = RECOMPUTE_BY.of(call.attributes) or f"its {RECOMPUTE}"
         raise DistIRError(
             f"activation-checkpoint: layers={layer} asks for policy {policy!r} of "
             f"{describe(call)}, but {by} asks for {before!r}; ask for one of these"
@@ -121,7 +119,7 @@ def _take_policies(entry: FuncOp) -> dict[Operation, str]:
     """Returns the policies that calls of a function request, and removes the requests."""
     found: dict[Operation, str] = {}
     for op in entry.body.block.ops:
-        asked = text_attribute(op.attributes, RECOMPUTE)
+        asked = RECOMPUTE.of(op.attributes)
         op.attributes.pop(RECOMPUTE_BY, None)
         if asked is not None:
             del op.attributes[RECOMPUTE]

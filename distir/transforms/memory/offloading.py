@@ -7,7 +7,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.gradients.call_pairs import CallPair, describe_backward, saved_values
 from distir.program import functions, replace_call, return_op, set_results, unique_name

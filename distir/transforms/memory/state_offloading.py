@@ -14,7 +14,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.host import is_on_host, on_host
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp

@@ -8,13 +8,13 @@ such as the stages of a pipeline, all of their parameters would be gathered at o
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective_ops.over_axes import AllGatherOp
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.program import made_with, reachable_functions, scope_of
 from distir.transforms.overlap.kinds import kind_of
 from distir.transforms.repeats.naming import specialise
@@ -63,7 +63,7 @@ def _hoist(function: FuncOp, gather: AllGatherOp, calls: list[CallOp]) -> None:
         new = made_with(gather, [given], [gather.result.type])
         if scope_of(gather):
             scope = specialise(scope_of(gather), scope_of(call))
-            new.attributes[SCOPE] = StringAttr(scope)
+            new.attributes[SCOPE] = SCOPE.attr(scope)
         new.results[0].name_hint = given.name_hint
         Rewriter.insert_op(new, InsertPoint.before(call))
         call.operands[index] = new.results[0]

@@ -20,7 +20,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp
-from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
+from distir.dialects.dist import Layout, layout_of, with_layout
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import VIEWS

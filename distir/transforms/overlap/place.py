@@ -23,7 +23,8 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import AllGatherOp
-from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.dialects.dist import SendOp
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.transforms.overlap.beside import FREE, gathered_beside_contractions
 from distir.transforms.overlap.kinds import REDUCTIONS, chain_from_argument, kind_of

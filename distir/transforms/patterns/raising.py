@@ -10,7 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import STOP_GRADIENT
+from distir.dialects.dist_attributes import STOP_GRADIENT
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.program import (
     argument_attributes,

@@ -13,7 +13,8 @@ from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MeshOp
-from distir.dialects.dist import RESHARD_EARLY, ReshardOp
+from distir.dialects.dist import ReshardOp
+from distir.dialects.dist_attributes import RESHARD_EARLY
 from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.program import made_with
 from distir.sharding.mesh import Mesh

@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.dialects.dist import SendOp
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.transforms.pipelines.body import BlockBody, Make
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (

@@ -16,22 +16,10 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.collective_ops.per_rank import CoordinateOp
-from distir.dialects.dist import (
-    COMPILED,
-    Layout,
-    LayoutAttr,
-    ReshardOp,
-    layout_of,
-    with_layout,
-)
+from distir.dialects.dist import Layout, LayoutAttr, ReshardOp, layout_of, with_layout
+from distir.dialects.dist_attributes import COMPILED
 from distir.errors import DistIRError
-from distir.program import (
-    called,
-    describe,
-    erase_dead,
-    free_name,
-    made_with,
-)
+from distir.program import called, describe, erase_dead, free_name, made_with
 from distir.sharding.local import local_form, local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import REPLICATED, SplitPlacement

@@ -10,9 +10,7 @@ from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import (
-    SCOPE,
-)
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.sharding.placement import COMBINED_BY, PartialPlacement
 from distir.transforms.pipelines.body import BlockBody

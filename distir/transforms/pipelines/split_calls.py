@@ -10,8 +10,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import COMPILED
-from distir.program import KEPT, ancestors, functions, return_op, unique_name
+from distir.dialects.dist_attributes import COMPILED, KEPT
+from distir.program import ancestors, functions, return_op, unique_name
 from distir.sharding.placement import PartialPlacement
 from distir.transforms.pipelines.over_time import over_time
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import STAGE, STAGE_START
+from distir.dialects.dist_attributes import STAGE, STAGE_START
 from distir.errors import DistIRError, did_you_mean
 from distir.pipelining.options import SEARCH
 from distir.program import describe, scope_of
@@ -142,7 +142,7 @@ def _start_text(op: Operation) -> str:
 def mark(stages: Mapping[Operation, int]) -> None:
     """Marks ops with the stage on which they are to run."""
     for op, stage in stages.items():
-        op.attributes[STAGE] = IntegerAttr(stage, i64)
+        op.attributes[STAGE] = STAGE.attr(stage)
 
 
 def take_marks(ops: Iterable[Operation]) -> dict[Operation, int]:

@@ -12,13 +12,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import (
-    RESHARD_EARLY,
-    SCOPE,
-    ReshardOp,
-    layout_of,
-    with_layout,
-)
+from distir.dialects.dist import ReshardOp, layout_of, with_layout
+from distir.dialects.dist_attributes import RESHARD_EARLY, SCOPE
 from distir.errors import DistIRError
 from distir.program import (
     ancestors,

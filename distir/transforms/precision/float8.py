@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import ROLE, SCOPE
+from distir.dialects.dist_attributes import ROLE, SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import PRODUCTS
 from distir.dialects.tensors import element_type, known_shape, shape_of
@@ -36,7 +36,6 @@ from distir.program import (
     reachable_functions,
     return_op,
     scope_of,
-    text_attribute,
 )
 
 _SAME = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
@@ -55,10 +54,7 @@ def use_float8(
     """
     found: list[OnnxOp] = []
     for function in reachable_functions(module):
-        roles = [
-            text_attribute(attributes, ROLE)
-            for attributes in argument_attributes(function)
-        ]
+        roles = [ROLE.of(attributes) for attributes in argument_attributes(function)]
         found += [
             op
             for op in function.body.block.ops

@@ -20,7 +20,7 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type, tensor_type
 from distir.dialects.train_ops.checks import FLOATS

@@ -18,7 +18,8 @@ from distir.dialects.collective_ops.per_rank import (
     WaitOp,
 )
 from distir.dialects.collective_ops.rooted import RootedOp
-from distir.dialects.dist import LAYOUT, SCOPE, LayoutAttr, layout_of
+from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
+from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.errors import DistIRError
 from distir.program import (
@@ -304,7 +305,7 @@ class FunctionProjection:
                 received.append((piece, recv.result))
         if self._here(op.result):
             self.pieces[op.result] = received
-            if dist.ASYNCHRONOUS in op.attributes:
+            if ASYNCHRONOUS in op.attributes:
                 self.arriving[op.result] = None
             else:
                 self._join(op.result)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import NAME, OF
+from distir.dialects.dist_attributes import NAME, OF
 from distir.program import name_hint, scope_of
 from distir.transforms.repeats.op_sequence import common_scope
 
@@ -90,7 +90,7 @@ def general_attributes(
     if len(texts) == len(names):
         name = generalise(texts)
         if name is not None:
-            common[NAME] = StringAttr(name)
+            common[NAME] = NAME.attr(name)
     return common
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 from xdsl.traits import Pure
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.program import scope_of
 
 Integers = npt.NDArray[np.int64]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from xdsl.builder import Builder
-from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist_attributes import SCOPE
 from distir.program import argument_attributes, made_with, set_argument_attributes
 from distir.transforms.repeats.mixed import find_mixed_pair
 from distir.transforms.repeats.naming import (
@@ -147,7 +146,7 @@ class Outliner:
             outlined.sym_name.data, arguments, outlined.function_type.outputs.data
         )
         if scope:
-            call.attributes[SCOPE] = StringAttr(scope)
+            call.attributes[SCOPE] = SCOPE.attr(scope)
         _gather(window, first)
         Rewriter.insert_op(call, InsertPoint.before(first))
         for (position, result), new in zip(self.results, call.results, strict=True):
@@ -162,7 +161,7 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
     copy = made_with(op, operands, op.result_types)
     copy.attributes.pop(SCOPE, None)
     if scope:
-        copy.attributes[SCOPE] = StringAttr(scope)
+        copy.attributes[SCOPE] = SCOPE.attr(scope)
     return copy
 
 

@@ -9,14 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType, i64
 from xdsl.ir import Operation, SSAValue
-from xdsl.pattern_rewriter import (
-    PatternRewriter,
-    PatternRewriteWalker,
-    RewritePattern,
-)
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
 from xdsl.rewriter import InsertPoint
 
-from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of

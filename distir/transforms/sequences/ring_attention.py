@@ -17,11 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, UnitAttr, i64
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.pattern_rewriter import (
-    PatternRewriter,
-    PatternRewriteWalker,
-    RewritePattern,
-)
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
 
 from distir.dialects.collective_ops.over_axes import (
     AllGatherOp,
@@ -29,21 +25,12 @@ from distir.dialects.collective_ops.over_axes import (
     ReduceScatterOp,
     SliceOp,
 )
-from distir.dialects.dist import (
-    ASYNCHRONOUS,
-    SCOPE,
-    Layout,
-    Shard,
-    layout_of,
-    with_layout,
-)
+from distir.dialects.dist import Layout, Shard, layout_of, with_layout
+from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.attention import (
-    AttentionGradOp,
-    FusedAttentionOp,
-)
+from distir.dialects.train_ops.attention import AttentionGradOp, FusedAttentionOp
 from distir.dialects.train_ops.causal_attention import (
     CausalAttentionOp,
     MergeAttentionOp,

@@ -17,7 +17,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import FLATTENED
+from distir.dialects.dist_attributes import FLATTENED
 from distir.dialects.tensors import rank_of
 from distir.dialects.train_ops.flattening import (
     FlattenOp,

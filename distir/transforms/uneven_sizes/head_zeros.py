@@ -17,7 +17,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import constant_of
-from distir.dialects.dist import PADDED, REPACKED
+from distir.dialects.dist_attributes import PADDED, REPACKED
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import SUMS
 from distir.dialects.tensors import shape_of

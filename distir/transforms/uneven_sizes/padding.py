@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import constant_of
-from distir.dialects.dist import ENTRIES, PADDED, SCOPE
+from distir.dialects.dist_attributes import ENTRIES, PADDED, SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import SUMS
 from distir.dialects.tensors import shape_of
@@ -228,7 +228,7 @@ class DimensionPadder:
         match op:
             case CrossEntropyOp():
                 operands[0] = self._masked(op.logits, build)
-                attributes[ENTRIES] = IntegerAttr(self.before, i64)
+                attributes[ENTRIES] = ENTRIES.attr(self.before)
             case CrossEntropyGradOp():
                 operands[1] = self._masked(op.logits, build)
             case OnnxOp() if op.name == "onnx.Gather":
@@ -279,7 +279,7 @@ class DimensionPadder:
         count = build.scalar(self.before, indices)
         found = build.onnx("Mod", indices, count)
         assert isinstance(found.owner, Operation)
-        found.owner.attributes[ENTRIES] = IntegerAttr(self.before, i64)
+        found.owner.attributes[ENTRIES] = ENTRIES.attr(self.before)
         return found
 
     def _masked(self, logits: SSAValue, build: GradientBuilder) -> SSAValue:

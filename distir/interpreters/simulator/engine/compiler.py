@@ -11,12 +11,8 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
-from distir.dialects.dist import (
-    ASYNCHRONOUS,
-    ReshardOp,
-    SendOp,
-    layout_of,
-)
+from distir.dialects.dist import ReshardOp, SendOp, layout_of
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row

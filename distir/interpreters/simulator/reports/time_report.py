@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import ASYNCHRONOUS
+from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.interpreters.simulator.engine.compiled import (
     CallStep,
     CommunicationStep,

@@ -11,7 +11,7 @@ import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i1, i64
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import entries_of
+from distir.dialects.dist_attributes import ENTRIES
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.loss_steps import (
@@ -40,7 +40,7 @@ def loss_in_steps(op: Operation) -> list[Operation]:
     chosen = LabelLogitOp(op.logits, op.labels)
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, op.labels),
-        classes=entries_of(op) or shape_of(op.logits)[-1],
+        classes=ENTRIES.of(op.attributes) or shape_of(op.logits)[-1],
         **op.properties,
     )
     return in_scope_of(op, [maximum, total, chosen, loss])
