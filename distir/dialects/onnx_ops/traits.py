@@ -6,6 +6,7 @@ say so.
 
 from __future__ import annotations
 
+from distir.dialects.onnx_ops.elementwise import OPERATORS
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.train import Train
 
@@ -49,31 +50,32 @@ COMMUTATIVE = _named(
 OPTIMIZERS = _stated("IS_UPDATE")
 """Updates of a parameter by its gradient."""
 
-UNARY = _named(
-    """
-    Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Ceil Celu Cos Cosh Elu
-    Erf Exp Floor Gelu HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Not
-    Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
-    Swish Tan Tanh ThresholdedRelu
-    """
+UNARY = frozenset(
+    f"onnx.{name}"
+    for name, row in OPERATORS.items()
+    if not row.of_several and not row.passes_partial
 )
 """Each element from the one at its place, by a function that is not linear."""
 
-OF_SEVERAL = _named(
-    """
-    And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Equal Greater GreaterOrEqual
-    Less LessOrEqual Mod Or PRelu Pow SwiGLU Xor
-    """
+OF_SEVERAL = frozenset(
+    f"onnx.{name}"
+    for name, row in OPERATORS.items()
+    if row.of_several and not row.passes_partial
 )
 """Each element from those of several operands at its place, by a function that is not linear."""
 
-ELEMENTWISE = (
-    UNARY
-    | OF_SEVERAL
-    | _named("Add Cast Div Max Mean Min Mul Neg Sub Sum Where")
-    | _stated("IS_ELEMENTWISE")
+ELEMENTWISE = frozenset(f"onnx.{name}" for name in OPERATORS) | _stated(
+    "IS_ELEMENTWISE"
 )
 """Each element from those of the operands at its place."""
+
+WITHOUT_GRADIENT = frozenset(
+    f"onnx.{name}" for name, row in OPERATORS.items() if row.gradient == "0"
+) | _named("ArgMax ArgMin NonZero Shape Size Constant ConstantOfShape EyeLike")
+"""
+Constant almost everywhere, as steps and truth values are, or of positions, shapes and
+constants alone.
+"""
 
 SIZE_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.CenterCropPad": (1,),
