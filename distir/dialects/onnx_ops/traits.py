@@ -24,17 +24,33 @@ def _stated(trait: str) -> frozenset[str]:
 RESHAPES = _named("Flatten Reshape Squeeze Unsqueeze")
 """The elements of the first operand in their order, under another shape."""
 
+PERMUTATIONS = RESHAPES | _named("Identity Transpose")
+"""Every element of the first operand once, in another order or under another shape."""
+
 VIEWS = RESHAPES | _named("Identity") | _stated("IS_VIEW")
 """The memory of the first operand, or a part of it, under another shape."""
 
-REARRANGEMENTS = RESHAPES | _named("Concat Identity Split Transpose")
+REARRANGEMENTS = PERMUTATIONS | _named("Concat Split")
 """Every element of the operands once, at other positions."""
 
 REPETITIONS = _named("Expand Tile")
 """Every element of the first operand, several times."""
 
+SAME_VALUES = REARRANGEMENTS | REPETITIONS | _named("Cast")
+"""Exactly the values of the operands that are no shapes, at other positions or in another type."""
+
+SELECTIONS = _named("Clip Gather Max Min Mod Pad Slice")
+"""Some elements of the first operand, beside others that stand in their place."""
+
 COPIES = _stated("IS_COPY")
 """The values of the operand, in another form or place."""
+
+OWN_MEMORY = _named(
+    """
+    Add Conv Div Gemm LayerNormalization MatMul Mul RMSNormalization Softmax Sub
+    """
+)
+"""In PyTorch, results in memory of their own; ops of other dialects state `IS_FRESH`."""
 
 PRODUCTS = _named("MatMul Gemm")
 """Products of two matrices, or of batches of them."""
@@ -42,10 +58,31 @@ PRODUCTS = _named("MatMul Gemm")
 SUMS = _named("Add Gemm Sub Sum")
 """Zero where each of their terms is zero (the product of a Gemm is one)."""
 
+ARITHMETIC = _named("Add Sub Mul Div")
+"""The four operations."""
+
 COMMUTATIVE = _named(
     "Add Mul Max Min Sum Mean Equal And Or Xor BitwiseAnd BitwiseOr BitwiseXor"
 )
 """The same result with two operands exchanged."""
+
+SIGNLESS = _named(
+    """
+    Compress CumProd CumSum DepthToSpace Einsum GatherElements GatherND NonZero Pad
+    ReverseSequence ScatterElements ScatterND Slice SpaceToDepth TensorScatter Trilu
+    """
+)
+"""
+The same bits for unsigned integers as for signed ones: elements are moved, added or multiplied.
+Rows of elementwise operators say it as `unsigned`.
+"""
+
+LOOK_UPS = _named(
+    """
+    Gather GatherElements NegativeLogLikelihoodLoss ScatterElements SoftmaxCrossEntropyLoss
+    """
+)
+"""Integers in the second operand index a dimension of the first: `axis`, of losses the second."""
 
 OPTIMIZERS = _stated("IS_UPDATE")
 """Updates of a parameter by its gradient."""
@@ -85,7 +122,7 @@ SIZE_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.Pad": (1, 3),
     "onnx.Range": (0, 1, 2),
     "onnx.Reshape": (1,),
-    "onnx.Resize": (2, 3),
+    "onnx.Resize": (1, 2, 3),
     "onnx.Slice": (1, 2, 3, 4),
     "onnx.Split": (1,),
     "onnx.Squeeze": (1,),
@@ -94,6 +131,51 @@ SIZE_OPERANDS: dict[str, tuple[int, ...]] = {
     "onnx.Unsqueeze": (1,),
 }
 """The positions of operands whose values decide the shape of the result."""
+
+WEIGHT_OPERANDS: dict[str, tuple[int, ...]] = {
+    "onnx.BatchNormalization": (1, 2),
+    "onnx.Conv": (1, 2),
+    "onnx.ConvTranspose": (1, 2),
+    "onnx.GRU": (1, 2, 3),
+    "onnx.Gather": (0,),
+    "onnx.Gemm": (0, 1, 2),
+    "onnx.GroupNormalization": (1, 2),
+    "onnx.InstanceNormalization": (1, 2),
+    "onnx.LSTM": (1, 2, 3),
+    "onnx.LayerNormalization": (1, 2),
+    "onnx.MatMul": (0, 1),
+    "onnx.PRelu": (1,),
+    "onnx.RMSNormalization": (1,),
+    "onnx.RNN": (1, 2, 3),
+}
+"""The positions of operands that are weights where a model's file does not say what they are."""
+
+LOW_PRECISION = _named(
+    "Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN"
+)
+"""The operators for functions in PyTorch's list of those that autocast runs in 16 bits."""
+
+FULL_PRECISION = _named(
+    """
+    Acos Asin Cosh CumProd CumSum Exp GroupNormalization LayerNormalization Log LogSoftmax
+    LpNormalization NegativeLogLikelihoodLoss Pow RMSNormalization Reciprocal ReduceL1
+    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd ReduceSum ReduceSumSquare Resize Sinh
+    SoftmaxCrossEntropyLoss Softmax Softplus Tan
+    """
+)
+"""The operators for functions in PyTorch's list of those that autocast runs in 32 bits."""
+
+FOLLOWS_PRECISION = _named(
+    """
+    Add AveragePool Concat Div Dropout Expand Flatten Gelu HardSwish Identity LeakyRelu Max
+    MaxPool Min Mul Neg Relu Reshape Sigmoid Slice Split Squeeze Sub Swish Tanh Transpose
+    Unsqueeze Where
+    """
+)
+"""
+The operators in neither list that stand between matrix products, and compute in 16 bits where their
+operands have 16 bits.
+"""
 
 _ALONG_AXIS = "[*a@axis, k, *b] -> [*a, k, *b] keep k"
 _POOLED = "[n, c, *s] -> [n, c, *t] keep s t"

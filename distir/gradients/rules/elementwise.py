@@ -44,7 +44,7 @@ def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     return [dx, *[None] * (len(op.operands) - 1)]
 
 
-class _Names(dict[str, Any]):
+class _FormulaNames(dict[str, Any]):
     """
     The names in a gradient's text: x, y and dy; the operators of ONNX; and attributes of the op,
     which are numbers.
@@ -80,7 +80,7 @@ def rule_from(text: str) -> SingleRule:
     code = compile(text, text, "eval")
 
     def rule(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-        return [eval(code, {"__builtins__": {}}, _Names(op, dy, build)).value]
+        return [eval(code, {"__builtins__": {}}, _FormulaNames(op, dy, build)).value]
 
     return rule
 

@@ -64,10 +64,6 @@ for _name, _row in OPERATORS.items():
     elif _row.torch:
         torch_emitter(f"onnx.{_name}")(_emitter(_row))
 
-torch_templates(
-    {"Identity": "{0}", "ml.Binarizer": "({0} > {threshold}).to({result:dtype})"}
-)
-
 
 @torch_emitter("onnx.PRelu")
 def prelu(call: Call) -> str:

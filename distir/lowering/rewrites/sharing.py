@@ -9,19 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.collective_ops.over_axes import SliceOp
+from distir.dialects.onnx_ops.traits import OWN_MEMORY
+from distir.dialects.op_facts import OpFacts
 from distir.program import reachable_functions, return_op
-
-_FRESH = frozenset(
-    (
-        *(f"onnx.{name}" for name in ("Add", "Conv", "Div", "Gemm", "MatMul", "Mul")),
-        *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
-        *(f"onnx.{name}" for name in ("Softmax", "Sub")),
-        *("torch.linear", "torch.addcmul", "torch.add_look_ups", "torch.conv_grad"),
-        "torch.state_copies",
-        "collective.slice",  # a copy of the part
-    )
-)
-_RESHAPED = ("train.flatten", "train.unflatten")
 
 
 def is_fresh(op: Operation) -> bool:
@@ -29,9 +20,10 @@ def is_fresh(op: Operation) -> bool:
     Whether all results of an op lie in memory of their own. An unknown op may return an
     operand, or a view of one.
     """
-    if op.name in _RESHAPED:
-        return False
-    return op.name in _FRESH or op.name.startswith("train.")
+    if isinstance(op, OpFacts):
+        return op.IS_FRESH
+    # A slice is a copy of the part.
+    return op.name in OWN_MEMORY or isinstance(op, SliceOp)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import SliceOp
 from distir.dialects.dist import SendOp
 from distir.dialects.host import is_on_host
-from distir.dialects.onnx_ops.traits import COPIES, REARRANGEMENTS
+from distir.dialects.onnx_ops.traits import ARITHMETIC, COPIES, REARRANGEMENTS
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
     GRADIENT,
@@ -49,7 +49,7 @@ _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 # These ops change the form or place of a value, but not its kind ...
 _FORMS = REARRANGEMENTS | COPIES | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
-_ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
+_ARITHMETIC = ARITHMETIC | {"onnx.Clip", "onnx.Sum"}
 
 
 class ValueKinds:
