@@ -45,6 +45,9 @@ class OpFacts:
     one.
     """
 
+    KEEPS_ZEROS: ClassVar[bool] = False
+    """Whether the results are zero where the first operand is zero, or sums of such."""
+
     IS_UPDATE: ClassVar[bool] = False
     """Whether the op updates a parameter by its gradient."""
 

@@ -58,6 +58,18 @@ PRODUCTS = _named("MatMul Gemm")
 SUMS = _named("Add Gemm Sub Sum")
 """Zero where each of their terms is zero (the product of a Gemm is one)."""
 
+ZEROS_OF_FIRST = (
+    PERMUTATIONS
+    | _named(
+        "Cast Expand Neg Pad RMSNormalization ReduceSum RotaryEmbedding Slice Split"
+    )
+    | _stated("KEEPS_ZEROS")
+)
+"""Zero where the first operand is zero, and sums of such."""
+
+ZEROS_OF_ANY = _named("MatMul Mul")
+"""Zero where one of the operands is zero, and sums of such."""
+
 ARITHMETIC = _named("Add Sub Mul Div")
 """The four operations."""
 

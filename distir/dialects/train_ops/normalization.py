@@ -135,6 +135,7 @@ class RmsNormOp(NormalizingOp):
     name = "train.rms_norm"
     FACTORS: ClassVar[str] = "[*r@dimension, *c], [*c] -> [*r, *c], [*r, *?] keep c"
     TORCH: ClassVar[str] = "rms_norm({*}, epsilon={epsilon:decimal})"
+    KEEPS_ZEROS: ClassVar[bool] = True
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -220,6 +221,7 @@ class RmsNormGradOp(NormGradOp):
         "[*r@dimension, *c], [*r, *c], [*c], [*r, *?] -> [*r, *c], [*c] keep c linear 0"
     )
     TORCH: ClassVar[str] = "rms_norm_grad({*})"
+    KEEPS_ZEROS: ClassVar[bool] = True
     ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3)
 
     dy = operand_def(TensorType)
