@@ -1,24 +1,42 @@
 """
 Facts of ONNX operators that several parts of DistIR ask for, one table per fact, by the names
-of ops. Ops of `train` state theirs on their classes (`op_facts`), and are in the tables that
-say so.
+of ops. Ops of other dialects state theirs on their classes (`OpFacts`): a `Fact` is of both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
+
+from xdsl.ir import Operation
+
 from distir.dialects.onnx_ops.elementwise import OPERATORS
 from distir.dialects.op_facts import OpFacts
-from distir.dialects.train import Train
 
 
 def _named(names: str) -> frozenset[str]:
     return frozenset(f"onnx.{name}" for name in names.split())
 
 
-def _stated(trait: str) -> frozenset[str]:
-    """Returns the names of ops of `train` whose classes have a trait of `OpFacts`."""
-    facts = [op for op in Train.operations if issubclass(op, OpFacts)]
-    return frozenset(op.name for op in facts if getattr(op, trait))
+@dataclass(frozen=True)
+class Fact:
+    """
+    What holds of the ONNX operators with these names, and of the ops of other dialects whose
+    classes state it: `stated` is an attribute of `OpFacts`.
+    """
+
+    names: Set[str]
+    stated: str
+
+    def of(self, op: Operation) -> bool:
+        """Whether it holds of an op."""
+        return op.name in self.names or (
+            isinstance(op, OpFacts) and bool(getattr(op, self.stated))
+        )
+
+    def __or__(self, names: Set[str]) -> Fact:
+        """Returns the fact that holds of ops with these names, too."""
+        return Fact(self.names | names, self.stated)
 
 
 RESHAPES = _named("Flatten Reshape Squeeze Unsqueeze")
@@ -27,7 +45,7 @@ RESHAPES = _named("Flatten Reshape Squeeze Unsqueeze")
 PERMUTATIONS = RESHAPES | _named("Identity Transpose")
 """Every element of the first operand once, in another order or under another shape."""
 
-VIEWS = RESHAPES | _named("Identity") | _stated("IS_VIEW")
+VIEWS = Fact(RESHAPES | _named("Identity"), "IS_VIEW")
 """The memory of the first operand, or a part of it, under another shape."""
 
 REARRANGEMENTS = PERMUTATIONS | _named("Concat Split")
@@ -42,15 +60,16 @@ SAME_VALUES = REARRANGEMENTS | REPETITIONS | _named("Cast")
 SELECTIONS = _named("Clip Gather Max Min Mod Pad Slice")
 """Some elements of the first operand, beside others that stand in their place."""
 
-COPIES = _stated("IS_COPY")
+COPIES = Fact(frozenset(), "IS_COPY")
 """The values of the operand, in another form or place."""
 
-OWN_MEMORY = _named(
-    """
-    Add Conv Div Gemm LayerNormalization MatMul Mul RMSNormalization Softmax Sub
-    """
+FRESH = Fact(
+    _named(
+        "Add Conv Div Gemm LayerNormalization MatMul Mul RMSNormalization Softmax Sub"
+    ),
+    "IS_FRESH",
 )
-"""In PyTorch, results in memory of their own; ops of other dialects state `IS_FRESH`."""
+"""In PyTorch, results in memory of their own."""
 
 PRODUCTS = _named("MatMul Gemm")
 """Products of two matrices, or of batches of them."""
@@ -58,12 +77,12 @@ PRODUCTS = _named("MatMul Gemm")
 SUMS = _named("Add Gemm Sub Sum")
 """Zero where each of their terms is zero (the product of a Gemm is one)."""
 
-ZEROS_OF_FIRST = (
+ZEROS_OF_FIRST = Fact(
     PERMUTATIONS
     | _named(
         "Cast Expand Neg Pad RMSNormalization ReduceSum RotaryEmbedding Slice Split"
-    )
-    | _stated("KEEPS_ZEROS")
+    ),
+    "KEEPS_ZEROS",
 )
 """Zero where the first operand is zero, and sums of such."""
 
@@ -96,7 +115,7 @@ LOOK_UPS = _named(
 )
 """Integers in the second operand index a dimension of the first: `axis`, of losses the second."""
 
-OPTIMIZERS = _stated("IS_UPDATE")
+OPTIMIZERS = Fact(frozenset(), "IS_UPDATE")
 """Updates of a parameter by its gradient."""
 
 UNARY = frozenset(
@@ -113,9 +132,7 @@ OF_SEVERAL = frozenset(
 )
 """Each element from those of several operands at its place, by a function that is not linear."""
 
-ELEMENTWISE = frozenset(f"onnx.{name}" for name in OPERATORS) | _stated(
-    "IS_ELEMENTWISE"
-)
+ELEMENTWISE = Fact(frozenset(f"onnx.{name}" for name in OPERATORS), "IS_ELEMENTWISE")
 """Each element from those of the operands at its place."""
 
 WITHOUT_GRADIENT = frozenset(

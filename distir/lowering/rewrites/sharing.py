@@ -10,8 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective_ops.over_axes import SliceOp
-from distir.dialects.onnx_ops.traits import OWN_MEMORY
-from distir.dialects.op_facts import OpFacts
+from distir.dialects.onnx_ops.traits import FRESH
 from distir.program import reachable_functions, return_op
 
 
@@ -20,10 +19,7 @@ def is_fresh(op: Operation) -> bool:
     Whether all results of an op lie in memory of their own. An unknown op may return an
     operand, or a view of one.
     """
-    if isinstance(op, OpFacts):
-        return op.IS_FRESH
-    # A slice is a copy of the part.
-    return op.name in OWN_MEMORY or isinstance(op, SliceOp)
+    return FRESH.of(op) or isinstance(op, SliceOp)  # a copy of the part
 
 
 @dataclass

@@ -249,7 +249,7 @@ def _ops_after(
     while pending:
         owner = pending.pop().owner
         if isinstance(owner, Operation) and places[owner] >= place:
-            if owner.name not in _BEFORE_MATRICES:
+            if not _BEFORE_MATRICES.of(owner):
                 return None
             found.append(owner)
             pending += owner.operands

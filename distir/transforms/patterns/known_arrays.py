@@ -36,7 +36,7 @@ _BLOCK_ELEMENTS = 1 << 20
 _MOST_ELEMENTS_IN_BLOCKS = 1 << 31
 """The most elements of an array that is computed in blocks, repetitions not counted."""
 
-_ELEMENTWISE = ELEMENTWISE | {"onnx.CastLike", "onnx.Identity"}
+_ELEMENTWISE = ELEMENTWISE.names | {"onnx.CastLike", "onnx.Identity"}
 
 
 class KnownArrays:

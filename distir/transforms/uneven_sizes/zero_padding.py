@@ -48,7 +48,7 @@ def zeros_through(
     Returns how the operands and results of an op are padded, if the operand or result at `index`
     has these zeros; None if it does not keep zeros, or cannot be made for the larger dimension.
     """
-    if op.name not in ZEROS_OF_FIRST | ZEROS_OF_ANY | _OF_ALL:
+    if not ZEROS_OF_FIRST.of(op) and op.name not in ZEROS_OF_ANY | _OF_ALL:
         return None
     found = passed(rule_for(op), of_result, index, zeros)
     return found if found is not None and _keeps(op, found) else None

@@ -122,9 +122,7 @@ class Computations:
             seconds_at_peak,
             max(c.issue for c in by_kind.values()),
             device_map.allocated(max(c.workspace for c in by_kind.values()), name),
-            op.name in VIEWS
-            and len(op.results) == 1
-            and operand_bytes[:1] >= result_bytes,
+            VIEWS.of(op) and len(op.results) == 1 and operand_bytes[:1] >= result_bytes,
             tuple(
                 [device_map.shape_of_type(v.type) for v in (*op.operands, *op.results)]
             ),

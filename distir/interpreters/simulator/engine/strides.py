@@ -77,13 +77,14 @@ def share_memory(steps: Iterable[CompiledStep]) -> None:
 
 def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> None:
     """Says whose memory the results of a step are; `known` are strides by slot."""
-    if step.op.name not in _RULES:
+    found = _rule_of(step.op)
+    if found is None:
         return
-    rule, begins = _RULES[step.op.name]
+    rule, begins = found
     given = [known.get(slot) for slot in step.operands]
     if not begins and not any(given):
         return
-    if step.op.name in VIEWS and step.view_of is None:
+    if VIEWS.of(step.op) and step.view_of is None:
         return
     placed = rule(step.op, step.shapes, given)
     shapes = step.shapes[len(step.operands) :]
@@ -93,6 +94,15 @@ def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> 
     for slot, shape, strides in zip(step.defined, shapes, placed.strides, strict=True):
         if strides is not None and not _is_row_major(shape, strides):
             known[slot] = strides
+
+
+def _rule_of(op: Operation) -> tuple[_Rule, bool] | None:
+    """Returns the rule of an op, with whether it begins something; None if it has none."""
+    if op.name in _RULES:
+        return _RULES[op.name]
+    if VIEWS.of(op):
+        return _reshape, False
+    return (_elementwise, False) if ELEMENTWISE.of(op) else None
 
 
 def _row_major(shape: Shape) -> tuple[int, ...]:
@@ -146,7 +156,6 @@ def _expand(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) ->
     return Placed(((*[0] * new, *kept),))
 
 
-@_rule(*VIEWS)
 def _reshape(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
@@ -154,7 +163,7 @@ def _reshape(
     return Placed((strides,), shared=strides is not None)
 
 
-@_rule("train.attention", *ELEMENTWISE)
+@_rule("train.attention")
 def _elementwise(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:

@@ -47,7 +47,7 @@ KINDS = (
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
 # These ops change the form or place of a value, but not its kind ...
-_FORMS = REARRANGEMENTS | COPIES | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
+_FORMS = COPIES | REARRANGEMENTS | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
 _ARITHMETIC = ARITHMETIC | {"onnx.Clip", "onnx.Sum"}
 
@@ -137,7 +137,7 @@ class ValueKinds:
         elif isinstance(op, Operation):
             if op.name == "onnx.Concat":
                 yield from op.operands
-            elif isinstance(op, CollectiveOp | SendOp) or op.name in _FORMS:
+            elif isinstance(op, CollectiveOp | SendOp) or _FORMS.of(op):
                 yield op.operands[0]
             elif kind == GRADIENTS and op.name in _ARITHMETIC:
                 yield from (v for v in op.operands if _alike(v, value))
