@@ -92,6 +92,7 @@ OPERATORS: dict[str, Elementwise] = {
     "Sin": Elementwise("torch.sin({0})", "dy * Cos(x)"),
     "Sinh": Elementwise("torch.sinh({0})", "dy * Cosh(x)"),
     "Softplus": Elementwise("F.softplus({0}, threshold=40)", "dy * Sigmoid(x)"),
+    "Softsign": Elementwise("F.softsign({0})", "dy * ((left := 1 - Abs(y)) * left)"),
     "Sqrt": Elementwise("torch.sqrt({0})", "dy / (y * 2)"),
     "Swish": Elementwise(),
     "Tan": Elementwise("torch.tan({0})", "dy * (1 + y * y)"),
