@@ -179,6 +179,13 @@ WEIGHT_OPERANDS: dict[str, tuple[int, ...]] = {
 }
 """The positions of operands that are weights where a model's file does not say what they are."""
 
+RECURRENT: dict[str, tuple[str, ...]] = {
+    "onnx.RNN": ("tanh",),
+    "onnx.GRU": ("sigmoid", "tanh"),
+    "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
+}
+"""Recurrent layers, with the activations that they have by default and in PyTorch."""
+
 LOW_PRECISION = _named(
     "Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN"
 )

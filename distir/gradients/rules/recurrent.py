@@ -87,7 +87,7 @@ def _gradient(
     return new
 
 
-@gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+@gradient_rule(*_OF_ONNX)
 def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """One op; operands that are left out count as zeros."""
     _check(op)
