@@ -31,10 +31,10 @@ class Elementwise:
     of_several: bool = False
     """Whether it has several operands, which broadcast."""
 
-    passes_partial: bool = False
+    linear: Literal["", "all", "each", "own"] = ""
     """
-    Whether partial values pass through, as a sharding rule of its own says. The others have the
-    rule of elementwise ops, which needs every operand whole.
+    The operands through which partial sums pass: all of them together, each by itself, or as a
+    sharding rule of the operator's own says; else every operand must be whole.
     """
 
     unsigned: Literal["checked", "wraps", "bits"] = "checked"
@@ -56,7 +56,7 @@ OPERATORS: dict[str, Elementwise] = {
     "Atanh": Elementwise("torch.atanh({0})", "dy / (1 - x * x)"),
     "BitCast": Elementwise("{0}.view({result:dtype})", unsigned="bits"),
     "BitwiseNot": Elementwise("~{0}", unsigned="wraps"),
-    "Cast": Elementwise(passes_partial=True),
+    "Cast": Elementwise(linear="own"),
     "Ceil": Elementwise("torch.ceil({0})", "0"),
     "Celu": Elementwise("F.celu({0}, {alpha})"),
     "Cos": Elementwise("torch.cos({0})", "dy * -Sin(x)"),
@@ -80,7 +80,7 @@ OPERATORS: dict[str, Elementwise] = {
     "Mish": Elementwise(
         "F.mish({0})", "dy * ((t := Tanh(Softplus(x))) + x * Sigmoid(x) * (1 - t * t))"
     ),
-    "Neg": Elementwise("-{0}", "-dy", passes_partial=True, unsigned="wraps"),
+    "Neg": Elementwise("-{0}", "-dy", linear="all", unsigned="wraps"),
     "Not": Elementwise("torch.logical_not({0})", "0"),
     "Reciprocal": Elementwise("torch.reciprocal({0})", "-(dy * (y * y))"),
     "Relu": Elementwise("F.relu({0})"),
@@ -101,40 +101,34 @@ OPERATORS: dict[str, Elementwise] = {
         "F.threshold({0}, {alpha}, 0.0)", "Where(x > alpha, dy, 0)"
     ),
     # Of several
-    "Add": Elementwise(
-        "{0} + {1}", of_several=True, passes_partial=True, unsigned="wraps"
-    ),
+    "Add": Elementwise("{0} + {1}", of_several=True, linear="all", unsigned="wraps"),
     "And": Elementwise("torch.logical_and({0}, {1})", "0", of_several=True),
     "BitShift": Elementwise(of_several=True),
     "BitwiseAnd": Elementwise("{0} & {1}", of_several=True, unsigned="wraps"),
     "BitwiseOr": Elementwise("{0} | {1}", of_several=True, unsigned="wraps"),
     "BitwiseXor": Elementwise("{0} ^ {1}", of_several=True, unsigned="wraps"),
     "Clip": Elementwise(of_several=True),
-    "Div": Elementwise(of_several=True, passes_partial=True),
+    "Div": Elementwise(of_several=True, linear="own"),
     "Equal": Elementwise("{0} == {1}", "0", of_several=True),
     "Greater": Elementwise("{0} > {1}", "0", of_several=True),
     "GreaterOrEqual": Elementwise("{0} >= {1}", "0", of_several=True),
     "Less": Elementwise("{0} < {1}", "0", of_several=True),
     "LessOrEqual": Elementwise("{0} <= {1}", "0", of_several=True),
-    "Max": Elementwise(of_several=True, passes_partial=True),
-    "Mean": Elementwise(of_several=True, passes_partial=True),
-    "Min": Elementwise(of_several=True, passes_partial=True),
+    "Max": Elementwise(of_several=True, linear="own"),
+    "Mean": Elementwise(of_several=True, linear="all"),
+    "Min": Elementwise(of_several=True, linear="own"),
     "Mod": Elementwise(of_several=True),
-    "Mul": Elementwise(
-        "{0} * {1}", of_several=True, passes_partial=True, unsigned="wraps"
-    ),
+    "Mul": Elementwise("{0} * {1}", of_several=True, linear="each", unsigned="wraps"),
     "Or": Elementwise("torch.logical_or({0}, {1})", "0", of_several=True),
     "Pow": Elementwise(of_several=True),
     "PRelu": Elementwise(of_several=True),
-    "Sub": Elementwise(
-        "{0} - {1}", of_several=True, passes_partial=True, unsigned="wraps"
-    ),
-    "Sum": Elementwise(of_several=True, passes_partial=True),
+    "Sub": Elementwise("{0} - {1}", of_several=True, linear="all", unsigned="wraps"),
+    "Sum": Elementwise(of_several=True, linear="all"),
     "SwiGLU": Elementwise(of_several=True),
     "Where": Elementwise(
         "torch.where({0}, {1}, {2})",
         of_several=True,
-        passes_partial=True,
+        linear="own",
         unsigned="bits",
     ),
     "Xor": Elementwise("torch.logical_xor({0}, {1})", "0", of_several=True),

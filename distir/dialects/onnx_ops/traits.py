@@ -118,20 +118,6 @@ LOOK_UPS = _named(
 OPTIMIZERS = Fact(frozenset(), "IS_UPDATE")
 """Updates of a parameter by its gradient."""
 
-UNARY = frozenset(
-    f"onnx.{name}"
-    for name, row in OPERATORS.items()
-    if not row.of_several and not row.passes_partial
-)
-"""Each element from the one at its place, by a function that is not linear."""
-
-OF_SEVERAL = frozenset(
-    f"onnx.{name}"
-    for name, row in OPERATORS.items()
-    if row.of_several and not row.passes_partial
-)
-"""Each element from those of several operands at its place, by a function that is not linear."""
-
 ELEMENTWISE = Fact(frozenset(f"onnx.{name}" for name in OPERATORS), "IS_ELEMENTWISE")
 """Each element from those of the operands at its place."""
 
@@ -217,7 +203,11 @@ _ALONG_AXIS = "[*a@axis, k, *b] -> [*a, k, *b] keep k"
 _POOLED = "[n, c, *s] -> [n, c, *t] keep s t"
 
 FACTORS: dict[str, str] = {
-    **dict.fromkeys(sorted(UNARY), "[*d] -> [*d]"),
+    **{
+        f"onnx.{name}": "[*d] -> [*d] linear 0" if row.linear else "[*d] -> [*d]"
+        for name, row in sorted(OPERATORS.items())
+        if not row.of_several and row.linear != "own"
+    },
     "onnx.AveragePool": f"{_POOLED} linear 0",
     "onnx.Det": "[*b, n, m] -> [*b] keep n m",
     "onnx.GlobalAveragePool": f"{_POOLED} linear 0",
@@ -230,7 +220,6 @@ FACTORS: dict[str, str] = {
     "onnx.LpNormalization": _ALONG_AXIS,
     "onnx.LpPool": _POOLED,
     "onnx.LRN": "[n, c, *s] -> [n, c, *s] keep c",
-    "onnx.Neg": "[*d] -> [*d] linear 0",
     "onnx.Softmax": _ALONG_AXIS,
 }
 """
