@@ -1,6 +1,6 @@
 """
-Rules of the source that no tool checks: what errors are for, one name for one class, and
-modules that import each other one way.
+Rules of the source that no tool checks: what errors are for, one name for one class,
+modules that import each other one way, and facts of ops that are said where the ops are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import distir
+from distir.universe import DISTIR_UNIVERSE
 
 FOLDER = Path(distir.__file__).parent
 
@@ -352,3 +353,71 @@ with replaced(path) as partial, ZipFile(partial, "w") as archive:
         17,
         18,
     ]
+
+
+@functools.cache
+def op_names() -> frozenset[str]:
+    """The names of all registered ops; those of ONNX without `onnx.`, too."""
+    dialects = [make() for make in DISTIR_UNIVERSE.all_dialects.values()]
+    names = {op.name for dialect in dialects for op in dialect.operations}
+    return frozenset(names | {n.removeprefix("onnx.") for n in names})
+
+
+def named_ops(tree: ast.AST) -> Iterator[tuple[int, frozenset[str]]]:
+    """
+    The literals of a syntax tree that hold texts: sets, lists, tuples, keys of dictionaries,
+    alternatives of a match, and texts of words. Yields the line of each, and the names of ops
+    in it, those in literals within it included.
+    """
+    for node in nodes(tree):
+        match node:
+            case ast.Set() | ast.List() | ast.Tuple():
+                parts: list[ast.AST] = [*node.elts]
+            case ast.Dict():
+                parts = [key for key in node.keys if key is not None]
+            case ast.MatchOr():
+                parts = [*node.patterns]
+            case ast.Constant(value=str(text)) if "\n\n" not in text:
+                yield node.lineno, op_names().intersection(text.split())
+                continue
+            case _:
+                continue
+        inner = (n for part in parts for n in ast.walk(part))
+        texts = {
+            n.value
+            for n in inner
+            if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        }
+        yield node.lineno, op_names() & texts
+
+
+def test_facts_of_ops_are_said_where_the_ops_are() -> None:
+    """
+    A list of more than three ops is a fact about ops: a table of `dialects/onnx_ops`, or an
+    attribute of op classes (`dialects/op_facts.py`).
+    """
+    found = {
+        f"{path}:{line}"
+        for path, tree in sources().items()
+        if not path.startswith("dialects/")
+        for line, names in named_ops(tree)
+        if len(names) > 3
+    }
+    assert not found, sorted(found)
+
+
+def test_lists_of_ops_are_seen() -> None:
+    text = """
+FEW = {"onnx.Add", "onnx.Sub", "onnx.Mul"}
+MANY = frozenset(("onnx.Add", "onnx.Sub", "onnx.Mul", "onnx.Div"))
+NESTED = {*(f"onnx.{name}" for name in ("Add", "Sub")), "train.adam", "dist.reshard"}
+TABLE = {"Add": 1, "Sub": 2, "Mul": 3, "collective.slice": 4}
+WORDS = "Add Sub Mul Div".split()
+PAIRS = [("Add", f), ("Sub", f), ("Mul", g), ("Div", g)]
+match op.name:
+    case "onnx.Add" | "onnx.Sub" | "onnx.Mul" | "onnx.Div":
+        pass
+OTHERS = ("add", "sub", "mul", "div", "Mine", "Yours")
+"""
+    lines = [line for line, names in named_ops(ast.parse(text)) if len(names) > 3]
+    assert sorted(lines) == [3, 4, 5, 6, 7, 9]

@@ -39,6 +39,15 @@ class OpFacts:
     IS_COPY: ClassVar[bool] = False
     """Whether the result has the operand's values, in another form or place."""
 
+    IS_FRESH: ClassVar[bool] = False
+    """
+    Whether all results lie in memory of their own. Other ops may return an operand, or a part of
+    one.
+    """
+
+    KEEPS_ZEROS: ClassVar[bool] = False
+    """Whether the results are zero where the first operand is zero, or sums of such."""
+
     IS_UPDATE: ClassVar[bool] = False
     """Whether the op updates a parameter by its gradient."""
 

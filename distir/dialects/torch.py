@@ -54,6 +54,7 @@ from distir.dialects.collective_ops.over_axes import (
     ReduceScatterOp,
 )
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
+from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import element_type, shape_of
 from distir.dialects.train_ops.base import I64, INTEGERS, Types, like
 from distir.dialects.train_ops.checks import (
@@ -88,7 +89,7 @@ as text.
 _PRINTED = "operands attr-dict `:` functional-type(operands, results)"
 
 
-class TorchOp(IRDLOperation):
+class TorchOp(IRDLOperation, OpFacts):
     """Base of the ops whose properties are printed with their attributes."""
 
     irdl_options = (ParsePropInAttrDict(),)
@@ -107,6 +108,7 @@ class LinearOp(TorchOp):
     """
 
     name = "torch.linear"
+    IS_FRESH: ClassVar[bool] = True
 
     x = operand_def(TensorType)
     weight = operand_def(TensorType)
@@ -147,6 +149,7 @@ class AddcmulOp(TorchOp):
     """`torch.addcmul`: `base + x * y`, where `x` and `y` may be broadcast to `base`."""
 
     name = "torch.addcmul"
+    IS_FRESH: ClassVar[bool] = True
 
     base = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -174,6 +177,7 @@ class AddLookUpsOp(TorchOp):
     """
 
     name = "torch.add_look_ups"
+    IS_FRESH: ClassVar[bool] = True
 
     base = operand_def(TensorType)
     dy = operand_def(TensorType)
@@ -324,6 +328,7 @@ class StateCopiesOp(TorchOp):
     """
 
     name = "torch.state_copies"
+    IS_FRESH: ClassVar[bool] = True
 
     inputs = var_operand_def(TensorType)
     outputs = var_result_def(TensorType)

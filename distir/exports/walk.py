@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
+from distir.dialects.constants import keeps_value
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import rank_of
@@ -21,14 +22,6 @@ from distir.program import (
     scope_of,
 )
 from distir.transforms.repeats.naming import specialise
-
-_SAME = (
-    *("onnx.Identity", "onnx.Cast", "dist.constrain", "dist.reshard", "dist.send"),
-    *("collective.all_gather", "collective.slice", "train.unflatten"),
-)
-"""
-Ops whose result is the tensor that they are given, in another type or another layout.
-"""
 
 
 @dataclass(frozen=True)
@@ -178,9 +171,9 @@ def _view(op: Operation, operands: Sequence[RunValue]) -> ArgumentView | None:
     view = operands[0].view if operands else None
     if view is None:
         return None
-    if op.name in _SAME:
-        if op.name == "train.unflatten":
-            return ArgumentView(view.index, tuple(range(rank_of(op.results[0].type))))
+    if op.name == "train.unflatten":
+        return ArgumentView(view.index, tuple(range(rank_of(op.results[0].type))))
+    if op.name == "onnx.Cast" or keeps_value(op):
         return view
     if op.name != "onnx.Transpose":
         return None

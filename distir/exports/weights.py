@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import PRODUCTS
 from distir.exports.walk import ArgumentView, RunStep, RunValue
 
 
@@ -58,7 +59,7 @@ def weight_use(
         return None
     if op.name == "onnx.Gather":
         return _use(step, WeightKind.EMBEDDING, operands[0], 0, axis, owners)
-    if op.name not in ("onnx.MatMul", "onnx.Gemm"):
+    if op.name not in PRODUCTS:
         return None
     weight = operands[1]
     if weight.view is None or len(weight.view.dims) != 2:

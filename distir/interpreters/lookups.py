@@ -14,27 +14,14 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist_attributes import ENTRIES
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.onnx_ops.traits import REARRANGEMENTS, REPETITIONS
+from distir.dialects.onnx_ops.traits import LOOK_UPS, SAME_VALUES, SELECTIONS
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.program import describe, functions
 
-_TABLES: dict[str, tuple[int, int]] = {
-    # op: positions of the table and of the indices into it, along attribute `axis`
-    "onnx.Gather": (0, 1),
-    "onnx.GatherElements": (0, 1),
-    "onnx.ScatterElements": (0, 1),
-    "onnx.NegativeLogLikelihoodLoss": (0, 1),
-    "onnx.SoftmaxCrossEntropyLoss": (0, 1),
-}
-_KEEPS_ALL_VALUES = REARRANGEMENTS | REPETITIONS | {"onnx.Cast"}
-"""Ops whose results hold exactly the values of their first operands, at other positions."""
-
-_KEEPS_VALUES = _KEEPS_ALL_VALUES | frozenset(
-    f"onnx.{name}" for name in ("Clip", "Gather", "Max", "Min", "Mod", "Pad", "Slice")
-)
+_KEEPS_VALUES = SAME_VALUES | SELECTIONS
 """Ops whose results hold values of their first operands, selected or at other positions."""
 
 _SELECTS = "onnx.Where"
@@ -94,7 +81,7 @@ class Uses:
         Returns the tables that the value, or another one that holds its elements, indexes;
         with `exactly`, only where all of its elements arrive unchanged.
         """
-        kept = _KEEPS_ALL_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
+        kept = SAME_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
         found: list[Lookup] = []
         for op, index in self._reached(value, kept):
             lookup = _lookup(op, index)
@@ -178,9 +165,9 @@ def _lookup(op: Operation, index: int) -> Lookup | None:
         if not isinstance(table, TensorType):
             return None
         return Lookup(op, min(table.get_shape()[first:]), checked=False)
-    if op.name not in _TABLES or position != _TABLES[op.name][1]:
+    if op.name not in LOOK_UPS or position != 1:
         return None
-    table = op.operands[_TABLES[op.name][0]].type
+    table = op.operands[0].type
     if not isinstance(table, TensorType) or not table.get_num_dims():
         return None
     is_loss = "axis" not in op.SCHEMA.attributes

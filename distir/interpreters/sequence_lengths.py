@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import RECURRENT
 
 Array = npt.NDArray[Any]
 
@@ -19,7 +20,7 @@ _LENGTHS, _STATES = 4, (5, 6)
 def has_lengths(op: OnnxOp, inputs: Sequence[Any]) -> bool:
     """Returns whether an op is a recurrent layer that is given the lengths of sequences."""
     return (
-        op.name in ("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+        op.name in RECURRENT
         and len(inputs) > _LENGTHS
         and isinstance(inputs[_LENGTHS], np.ndarray)
         and len(inputs[_LENGTHS]) > 0

@@ -36,6 +36,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.torch_calls import CALLS
+from distir.dialects.onnx_ops.traits import SIGNLESS
 from distir.dialects.onnx_ops.values import constant_value, onnx_element_type
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.registries import Registry
@@ -453,33 +455,12 @@ def torch_templates(
         )
 
 
+for _module, _templates in CALLS.items():
+    torch_templates(_templates, module=_module)
+
+
 _SIGNED = {f"torch.uint{n}": f"torch.int{n}" for n in (16, 32, 64)}
 """Types that PyTorch stores and hardly computes with, and those of the same bits."""
-
-_MOVING = frozenset(
-    [
-        "Compress",
-        "CumProd",
-        "CumSum",
-        "DepthToSpace",
-        "Einsum",
-        "GatherElements",
-        "GatherND",
-        "NonZero",
-        "Pad",
-        "ReverseSequence",
-        "ScatterElements",
-        "ScatterND",
-        "Slice",
-        "SpaceToDepth",
-        "TensorScatter",
-        "Trilu",
-    ]
-)
-"""
-Operators that give the same bits for unsigned integers as for signed ones: they move, add
-or multiply elements.
-"""
 
 
 def _holds_wide_unsigned(op: Operation) -> bool:
@@ -534,6 +515,6 @@ def emitter_for(op: Operation) -> EmitFunction:
             f"{describe(op)} has no torch lowering; register one with "
             f"distir.lowering.emitter.torch_emitter({op.name!r})"
         )
-    if op.name.removeprefix("onnx.") in _MOVING and _holds_wide_unsigned(op):
+    if op.name in SIGNLESS and _holds_wide_unsigned(op):
         return lambda call: _signed_again(function(_SignedCall(op, call.names)), call)
     return function

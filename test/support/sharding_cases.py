@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distir.dialects.onnx_ops.traits import UNARY
+from distir.dialects.onnx_ops.elementwise import OPERATORS
 from support.sharding_harness import Array, Case
 
 _rng = np.random.default_rng(7)
@@ -72,9 +72,12 @@ _DOMAIN: dict[str, Sequence[Any]] = {
     "Not": [boolean(6, 4)],
     "Reciprocal": [positive(6, 4)],
 }
-for _name in sorted(name.removeprefix("onnx.") for name in UNARY):
+for _name, _row in sorted(OPERATORS.items()):
+    if _row.of_several or _row.linear:
+        continue
     _data = _DOMAIN.get(_name, [positive(6, 4)])
-    case(_name, *_data, **({"to": 6} if _name == "BitCast" else {}))
+    _attributes: dict[str, Any] = {"to": 6} if _name == "BitCast" else {}
+    case(_name, *_data, **_attributes)
 for _name in ("And", "Or", "Xor"):
     case(_name, boolean(6, 4), boolean(4))
 for _name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):

@@ -78,6 +78,7 @@ class TrainOp(IRDLOperation, OpFacts):
     irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(Pure())
     assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+    IS_FRESH: ClassVar[bool] = True
 
     TYPES: ClassVar[Types] = {}
     """

@@ -27,6 +27,8 @@ def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
 class _FlatteningOp(TrainOp):
     """What `train.flatten` and its inverse share: the blocks into which a tensor is cut."""
 
+    IS_FRESH: ClassVar[bool] = False
+
     blocks = opt_prop_def(ArrayAttr.constr(INTEGERS))
 
     @property

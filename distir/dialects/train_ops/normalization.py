@@ -36,6 +36,12 @@ class NormalizingOp(TrainOp):
     TORCH_MODULE: ClassVar[str] = "trained_normalization"
     COST_CLASS: ClassVar[str] = "normalization"
 
+    ACTIVATIONS: ClassVar[tuple[int, ...]] = (0,)
+    """
+    The positions of the activations among the operands: the result's gradient first, if there
+    is one, then x, then statistics.
+    """
+
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
     axis = prop_def(I64)
@@ -129,6 +135,7 @@ class RmsNormOp(NormalizingOp):
     name = "train.rms_norm"
     FACTORS: ClassVar[str] = "[*r@dimension, *c], [*c] -> [*r, *c], [*r, *?] keep c"
     TORCH: ClassVar[str] = "rms_norm({*}, epsilon={epsilon:decimal})"
+    KEEPS_ZEROS: ClassVar[bool] = True
 
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
@@ -181,6 +188,7 @@ class LayerNormGradOp(NormGradOp):
         "[*r@dimension, *c], [*r, *c], [*c], [*r, *?], [*r, *?] "
         "-> [*r, *c], [*c], [*c] keep c linear 0"
     )
+    ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3, 4)
 
     # A class's own values come before those of its base.
     dy = operand_def(TensorType)
@@ -213,6 +221,8 @@ class RmsNormGradOp(NormGradOp):
         "[*r@dimension, *c], [*r, *c], [*c], [*r, *?] -> [*r, *c], [*c] keep c linear 0"
     )
     TORCH: ClassVar[str] = "rms_norm_grad({*})"
+    KEEPS_ZEROS: ClassVar[bool] = True
+    ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3)
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)

@@ -18,6 +18,7 @@ from typing import Literal
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from distir.dialects.onnx_ops.inference import KNOWN_SIZE
+from distir.dialects.onnx_ops.traits import ARITHMETIC, SIZE_OPERANDS, WEIGHT_OPERANDS
 from distir.errors import DistIRError, listed
 from distir.frontends.onnx.names import domain_of
 from distir.frontends.onnx.torch_metadata import (
@@ -31,49 +32,15 @@ from distir.program.doubts import FOLDED, TRACED, UNKNOWN
 
 Role = Literal["parameter", "constant", "literal"]
 
-_WEIGHTS: Mapping[str, tuple[int, ...]] = {
-    "MatMul": (0, 1),
-    "Gemm": (0, 1, 2),
-    "Conv": (1, 2),
-    "ConvTranspose": (1, 2),
-    "Gather": (0,),
-    "BatchNormalization": (1, 2),
-    "GroupNormalization": (1, 2),
-    "InstanceNormalization": (1, 2),
-    "LayerNormalization": (1, 2),
-    "RMSNormalization": (1,),
-    "PRelu": (1,),
-    "RNN": (1, 2, 3),
-    "GRU": (1, 2, 3),
-    "LSTM": (1, 2, 3),
-}
-"""By operator, the operands that are weights."""
-
-_STATISTICS: Mapping[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
+_STATISTICS: Mapping[str, tuple[int, ...]] = {"onnx.BatchNormalization": (3, 4)}
 """By operator, the operands that are averages over batches, which no gradient updates."""
 
-_SIZES = {
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-}
+_SIZES = {**SIZE_OPERANDS, "onnx.Upsample": (1,)}
 """By operator, the positions of operands that decide the sizes of results."""
 
-_SEEN_THROUGH = ("Identity", "Transpose", "Cast")
+_SEEN_THROUGH = ("onnx.Identity", "onnx.Transpose", "onnx.Cast")
 _NUMBER = "scalar_tensor_default"
 """The name that PyTorch's exporter gives to numbers in a module's code."""
-
-_PER_CHANNEL = ("Add", "Sub", "Mul", "Div")
 
 
 @dataclass(frozen=True)
@@ -162,8 +129,8 @@ class WeightRoles:
             return WeightRole("literal")
         is_vector = rank == 1 < size
         if any(
-            _is_operand(_WEIGHTS, node, position)
-            or (is_vector and node.op_type in _PER_CHANNEL and not domain_of(node))
+            _is_operand(WEIGHT_OPERANDS, node, position)
+            or (is_vector and _name(node) in ARITHMETIC)
             for node, position in uses
         ):
             self.guessed.append(name)
@@ -199,7 +166,7 @@ class WeightRoles:
         names = [name]
         while names:
             for node, position in self.uses.get(names.pop(), ()):
-                if node.op_type in _SEEN_THROUGH and not domain_of(node):
+                if _name(node) in _SEEN_THROUGH:
                     names.append(node.output[0])
                 else:
                     yield node, position
@@ -239,10 +206,15 @@ def matching(
     return found
 
 
+def _name(node: NodeProto) -> str:
+    """Returns the name of the op of a node; "" for one that is not of ONNX's own domain."""
+    return "" if domain_of(node) else f"onnx.{node.op_type}"
+
+
 def _is_operand(
     operands: Mapping[str, tuple[int, ...]], node: NodeProto, position: int
 ) -> bool:
-    return not domain_of(node) and position in operands.get(node.op_type, ())
+    return position in operands.get(_name(node), ())
 
 
 def decides_sizes(graph: GraphProto) -> set[str]:
@@ -256,8 +228,7 @@ def decides_sizes(graph: GraphProto) -> set[str]:
         outputs = [name for name in node.output if name]
         passes_on = bool(outputs) and decided.issuperset(outputs)
         for position, name in enumerate(node.input):
-            own = () if domain_of(node) else _SIZES.get(node.op_type, ())
-            if passes_on or position in own:
+            if passes_on or _is_operand(_SIZES, node, position):
                 decided.add(name)
             else:
                 kept.add(name)

@@ -6,43 +6,14 @@ everywhere, or depend on constants alone.
 from __future__ import annotations
 
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import WITHOUT_GRADIENT
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 from distir.gradients.rules.arithmetic import is_wanted
 from distir.program import describe
 
-NO_GRADIENT = (
-    # steps
-    "Ceil",
-    "Floor",
-    "Round",
-    "Sign",
-    # truth values
-    "And",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "IsInf",
-    "IsNaN",
-    "Less",
-    "LessOrEqual",
-    "Not",
-    "Or",
-    "Xor",
-    # positions and shapes
-    "ArgMax",
-    "ArgMin",
-    "NonZero",
-    "Shape",
-    "Size",
-    # what depends on no values of floats
-    "Constant",
-    "ConstantOfShape",
-    "EyeLike",
-)
 
-
-@gradient_rule(*(f"onnx.{name}" for name in NO_GRADIENT))
+@gradient_rule(*WITHOUT_GRADIENT)
 def no_gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """No operand has a gradient."""
     return [None] * len(op.operands)

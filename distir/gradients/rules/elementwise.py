@@ -7,14 +7,18 @@ If the slope can be computed from the result, it is, so that the operand need no
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi, sqrt
+from functools import partial
+from typing import Any
 
 from xdsl.ir import SSAValue
 
+from distir.dialects.onnx_ops.elementwise import OPERATORS
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import WITHOUT_GRADIENT
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
+    SingleRule,
     gradient_rule,
     is_differentiable,
     onnx_gradient,
@@ -40,52 +44,67 @@ def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     return [dx, *[None] * (len(op.operands) - 1)]
 
 
-def _mish_slope(x: Term, y: Term) -> Term:
-    """`t + x sigmoid(x) (1 - t^2)` for `t = tanh(softplus(x))`"""
-    t = x.onnx("Softplus").onnx("Tanh")
-    return t + x * x.onnx("Sigmoid") * (1 - t * t)
+class _FormulaNames(dict[str, Any]):
+    """
+    The names in a gradient's text: x, y and dy; the operators of ONNX; and attributes of the op,
+    which are numbers.
+    """
+
+    def __init__(self, op: OnnxOp, dy: SSAValue, build: GradientBuilder):
+        x, y = op.operands[0], op.results[0]
+        super().__init__(x=Term(x, build), y=Term(y, build), dy=Term(dy, build))
+        self.op = op
+
+    def __missing__(self, name: str) -> Any:
+        if name[0].islower():
+            return self.op.attribute(name)
+        return _where if name == "Where" else partial(_operator, name)
 
 
-def _softsign_slope(x: Term, y: Term) -> Term:
-    """`(1 - |y|)^2`"""
-    left = 1 - y.onnx("Abs")
-    return left * left
+def _where(condition: Term, value: Term, otherwise: Term | float) -> Term:
+    return value.where(condition, otherwise)
 
 
-Formula = Callable[[Term, Term], Term]
-"""A formula of the operand x and the result y."""
+def _operator(name: str, term: Term, *others: Term | float) -> Term:
+    return term.onnx(name, *others)
 
-SLOPES: dict[str, Formula] = {
-    "Abs": lambda x, y: x.onnx("Sign"),
-    "Exp": lambda x, y: y,
-    "Erf": lambda x, y: (-(x * x)).onnx("Exp") * (2 / sqrt(pi)),
-    "Tanh": lambda x, y: 1 - y * y,
-    "Sigmoid": lambda x, y: y * (1 - y),
-    "Softplus": lambda x, y: x.onnx("Sigmoid"),
-    "Softsign": _softsign_slope,
-    "Mish": _mish_slope,
-    "Sin": lambda x, y: x.onnx("Cos"),
-    "Cos": lambda x, y: -x.onnx("Sin"),
-    "Tan": lambda x, y: 1 + y * y,
-    "Sinh": lambda x, y: x.onnx("Cosh"),
-    "Cosh": lambda x, y: x.onnx("Sinh"),
-}
-"""The factor of `dy`, by operator."""
 
-DIVISORS: dict[str, Formula] = {
-    "Sqrt": lambda x, y: y * 2,
-    "Log": lambda x, y: x,
-    "Atan": lambda x, y: 1 + x * x,
-    "Atanh": lambda x, y: 1 - x * x,
-    "Asin": lambda x, y: (1 - x * x).onnx("Sqrt"),
-    "Acos": lambda x, y: -(1 - x * x).onnx("Sqrt"),
-    "Asinh": lambda x, y: (x * x + 1).onnx("Sqrt"),
-    "Acosh": lambda x, y: (x * x - 1).onnx("Sqrt"),
-}
-"""The divisor of `dy`, by operator."""
+def rule_from(text: str) -> SingleRule:
+    """
+    Returns the gradient rule of an operator of one operand that a text states, in the notation
+    of Python: `dy * (1 - y * y)` for the operand `x`, the result `y` and its gradient `dy`.
+    `Exp(x)` is an operator of ONNX; other names are attributes of the op. `Where(x > 0, dy, 0)`
+    chooses, so that an infinite slope of the branch not taken does no harm, and `(t := Tanh(x))`
+    names what occurs twice.
+    """
+    code = compile(text, text, "eval")
 
-# Where a function has two branches, the gradient is chosen and not multiplied, so that
-# an infinite slope of the branch not taken does no harm.
+    def rule(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+        return [eval(code, {"__builtins__": {}}, _FormulaNames(op, dy, build)).value]
+
+    return rule
+
+
+for _name, _row in OPERATORS.items():
+    if _row.gradient and f"onnx.{_name}" not in WITHOUT_GRADIENT:
+        onnx_gradient(_name)(rule_from(_row.gradient))
+
+TermRule = Callable[[OnnxOp, Term, Term, Term], Term]
+"""The gradient, given the op, its operand x, its result y and dy."""
+
+
+def _term_gradient(name: str) -> Callable[[TermRule], TermRule]:
+    """Registers the gradient rule of an operator of one operand, written with terms."""
+
+    def register(rule: TermRule) -> TermRule:
+        @onnx_gradient(name)
+        def gradient(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:  # pyright: ignore[reportUnusedFunction]
+            x, y, term = (Term(v, build) for v in (op.operands[0], op.results[0], dy))
+            return [rule(op, x, y, term).value]
+
+        return rule
+
+    return register
 
 
 def _exponential_branch(
@@ -98,69 +117,32 @@ def _exponential_branch(
     return above.where(x > 0, below)
 
 
-def _elu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
+@_term_gradient("Elu")
+def elu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
     """`dy` where y is positive, else `dy (y + alpha)`, for a positive alpha."""
     return _exponential_branch(x, y, dy, op.attribute("alpha"))
 
 
-def _celu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
+@_term_gradient("Celu")
+def celu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
     """`dy` where x is positive, else `dy exp(x / alpha) = dy (y + alpha) / alpha`."""
     alpha = op.attribute("alpha")
     return _exponential_branch(x, y, dy, alpha, divisor=alpha)
 
 
-def _selu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
+@_term_gradient("Selu")
+def selu(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
     """`gamma dy` where x is positive, else `dy (y + gamma alpha)`."""
     gamma = op.attribute("gamma")
     return _exponential_branch(x, y, dy, gamma * op.attribute("alpha"), factor=gamma)
 
 
-def _hard_sigmoid(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
-    """`alpha dy` where y is between 0 and 1, else zero."""
-    inside = (y > 0).onnx("And", y < 1)
-    return (dy * op.attribute("alpha")).where(inside, 0)
-
-
-def _hard_swish(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
+@_term_gradient("HardSwish")
+def hard_swish(op: OnnxOp, x: Term, y: Term, dy: Term) -> Term:
     """`dy` above 3, zero below -3, `dy (x / 3 + 1 / 2)` between."""
     middle = dy * (x / 3 + 0.5)
     upper = dy.where(x.onnx("GreaterOrEqual", 3), middle)
     return x.constant(0).where(x.onnx("LessOrEqual", -3), upper)
-
-
-Rule = Callable[[OnnxOp, Term, Term, Term], Term]
-"""The gradient, given the op, its operand x, its result y and dy."""
-
-RULES: dict[str, Rule] = {
-    "Neg": lambda op, x, y, dy: -dy,
-    "Reciprocal": lambda op, x, y, dy: -(dy * (y * y)),
-    "LeakyRelu": lambda op, x, y, dy: dy.where(x > 0, dy * op.attribute("alpha")),
-    "ThresholdedRelu": lambda op, x, y, dy: dy.where(x > op.attribute("alpha"), 0),
-    "Elu": _elu,
-    "Celu": _celu,
-    "Selu": _selu,
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    **{
-        name: lambda op, x, y, dy, slope=slope: dy * slope(x, y)
-        for name, slope in SLOPES.items()
-    },
-    **{
-        name: lambda op, x, y, dy, divisor=divisor: dy / divisor(x, y)
-        for name, divisor in DIVISORS.items()
-    },
-}
-
-
-def _register(name: str, rule: Rule) -> None:
-    @onnx_gradient(name)
-    def gradient(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-        x, y, term = (Term(v, build) for v in (op.operands[0], op.results[0], dy))
-        return [rule(op, x, y, term).value]
-
-
-for _name, _rule in RULES.items():
-    _register(_name, _rule)
 
 
 @onnx_gradient("PRelu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.gathered_recurrent import (
@@ -13,7 +13,9 @@ from distir.dialects.train_ops.gathered_recurrent import (
     GatheredGruOp,
     GatheredLayerOp,
     GatheredLstmGradOp,
+    GatheredLstmOp,
     GatheredRnnGradOp,
+    GatheredRnnOp,
 )
 from distir.dialects.train_ops.recurrent import (
     GruGradOp,
@@ -27,13 +29,15 @@ from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, sha
 from distir.program import describe
 from distir.sharding.rules.recurrent import unusual_form
 
-_GRADIENTS: dict[str, type[RecurrentGradOp]] = {
+_OF_ONNX: dict[str, type[RecurrentGradOp]] = {
     "onnx.RNN": RnnGradOp,
     "onnx.GRU": GruGradOp,
     "onnx.LSTM": LstmGradOp,
-    "train.gathered_rnn": GatheredRnnGradOp,
-    "train.gathered_gru": GatheredGruGradOp,
-    "train.gathered_lstm": GatheredLstmGradOp,
+}
+_OF_GATHERED: dict[type[Operation], type[RecurrentGradOp]] = {
+    GatheredRnnOp: GatheredRnnGradOp,
+    GatheredGruOp: GatheredGruGradOp,
+    GatheredLstmOp: GatheredLstmGradOp,
 }
 
 
@@ -83,7 +87,7 @@ def _gradient(
     return new
 
 
-@gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+@gradient_rule(*_OF_ONNX)
 def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """One op; operands that are left out count as zeros."""
     _check(op)
@@ -93,7 +97,7 @@ def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
         how["linear_before_reset"] = bool(op.attribute("linear_before_reset"))
     weights = [*op.operands[:3], op.input(3)]
     starts = [op.input(5), op.input(6)]
-    made = _gradient(_GRADIENTS[op.name], weights, starts, gradients, build, **how)
+    made = _gradient(_OF_ONNX[op.name], weights, starts, gradients, build, **how)
     found: list[SSAValue | None] = [made.dx, made.dw, made.dr, made.db, None]
     found += _of_starts(made)
     return [found[op.operand_position(i)] for i in range(len(op.operands))]
@@ -109,7 +113,7 @@ def gathered(
         how["linear_before_reset"] = op.linear_before_reset is not None
     weights = [op.x, op.w, op.r, op.b]
     starts = [*op.start, None, None]
-    made = _gradient(_GRADIENTS[op.name], weights, starts, gradients, build, **how)
+    made = _gradient(_OF_GATHERED[type(op)], weights, starts, gradients, build, **how)
     found = [made.dx, made.dw, made.dr]
     found += [made.db] * (op.b is not None)
     return [*found, *_of_starts(made)[: len(op.start)]]

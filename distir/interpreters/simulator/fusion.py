@@ -70,13 +70,13 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     product = _biased(op, fusions)
     if product is not None:
         return product
-    if ELEMENTWISE not in fusions or op.name not in _AFTER:
+    if ELEMENTWISE not in fusions or not _AFTER.of(op):
         return None
     for value in op.operands:
         before = value.owner
         if (
             isinstance(before, Operation)
-            and before.name in _BEFORE
+            and _BEFORE.of(before)
             and _biased(before, fusions) is None
             and len(_users(value)) == 1
             and shape_of(value.type) == shape_of(op.results[0].type)
@@ -133,15 +133,15 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
     if BUCKETS not in fusions:
         return False
-    if op.name in OPTIMIZERS:
+    if OPTIMIZERS.of(op):
         return True
     if op.name == "onnx.Cast":
         before = op.operands[0].owner
-        return isinstance(before, Operation) and before.name in OPTIMIZERS
+        return isinstance(before, Operation) and OPTIMIZERS.of(before)
     users = [user for result in op.results for user in _users(result)]
     if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
         return any(isinstance(operand.owner, Block) for operand in op.operands)
-    return any(user.name in OPTIMIZERS for user in users)
+    return any(map(OPTIMIZERS.of, users))
 
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:

@@ -1,196 +1,273 @@
-"""Gradients of recurrent layers on arrays: back through time, one step after the other."""
+"""
+Recurrent layers that gather their state, and the gradients of all recurrent layers, on arrays:
+where features are not divided among devices, a device gathers from itself alone.
+
+Both directions go through their steps together: `x[t]` stands for the inputs
+of all directions in their step t, [directions, batch, features].
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from distir.dialects.train_ops.gathered_recurrent import (
+    GatheredGruGradOp,
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredLstmGradOp,
+    GatheredLstmOp,
+    GatheredRnnGradOp,
+    GatheredRnnOp,
+)
 from distir.dialects.train_ops.recurrent import (
     GruGradOp,
     LstmGradOp,
     RecurrentGradOp,
+    RecurrentOp,
     RnnGradOp,
 )
-from distir.interpreters.train.arithmetic import Array, computes
-
-Weights = tuple[Array, Array, Array]
-"""The weights of one direction: of the input, of the state, and the biases of both."""
-
-Totals = tuple[Array, Array, Array]
-"""The gradients of these weights, which steps add to."""
+from distir.interpreters.joint_ops import Peers
+from distir.interpreters.train.arithmetic import Array, computes, computes_jointly
 
 States = list[Array]
-Backward = Callable[[States], tuple[Array, States]]
-"""
-From the gradients of the states after a step to those of its input and of the states
-before.
-"""
 
-Step = Callable[[Weights, Totals, Array, States], tuple[States, Backward]]
+
+class StepGradients(NamedTuple):
+    """
+    The gradients of a step: of its products with `w` and `r`, and of the states before it
+    apart from what goes through the product with `r`.
+    """
+
+    left: Array
+    right: Array
+    states: States
+
+
+class TakenStep(NamedTuple):
+    """
+    The states after a step, a function from their gradients to those before, and what the
+    last rows of `r` multiply if that is not the state before.
+    """
+
+    states: States
+    backward: Callable[[States], StepGradients]
+    kept: Array | None = None
 
 
 def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-def _products(
-    weights: Weights, totals: Totals, x: Array, h: Array, left: Array, right: Array
-) -> tuple[Array, Array]:
-    """
-    Returns the gradients of input and state from those of the products of the input
-    (`left`) and the state (`right`) with their weights, whose gradients are added to the
-    totals.
-    """
-    totals[0][:] += left.T @ x
-    totals[1][:] += right.T @ h
-    totals[2][:] += np.concatenate([left.sum(0), right.sum(0)])
-    return left @ weights[0], right @ weights[1]
+def _rnn(left: Array, right: Array) -> TakenStep:
+    new = np.tanh(left + right)
 
-
-def _rnn(
-    weights: Weights, totals: Totals, x: Array, states: States
-) -> tuple[States, Backward]:
-    (h,), (w, r, b) = states, weights
-    new = np.tanh(x @ w.T + h @ r.T + b.reshape(2, -1).sum(0))
-
-    def backward(gradients: States) -> tuple[Array, States]:
+    def backward(gradients: States) -> StepGradients:
         inner = gradients[0] * (1 - new**2)
-        dx, dh = _products(weights, totals, x, h, inner, inner)
-        return dx, [dh]
+        return StepGradients(inner, inner, [np.zeros_like(new)])
 
-    return [new], backward
+    return TakenStep([new], backward)
 
 
-def _lstm(
-    weights: Weights, totals: Totals, x: Array, states: States
-) -> tuple[States, Backward]:
-    (h, c), (w, r, b) = states, weights
-    parts = np.split(x @ w.T + h @ r.T + b.reshape(2, -1).sum(0), 4, axis=1)
+def _lstm(left: Array, right: Array, c: Array) -> TakenStep:
+    parts = np.split(left + right, 4, axis=-1)
     i, o, f = map(_sigmoid, parts[:3])
     g = np.tanh(parts[3])
     cell = f * c + i * g
     seen = np.tanh(cell)
 
-    def backward(gradients: States) -> tuple[Array, States]:
+    def backward(gradients: States) -> StepGradients:
         dh, dc = gradients
         dc = dc + dh * o * (1 - seen**2)
-        inner = np.concatenate(
-            [
-                dc * g * i * (1 - i),
-                dh * seen * o * (1 - o),
-                dc * c * f * (1 - f),
-                dc * i * (1 - g**2),
-            ],
-            axis=1,
-        )
-        dx, before = _products(weights, totals, x, h, inner, inner)
-        return dx, [before, dc * f]
+        di, do = dc * g * i * (1 - i), dh * seen * o * (1 - o)
+        df, dg = dc * c * f * (1 - f), dc * i * (1 - g**2)
+        inner = np.concatenate([di, do, df, dg], axis=-1)
+        return StepGradients(inner, inner, [np.zeros_like(dh), dc * f])
 
-    return [o * seen, cell], backward
+    return TakenStep([o * seen, cell], backward)
 
 
-def _gru(linear_before_reset: bool) -> Step:
-    def step(
-        weights: Weights, totals: Totals, x: Array, states: States
-    ) -> tuple[States, Backward]:
-        (h,), (w, r, b) = states, weights
-        hidden = h.shape[1]
-        own, recurrent = b.reshape(2, -1)
-        left, right = x @ w.T + own, h @ r.T + recurrent
-        z = _sigmoid(left[:, :hidden] + right[:, :hidden])
-        reset = _sigmoid((left + right)[:, hidden : 2 * hidden])
-        rows = slice(2 * hidden, None)
-        kept = reset * h
-        inner = kept @ r[rows].T + recurrent[rows]
+def _gru(
+    op: RecurrentOp, r: Array, recurrent: Array, peers: Peers
+) -> Callable[..., TakenStep]:
+    """
+    Returns the step of a GRU; `recurrent` is its bias of the product with the state. Without
+    `linear_before_reset`, `right` means nothing for the last gate.
+    """
+    linear_before_reset = op.properties.get("linear_before_reset") is not None
+    size = op.features
+    last, bias = r[:, 2 * size :], recurrent[..., 2 * size :]
+
+    def step(left: Array, right: Array, h: Array) -> TakenStep:
+        z, reset = np.split(_sigmoid((left + right)[..., : 2 * size]), 2, axis=-1)
+        inner, kept = right[..., 2 * size :], None
         if linear_before_reset:
-            inner = reset * right[:, rows]
-        new = np.tanh(left[:, rows] + inner)
+            part = reset * inner
+        else:
+            kept = peers.gather(reset * h)
+            part = kept @ last.swapaxes(1, 2) + bias
+        new = np.tanh(left[..., 2 * size :] + part)
 
-        def backward(gradients: States) -> tuple[Array, States]:
+        def backward(gradients: States) -> StepGradients:
             (dh,) = gradients
             dnew = dh * (1 - z) * (1 - new**2)
             dz = dh * (h - new) * z * (1 - z)
             before = dh * z
             if linear_before_reset:
-                dinner, dreset = dnew * reset, dnew * right[:, rows]
+                dinner, dreset = dnew * reset, dnew * inner
             else:
-                # What is reset has its own product with these rows of the weights.
-                totals[1][rows] += dnew.T @ kept
-                totals[2][r.shape[0] + 2 * hidden :] += dnew.sum(0)
-                dkept = dnew @ r[rows]
-                dinner, dreset = np.zeros_like(dnew), dkept * h
+                dkept = peers.scatter(dnew @ last)
+                dinner, dreset = dnew, dkept * h
                 before = before + dkept * reset
             dreset = dreset * reset * (1 - reset)
-            both = [dz, dreset]
-            dx, more = _products(
-                *(weights, totals, x, h),
-                np.concatenate([*both, dnew], axis=1),
-                np.concatenate([*both, dinner], axis=1),
+            return StepGradients(
+                np.concatenate([dz, dreset, dnew], axis=-1),
+                np.concatenate([dz, dreset, dinner], axis=-1),
+                [before],
             )
-            return dx, [before + more]
 
-        return [(1 - z) * new + z * h], backward
+        return TakenStep([(1 - z) * new + z * h], backward, kept)
 
     return step
 
 
+class _DirectedLayer:
+    """A layer on one device: its weights, and each direction's own order of time."""
+
+    def __init__(
+        self, op: RecurrentOp, peers: Peers, x: Array, w: Array, r: Array, b: Array
+    ):
+        self.peers = peers
+        self.batch_first = op.batch_first is not None
+        count = len(w)
+        named = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+        self.backwards = named[op.direction.data]
+        own, recurrent = np.split(b[:, None], 2, axis=-1)
+        if self.batch_first:
+            x = x.swapaxes(0, 1)
+        self.x = self.in_order(np.stack([x] * count, 1))
+        self.w, self.r, self.recurrent = w, r, recurrent
+        self.left = self.x @ w.swapaxes(1, 2) + own
+        steps: dict[int, Callable[..., TakenStep]] = {1: _rnn, 4: _lstm}
+        self.step = steps.get(op.GATES) or _gru(op, r, recurrent, peers)
+
+    def in_order(self, x: Array) -> Array:
+        """Brings [T, D, ...] into the order of each direction, or back."""
+        parts = [
+            x[::-1, d] if reverse else x[:, d]
+            for d, reverse in enumerate(self.backwards)
+        ]
+        return np.stack(parts, 1)
+
+    def state(self, h: Array) -> Array:
+        """Brings a state from the form of the op to [D, B, H], or back."""
+        return h.swapaxes(0, 1) if self.batch_first else h
+
+    def forward(self, states: States) -> tuple[list[TakenStep], list[Array]]:
+        """Returns all steps, and the states that they gathered."""
+        steps, gathered = list[TakenStep](), list[Array]()
+        for left in self.left:
+            gathered.append(self.peers.gather(states[0]))
+            right = gathered[-1] @ self.r.swapaxes(1, 2) + self.recurrent
+            steps.append(self.step(left, right, *self._others(states)))
+            states = steps[-1].states
+        return steps, gathered
+
+    def _others(self, states: States) -> States:
+        """What a step takes beside products: the state of a GRU, the cells of an LSTM."""
+        return states[1:] if len(states) > 1 else states * (self.step is not _rnn)
+
+
+def _rows(a: Array) -> Array:
+    """Returns [T, D, B, N] as [D, T * B, N]."""
+    return a.swapaxes(0, 1).reshape(a.shape[1], -1, a.shape[-1])
+
+
+@computes_jointly(GatheredRnnOp, GatheredGruOp, GatheredLstmOp)
+def layer(op: GatheredLayerOp, peers: Peers, *operands: Array) -> tuple[Array, ...]:
+    x, w, r, *others = operands
+    count, size = len(r), r.shape[1]
+    b = others.pop(0) if op.b is not None else np.zeros((count, 2 * size), x.dtype)
+    own = _DirectedLayer(op, peers, x, w, r, b)
+    batch = own.x.shape[2]
+    zeros = np.zeros((count, batch, op.features), x.dtype)
+    starts = [own.state(s) for s in others] or [zeros] * op.STATES
+    steps, _ = own.forward(starts)
+    y = own.in_order(np.stack([step.states[0] for step in steps]))
+    if own.batch_first:
+        y = y.transpose(2, 0, 1, 3)
+    last = [own.state(s) for s in steps[-1].states]
+    return (y, *last[: len(op.last)])
+
+
 def _gradients(
     op: RecurrentGradOp,
-    step: Step,
+    peers: Peers,
     dy: Array,
-    x: Array,
-    weights: Weights,
-    starts: list[Array],
-    ends: list[Array],
+    weights: Sequence[Array],
+    starts: States,
+    ends: States,
 ) -> tuple[Array, ...]:
     """
-    Returns the gradients of one direction; `starts` are the initial states, `ends` the
-    gradients of the last ones.
+    Returns the gradients of x, w, r, b and the first states; `ends` are those of the last
+    ones.
     """
-    batch_first = op.batch_first is not None
-    if batch_first:
-        x, dy = x.swapaxes(0, 1), dy.transpose(1, 2, 0, 3)
-        starts, ends = ([s.swapaxes(0, 1) for s in each] for each in (starts, ends))
-    dx = np.zeros_like(x)
-    totals = tuple(np.zeros_like(a) for a in weights)
-    first = [np.zeros_like(s) for s in starts]
-    for d in range(len(weights[0])):
-        order = list(range(len(x)))
-        if op.direction.data == "reverse" or d == 1:
-            order.reverse()
-        own = (weights[0][d], weights[1][d], weights[2][d])
-        added = (totals[0][d], totals[1][d], totals[2][d])
-        states, backwards = [s[d] for s in starts], dict[int, Backward]()
-        for t in order:
-            states, backwards[t] = step(own, added, x[t], states)
-        gradients = [e[d] for e in ends]
-        for t in reversed(order):
-            gradients = [gradients[0] + dy[t, d], *gradients[1:]]
-            part, gradients = backwards[t](gradients)
-            dx[t] += part
-        for whole, gradient in zip(first, gradients, strict=True):
-            whole[d] = gradient
-    if batch_first:
-        dx, first = dx.swapaxes(0, 1), [s.swapaxes(0, 1) for s in first]
-    return (dx, *totals, *first)
+    x, w, r, b = weights
+    own = _DirectedLayer(op, peers, x, w, r, b)
+    steps, gathered = own.forward([own.state(s) for s in starts])
+    dy = own.in_order(dy.transpose(1, 2, 0, 3) if own.batch_first else dy)
+    gradients = [own.state(e) for e in ends]
+    # Rows of r that do not multiply the state before are left out of its gradient.
+    size = r.shape[1] if steps[0].kept is None else 2 * op.features
+    found = list[StepGradients]()
+    for step, more in zip(reversed(steps), dy[::-1], strict=True):
+        gradients = [gradients[0] + more, *gradients[1:]]
+        found.append(before := step.backward(gradients))
+        through = peers.scatter(before.right[..., :size] @ r[:, :size])
+        gradients = [before.states[0] + through, *before.states[1:]]
+    left, right = (
+        np.stack([getattr(before, name) for before in reversed(found)])
+        for name in ("left", "right")
+    )
+    turned = _rows(right).swapaxes(1, 2)
+    dr = turned[:, :size] @ _rows(np.stack(gathered))
+    kept = [step.kept for step in steps if step.kept is not None]
+    if kept:
+        dr = np.concatenate([dr, turned[:, size:] @ _rows(np.stack(kept))], axis=1)
+    dx = own.in_order(left @ w).sum(1)
+    return (
+        dx.swapaxes(0, 1) if own.batch_first else dx,
+        _rows(left).swapaxes(1, 2) @ _rows(own.x),
+        dr,
+        np.concatenate([left.sum((0, 2)), right.sum((0, 2))], axis=-1),
+        *(own.state(g) for g in gradients),
+    )
 
 
-@computes(RnnGradOp)
-def rnn_gradient(op: RnnGradOp, *operands: Array) -> tuple[Array, ...]:
+@computes_jointly(GatheredRnnGradOp, GatheredGruGradOp)
+def gathered_gradient(
+    op: RecurrentGradOp, peers: Peers, *operands: Array
+) -> tuple[Array, ...]:
     dy, dh, x, w, r, b, h = operands
-    return _gradients(op, _rnn, dy, x, (w, r, b), [h], [dh])
+    return _gradients(op, peers, dy, (x, w, r, b), [h], [dh])
 
 
-@computes(GruGradOp)
-def gru_gradient(op: GruGradOp, *operands: Array) -> tuple[Array, ...]:
-    dy, dh, x, w, r, b, h = operands
-    step = _gru(op.linear_before_reset is not None)
-    return _gradients(op, step, dy, x, (w, r, b), [h], [dh])
+@computes_jointly(GatheredLstmGradOp)
+def gathered_lstm_gradient(
+    op: RecurrentGradOp, peers: Peers, *operands: Array
+) -> tuple[Array, ...]:
+    c, dc, dy, dh, x, w, r, b, h = operands
+    found = _gradients(op, peers, dy, (x, w, r, b), [h, c], [dh, dc])
+    return (found[-1], *found[:-1])
+
+
+@computes(RnnGradOp, GruGradOp)
+def gradient(op: RecurrentGradOp, *operands: Array) -> tuple[Array, ...]:
+    return gathered_gradient(op, Peers(), *operands)
 
 
 @computes(LstmGradOp)
 def lstm_gradient(op: LstmGradOp, *operands: Array) -> tuple[Array, ...]:
-    c, dc, dy, dh, x, w, r, b, h = operands
-    found = _gradients(op, _lstm, dy, x, (w, r, b), [h, c], [dh, dc])
-    return (found[-1], *found[:-1])
+    return gathered_lstm_gradient(op, Peers(), *operands)

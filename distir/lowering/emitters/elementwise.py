@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from distir.dialects.onnx_ops.elementwise import OPERATORS, Elementwise
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 
@@ -33,81 +34,35 @@ def signed(call: Call, index: int, *, wraps: bool = False) -> str:
     return f"{call.helper('numeric')}.as_int64({call.operand(index)})"
 
 
-def elementwise(
-    template: str, *, wraps: bool = False, to_bool: bool = False
-) -> Callable[[Call], str]:
-    """
-    Returns an emitter that fills the operands into `{0}`, `{1}`. `wraps`: the op is exact
-    modulo 2**64; `to_bool`: the result is boolean.
-    """
+class _WidenedCall(Call):
+    """An elementwise op whose operands are in types that PyTorch computes with."""
+
+    wraps: bool = False
+
+    def operand(self, index: int) -> str:
+        plain = Call(self.op, self.names)
+        return signed(plain, index, wraps=self.wraps)
+
+
+def _emitter(row: Elementwise) -> Callable[[Call], str]:
+    """Returns the emitter of an operator whose row has its expression."""
 
     def emit(call: Call) -> str:
-        written = template.format(
-            *(signed(call, i, wraps=wraps) for i in range(call.count))
-        )
-        if is_wide_unsigned(call, 0) and not to_bool:
+        widened = _WidenedCall(call.op, call.names)
+        widened.wraps = row.unsigned == "wraps"
+        written = widened.write(row.torch)
+        if is_wide_unsigned(call, 0) and call.result_element() != "BOOL":
             return f"({written}).to({call.result_dtype()})"
         return written
 
     return emit
 
 
-for _name, _template in {
-    "Add": "{0} + {1}",
-    "Sub": "{0} - {1}",
-    "Mul": "{0} * {1}",
-    "Neg": "-{0}",
-    "BitwiseAnd": "{0} & {1}",
-    "BitwiseOr": "{0} | {1}",
-    "BitwiseXor": "{0} ^ {1}",
-    "BitwiseNot": "~{0}",
-}.items():
-    torch_emitter(f"onnx.{_name}")(elementwise(_template, wraps=True))
-
-for _name, _template in {
-    "Equal": "{0} == {1}",
-    "Less": "{0} < {1}",
-    "LessOrEqual": "{0} <= {1}",
-    "Greater": "{0} > {1}",
-    "GreaterOrEqual": "{0} >= {1}",
-}.items():
-    torch_emitter(f"onnx.{_name}")(elementwise(_template, to_bool=True))
-
-_LIKE_TORCH = """
-    Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Reciprocal
-    Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh
-"""
-"""Operators that have the same name in PyTorch."""
-
-for _name, _template in {
-    **{name: f"torch.{name.lower()}({{0}})" for name in _LIKE_TORCH.split()},
-    "And": "torch.logical_and({0}, {1})",
-    "HardSwish": "F.hardswish({0})",
-    "Mish": "F.mish({0})",
-    "Not": "torch.logical_not({0})",
-    "Or": "torch.logical_or({0}, {1})",
-    "Relu": "F.relu({0})",
-    "Softplus": "F.softplus({0}, threshold=40)",
-    "Softsign": "F.softsign({0})",
-    "Xor": "torch.logical_xor({0}, {1})",
-}.items():
-    torch_emitter(f"onnx.{_name}")(elementwise(_template))
-
-
-torch_templates(
-    {
-        "Identity": "{0}",
-        "Where": "torch.where({0}, {1}, {2})",
-        "BitCast": "{0}.view({result:dtype})",
-        "Elu": "F.elu({0}, {alpha})",
-        "Celu": "F.celu({0}, {alpha})",
-        "Selu": "{gamma} * F.elu({0}, {alpha})",
-        "LeakyRelu": "F.leaky_relu({0}, {alpha})",
-        "ThresholdedRelu": "F.threshold({0}, {alpha}, 0.0)",
-        "HardSigmoid": "torch.clamp({0} * {alpha} + {beta}, 0, 1)",
-        "ml.Binarizer": "({0} > {threshold}).to({result:dtype})",
-    }
-)
+for _name, _row in OPERATORS.items():
+    if _row.torch and _row.unsigned == "bits":
+        torch_templates({_name: _row.torch})
+    elif _row.torch:
+        torch_emitter(f"onnx.{_name}")(_emitter(_row))
 
 
 @torch_emitter("onnx.PRelu")

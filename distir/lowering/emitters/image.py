@@ -12,7 +12,7 @@ from distir.dialects.train_ops.sampling import (
     GridSampleGradInputOp,
     GridSampleGradOp,
 )
-from distir.lowering.emitter import Call, torch_emitter, torch_templates
+from distir.lowering.emitter import Call, torch_emitter
 
 
 def _floats(call: Call, index: int) -> str:
@@ -110,13 +110,6 @@ def grid_sample(call: Call) -> str:
         "F.grid_sample({0}, {1}, {kind}, {padding_mode}, align_corners={align_corners:flag})",
         kind=repr(mode),
     )
-
-
-torch_templates(
-    {
-        "AffineGrid": "F.affine_grid({0}, {1:integers}, align_corners={align_corners:flag})"
-    }
-)
 
 
 @torch_emitter("onnx.NonMaxSuppression")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.train_ops.float8 import FORMATS, Float8LinearOp
-from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
+from distir.lowering.emitter import NARROW, Call, torch_emitter
 
 
 @torch_emitter("onnx.MatMul")
@@ -55,17 +55,6 @@ def _summed_in_order(equation: str) -> str:
     summed = [c for c in dict.fromkeys(terms) if c.isalpha() and c not in result]
     names = dict(zip(summed, sorted(summed), strict=True))
     return "".join(names.get(c, c) for c in terms) + arrow + result
-
-
-torch_templates({"Det": "det({0})"}, module="determinant")
-torch_templates(
-    {
-        "MatMulInteger": "matmul_integer({*})",
-        "QLinearMatMul": "q_linear_matmul({*})",
-        "DynamicQuantizeLinear": "dynamic_quantize({*})",
-    },
-    module="quantization",
-)
 
 
 def _scaled(call: Call, function: str, extra: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.train_ops.normalization import LayerNormGradOp
-from distir.lowering.emitter import Call, torch_emitter, torch_templates
+from distir.lowering.emitter import Call, torch_emitter
 
 
 def _normalized(call: Call) -> tuple[int, ...] | None:
@@ -48,21 +48,6 @@ def batch_normalization(call: Call) -> str:
         )
     template = "batch_norm_training({*}, {epsilon:decimal}, {momentum})"
     return call.first(call.write(template, "normalization"))
-
-
-torch_templates(
-    {
-        "GroupNormalization": "F.group_norm({0}, {num_groups}, {1}, {2}, {epsilon:decimal})",
-        "InstanceNormalization": "F.instance_norm({0}, weight={1}, bias={2}, eps={epsilon:decimal})",
-    }
-)
-torch_templates(
-    {
-        "LRN": "local_response_norm({0}, {size}, {alpha}, {beta}, {bias})",
-        "MeanVarianceNormalization": "mean_variance_norm({0}, {axes})",
-    },
-    module="normalization",
-)
 
 
 def _loss(call: Call, function: str) -> str:

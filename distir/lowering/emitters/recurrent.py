@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distir.dialects.onnx_ops.traits import RECURRENT
 from distir.dialects.train_ops.gathered_recurrent import (
     GatheredGradOp,
     GatheredGruGradOp,
@@ -11,14 +12,8 @@ from distir.dialects.train_ops.gathered_recurrent import (
 )
 from distir.lowering.emitter import Call, torch_emitter
 
-_DEFAULTS = {
-    "RNN": ("Tanh",),
-    "GRU": ("Sigmoid", "Tanh"),
-    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
-}
 
-
-@torch_emitter("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+@torch_emitter(*RECURRENT)
 def recurrent(call: Call) -> str:
     kind = call.op.name.removeprefix("onnx.")
     if kind == "LSTM" and call.attribute("input_forget"):
@@ -27,10 +22,10 @@ def recurrent(call: Call) -> str:
         if call.attribute(name) is not None:
             raise call.fail(f"attribute {name}")
     direction = call.attribute("direction")
-    wanted = _DEFAULTS[kind] * (2 if direction == "bidirectional" else 1)
+    wanted = RECURRENT[call.op.name] * (2 if direction == "bidirectional" else 1)
     given = tuple(call.attribute("activations") or wanted)
     # The schema's default for one direction has an entry for a second one.
-    if any(g.lower() != w.lower() for g, w in zip(given, wanted, strict=False)) or len(
+    if any(g.lower() != w for g, w in zip(given, wanted, strict=False)) or len(
         given
     ) < len(wanted):
         raise call.fail(f"activations {', '.join(given)}")

@@ -6,15 +6,10 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.per_rank import CoordinateOp
+from distir.dialects.onnx_ops.traits import SAME_VALUES
 from distir.dialects.onnx_ops.values import constant_value
 from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
-from distir.lowering.emitter import (
-    Call,
-    known_constant,
-    literal,
-    torch_emitter,
-    torch_templates,
-)
+from distir.lowering.emitter import Call, known_constant, literal, torch_emitter
 
 
 @torch_emitter("onnx.Constant")
@@ -61,41 +56,6 @@ def unsqueeze(call: Call) -> str:
 @torch_emitter("onnx.Expand")
 def expand(call: Call) -> str:
     return _or_known(call, "expand", "expand({0}, {1:integers})")
-
-
-torch_templates(
-    {
-        "Tile": "{0}.repeat({1:integers})",
-        "Size": "torch.tensor({0}.numel())",
-        "Concat": "torch.cat(({*},), {axis})",
-        "NonZero": "{0}.nonzero().transpose(0, 1)",
-        "ml.ArrayFeatureExtractor": "{0}.index_select(-1, {1}.reshape(-1))",
-        # Sequences and optionals: Python lists and None.
-        "SequenceConstruct": "[{*}]",
-        "SequenceEmpty": "[]",
-        "SequenceAt": "{0}[{1:integer}]",
-        "SequenceLength": "torch.tensor(len({0}))",
-        "Optional": "{0}",
-        "OptionalGetElement": "{0}",
-        "OptionalHasElement": "torch.tensor({0} is not None)",
-    }
-)
-torch_templates(
-    {
-        "GatherElements": "gather_elements({0}, {1}, {axis})",
-        "GatherND": "gather_nd({0}, {1}, batch_dims={batch_dims})",
-        "ScatterElements": "scatter_elements({*}, {axis}, reduction={reduction})",
-        "ScatterND": "scatter_nd({*}, reduction={reduction})",
-        "TensorScatter": "tensor_scatter({0}, {1}, {2}, {axis}, mode={mode})",
-        "Compress": "compress({0}, {1}, {axis})",
-        "OneHot": "one_hot({0}, {1:integer}, {2}, {axis})",
-        "ReverseSequence": "reverse_sequence({0}, {1}, batch_axis={batch_axis}, time_axis={time_axis})",
-    },
-    module="indexing",
-)
-torch_templates(
-    {"CenterCropPad": "center_crop_pad({0}, {1:integers}, {axes})"}, module="shapes"
-)
 
 
 @torch_emitter("onnx.Transpose")
@@ -279,19 +239,8 @@ def concat_from_sequence(call: Call) -> str:
     return call.write(f"torch.{function}({{0}}, {{axis}})")
 
 
-_PASSES_ON = frozenset(
-    (
-        "onnx.Identity",
-        "onnx.Reshape",
-        "onnx.Squeeze",
-        "onnx.Unsqueeze",
-        "onnx.Expand",
-        "onnx.Transpose",
-        "onnx.Slice",
-        "onnx.Cast",
-    )
-)
-_COMBINES = frozenset(("onnx.Add", "onnx.Mul", "onnx.Where", "onnx.Max", "onnx.Concat"))
+_PASSES_ON = SAME_VALUES | {"onnx.Slice"}
+"""Ops whose results hold elements of their first operands, or of all of them (Concat)."""
 
 
 def _is_non_negative(value: SSAValue) -> bool:
@@ -306,20 +255,20 @@ def _is_non_negative(value: SSAValue) -> bool:
         return True
     if isinstance(op, CollectiveOp) and op.reduction is None:
         return _is_non_negative(op.source)
-    if op.name in ("onnx.Clip", "onnx.Range", "onnx.Max", "onnx.Abs"):
-        if op.name == "onnx.Abs":
+    match op.name:
+        case "onnx.Abs":
             return True
-        if op.name == "onnx.Range":
-            return all(_is_non_negative(v) for v in op.operands)
-        if op.name == "onnx.Max":
-            return any(_is_non_negative(v) for v in op.operands)
-        return len(op.operands) > 1 and _is_non_negative(op.operands[1])
-    if op.name in _PASSES_ON:
-        return _is_non_negative(op.operands[0])
-    if op.name in _COMBINES:
-        operands = op.operands[1:] if op.name == "onnx.Where" else op.operands
-        return all(_is_non_negative(v) for v in operands)
-    return False
+        case "onnx.Max":
+            return any(map(_is_non_negative, op.operands))
+        case "onnx.Clip":
+            return len(op.operands) > 1 and _is_non_negative(op.operands[1])
+        case "onnx.Where":
+            return all(map(_is_non_negative, op.operands[1:]))
+        case "onnx.Add" | "onnx.Mul" | "onnx.Range":
+            return all(map(_is_non_negative, op.operands))
+        case name:
+            passed = op.operands if name == "onnx.Concat" else op.operands[:1]
+            return name in _PASSES_ON and all(map(_is_non_negative, passed))
 
 
 @torch_emitter("train.flatten")

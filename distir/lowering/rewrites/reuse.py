@@ -14,7 +14,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.collective_ops.over_axes import AllReduceOp
 from distir.dialects.collective_ops.per_rank import RecvFromRankOp, SendToRankOp, WaitOp
 from distir.dialects.dist_attributes import COMPILED
-from distir.dialects.onnx_ops.traits import RESHAPES
+from distir.dialects.onnx_ops.traits import PERMUTATIONS
 from distir.dialects.tensors import element_type, known_shape
 from distir.dialects.torch import IN_PLACE, AddIntoOp, AddLookUpsOp
 from distir.dialects.train_ops.base import TrainOp
@@ -25,8 +25,8 @@ from distir.program import entry_function, functions, reachable_functions, retur
 
 _OF_OPERANDS = frozenset(
     (
-        *RESHAPES,
-        *(f"onnx.{name}" for name in ("Cast", "Identity", "ReduceSum", "Transpose")),
+        *PERMUTATIONS,
+        *("onnx.Cast", "onnx.ReduceSum"),
         RecvFromRankOp.name,
         WaitOp.name,
         AddIntoOp.name,

@@ -9,19 +9,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.collective_ops.over_axes import SliceOp
+from distir.dialects.onnx_ops.traits import FRESH
 from distir.program import reachable_functions, return_op
-
-_FRESH = frozenset(
-    (
-        *(f"onnx.{name}" for name in ("Add", "Conv", "Div", "Gemm", "MatMul", "Mul")),
-        *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
-        *(f"onnx.{name}" for name in ("Softmax", "Sub")),
-        *("torch.linear", "torch.addcmul", "torch.add_look_ups", "torch.conv_grad"),
-        "torch.state_copies",
-        "collective.slice",  # a copy of the part
-    )
-)
-_RESHAPED = ("train.flatten", "train.unflatten")
 
 
 def is_fresh(op: Operation) -> bool:
@@ -29,9 +19,7 @@ def is_fresh(op: Operation) -> bool:
     Whether all results of an op lie in memory of their own. An unknown op may return an
     operand, or a view of one.
     """
-    if op.name in _RESHAPED:
-        return False
-    return op.name in _FRESH or op.name.startswith("train.")
+    return FRESH.of(op) or isinstance(op, SliceOp)  # a copy of the part
 
 
 @dataclass

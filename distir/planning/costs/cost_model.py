@@ -121,7 +121,7 @@ class CostModel(ABC):
 
     def is_view(self, op: Operation) -> bool:
         """Whether an op's result is its first operand's memory."""
-        return op.name in VIEWS
+        return VIEWS.of(op)
 
     def _parts(self, rule: Rule, operands: Sequence[Layout]) -> dict[int, int]:
         """Returns into how many parts each factor of an op is split."""

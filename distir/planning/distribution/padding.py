@@ -20,8 +20,7 @@ from distir.program import (
 )
 from distir.program.source_forms import argument_forms
 from distir.sharding.mesh import Mesh
-from distir.transforms.uneven_sizes.head_padding import HeadPadder
-from distir.transforms.uneven_sizes.head_zeros import PaddedHeads
+from distir.transforms.uneven_sizes.head_padding import HeadPadder, PaddedHeads
 from distir.transforms.uneven_sizes.padding import DimensionPadder, class_dimensions
 
 PADDABLE = ("heads",)

@@ -19,23 +19,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_ops.traits import FOLLOWS_PRECISION, LOW_PRECISION
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.program import argument_roles, made_with
-from distir.transforms.precision.autocast import LOW_PRECISION_OPS
-
-_FOLLOWS = frozenset(
-    f"onnx.{name}"
-    for name in (
-        *("Add", "Sub", "Mul", "Div", "Max", "Min", "Neg", "Where", "Identity"),
-        *("Relu", "LeakyRelu", "Gelu", "Sigmoid", "Tanh", "Swish", "HardSwish"),
-        *("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand"),
-        *("Split", "Slice", "Concat", "Dropout", "MaxPool", "AveragePool"),
-    )
-)
-"""
-The ops that compute in 16 bits if their operands exist in 16 bits already, but for numbers
-and parameters, which are cast.
-"""
 
 
 class Autocast:
@@ -64,7 +50,7 @@ class Autocast:
         """
         for op in ops:
             if isinstance(op, OnnxOp) and (
-                op.name in LOW_PRECISION_OPS or self._follows(op)
+                op.name in LOW_PRECISION or self._follows(op)
             ):
                 self._replace(op)
         for op in reversed(self._casts):
@@ -72,7 +58,7 @@ class Autocast:
                 Rewriter.erase_op(op)
 
     def _follows(self, op: Operation) -> bool:
-        if op.name not in _FOLLOWS:
+        if op.name not in FOLLOWS_PRECISION:
             return False
         values = [value for value in op.operands if _is_f32(value)]
         known = [value in self._low for value in values]

@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute
 
+from distir.dialects.onnx_ops.elementwise import OPERATORS
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.onnx_ops.traits import OF_SEVERAL
 from distir.dialects.tensors import element_type, shape_of
 from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (
@@ -46,25 +46,22 @@ def broadcast(
     )
 
 
-@onnx_rule(*(name.removeprefix("onnx.") for name in OF_SEVERAL))
-def elementwise(op: OnnxOp) -> Rule:
-    """The rule of ops of several operands through which partial values do not pass."""
-    return broadcast(op)
-
-
-@onnx_rule("Add", "Sub", "Sum", "Mean")
-def add(op: OnnxOp) -> Rule:
+def _together(op: OnnxOp) -> Rule:
     """
-    The rule of additions, which are linear in all terms together: a whole term would be
-    added once per device.
+    The rule of operators that are linear in all terms together: a whole term would be added once
+    per device.
     """
     return broadcast(op, (tuple(range(len(op.operands))),))
 
 
-@onnx_rule("Mul")
-def multiply(op: OnnxOp) -> Rule:
-    """The rule of Mul, which is linear in each factor by itself."""
-    return broadcast(op, ((0,), (1,)))
+def _each(op: OnnxOp) -> Rule:
+    """The rule of operators that are linear in each operand by itself."""
+    return broadcast(op, tuple((i,) for i in range(len(op.operands))))
+
+
+for _name, _row in OPERATORS.items():
+    if _row.of_several and _row.linear != "own":
+        onnx_rule(_name)({"": broadcast, "all": _together, "each": _each}[_row.linear])
 
 
 @onnx_rule("Div")

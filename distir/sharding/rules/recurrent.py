@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, i64
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import RECURRENT
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.gathered_recurrent import (
     GatheredGruOp,
@@ -32,12 +33,6 @@ _SEQUENCE_LENGTHS, _FIRST_STATE, _PEEPHOLES = 4, 5, 7
 DIRECTIONS = ("forward", "reverse")
 """The directions of a bidirectional layer, in the order of its weights."""
 
-_ACTIVATIONS = {
-    "onnx.RNN": ("tanh",),
-    "onnx.GRU": ("sigmoid", "tanh"),
-    "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
-}
-
 _GATHERED: dict[str, type[GatheredLayerOp]] = {
     "onnx.RNN": GatheredRnnOp,
     "onnx.GRU": GatheredGruOp,
@@ -58,7 +53,7 @@ def unusual_form(op: OnnxOp) -> str | None:
         reasons["peepholes"] = op.input(_PEEPHOLES) is not None
         reasons["coupled input and forget gates"] = bool(op.attribute("input_forget"))
     directions = 2 if op.attribute("direction") == "bidirectional" else 1
-    wanted = _ACTIVATIONS[op.name] * directions
+    wanted = RECURRENT[op.name] * directions
     given = op.attribute("activations") or wanted
     # The schema's default for one direction has an entry for a second one.
     same = [g.lower() for g in given][: len(wanted)] == list(wanted)
@@ -149,7 +144,7 @@ def _can_gather(op: OnnxOp) -> bool:
     return unusual_form(op) is None and len(set(given)) == 1
 
 
-@decomposition("onnx.LSTM", "onnx.GRU", "onnx.RNN")
+@decomposition(*RECURRENT)
 def gathered_layer(op: Operation) -> list[Operation] | None:
     """The one op that computes the same and can split hidden features."""
     assert isinstance(op, OnnxOp)
@@ -192,7 +187,7 @@ def gathered(op: GatheredLayerOp) -> Rule:
     return builder.rule(operands, results, flops=_flops(op))
 
 
-@local_form("onnx.LSTM", "onnx.GRU", "onnx.RNN")
+@local_form(*RECURRENT)
 def recurrent_local(context: LocalContext) -> Sequence[Operation]:
     """The local form of a layer whose directions are split: a layer of one direction."""
     local = context.same_op()

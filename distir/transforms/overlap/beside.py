@@ -54,7 +54,7 @@ def _move(ops: list[Operation], gather: AllGatherOp) -> None:
             continue
         if place[owner] < there or owner in moved:
             continue
-        if owner.name not in FREE:
+        if not FREE.of(owner):
             return
         moved.add(owner)
         pending += owner.operands

@@ -24,7 +24,7 @@ from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.onnx_ops.traits import VIEWS
+from distir.dialects.onnx_ops.traits import PRODUCTS, VIEWS
 from distir.dialects.tensors import rank_of, shape_of
 from distir.program import made_with
 from distir.sharding.mesh import Mesh, meshes
@@ -207,7 +207,7 @@ def _is_product(op: object) -> TypeGuard[OnnxOp]:
         return False
     if op.name == "onnx.Gemm" and op.attribute("transA"):
         return False
-    is_product = op.name in ("onnx.MatMul", "onnx.Gemm")
+    is_product = op.name in PRODUCTS
     return is_product and rank_of(op.operands[1].type) == 2
 
 
@@ -250,7 +250,7 @@ def _ops_after(
     while pending:
         owner = pending.pop().owner
         if isinstance(owner, Operation) and places[owner] >= place:
-            if owner.name not in _BEFORE_MATRICES:
+            if not _BEFORE_MATRICES.of(owner):
                 return None
             found.append(owner)
             pending += owner.operands

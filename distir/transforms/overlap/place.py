@@ -172,7 +172,7 @@ def _mark(ops: Sequence[Operation], kinds: Collection[str]) -> None:
     place = {op: i for i, op in enumerate(ops)}
     busy = [0]
     for op in ops:
-        works = not isinstance(op, CollectiveOp | SendOp) and op.name not in FREE
+        works = not isinstance(op, CollectiveOp | SendOp) and not FREE.of(op)
         busy.append(busy[-1] + works)
     for i, op in enumerate(ops):
         if kind_of(op) not in kinds:

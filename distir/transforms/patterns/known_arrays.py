@@ -18,6 +18,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import ELEMENTWISE
 from distir.dialects.tensors import known_shape
 from distir.interpreters.onnx_evaluator import computed
 
@@ -35,13 +36,7 @@ _BLOCK_ELEMENTS = 1 << 20
 _MOST_ELEMENTS_IN_BLOCKS = 1 << 31
 """The most elements of an array that is computed in blocks, repetitions not counted."""
 
-_ELEMENTWISE = frozenset(
-    (
-        *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Neg", "Abs", "Min", "Max"),
-        *("And", "Or", "Xor", "Not", "Equal", "Where", "Identity", "Cast", "CastLike"),
-        *("Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
-    )
-)
+_ELEMENTWISE = ELEMENTWISE.names | {"onnx.CastLike", "onnx.Identity"}
 
 
 class KnownArrays:
@@ -133,9 +128,8 @@ class KnownArrays:
         Whether an op with a result of this rank computes each row of it from the same row
         of its operands, or from an operand without rows.
         """
-        name = op.name.removeprefix("onnx.")
-        if name != "Unsqueeze":
-            return name in _ELEMENTWISE or name in ("Expand", "Trilu")
+        if op.name != "onnx.Unsqueeze":
+            return op.name in _ELEMENTWISE | {"onnx.Expand", "onnx.Trilu"}
         axes = self._found.get(op.operands[1])
         return axes is not None and all(a % rank < rank - 2 for a in axes.tolist())
 
@@ -208,7 +202,7 @@ def once(array: Array) -> Array:
 
 def _has_rows(op: OnnxOp, position: int) -> bool:
     """Whether an operand of an op on rows has rows, not a shape, axes or a diagonal."""
-    return position == 0 or op.name.removeprefix("onnx.") in _ELEMENTWISE
+    return position == 0 or op.name in _ELEMENTWISE
 
 
 def _rows_of(array: Array, first: int, last: int) -> Array:
@@ -238,15 +232,16 @@ def _results(
     Returns the results of an operator for these arrays, in these shapes; none if they are
     unknown or too large.
     """
-    name, given = op.name.removeprefix("onnx."), inputs
-    if name == "Expand" and shapes[0] is not None and inputs[0] is not None:
+    name, given = op.name, inputs
+    if name == "onnx.Expand" and shapes[0] is not None and inputs[0] is not None:
         return [np.broadcast_to(inputs[0], shapes[0])]
-    if name == "Unsqueeze" and inputs[0] is not None and inputs[1] is not None:
+    if name == "onnx.Unsqueeze" and inputs[0] is not None and inputs[1] is not None:
         return [np.expand_dims(inputs[0], tuple(inputs[1].tolist()))]
     if name in _ELEMENTWISE:
         rank = max((a.ndim for a in inputs if a is not None), default=0)
-        given = _without_repeats([a for a in inputs if a is not None], rank)
-        largest = prod(np.broadcast_shapes(*(a.shape for a in given)))
+        given = _without_repeats(inputs, rank)
+        shapes_given = [a.shape for a in given if a is not None]
+        largest = prod(np.broadcast_shapes(*shapes_given))
     else:
         largest = max((prod(shape or (0,)) for shape in shapes), default=0)
     if largest > _MOST_ELEMENTS:
@@ -272,15 +267,17 @@ def _repeating(array: Array) -> Array:
     return np.broadcast_to(stored, array.shape)
 
 
-def _without_repeats(arrays: Sequence[Array], rank: int) -> list[Array]:
+def _without_repeats(arrays: Sequence[Array | None], rank: int) -> list[Array | None]:
     """
     Returns the operands of an elementwise operator, reduced to one element along the
-    dimensions along which all of them are repeated.
+    dimensions along which all of them are repeated; None stays for those that are omitted.
     """
     aligned = list(arrays)
     for dim in range(-rank, 0):
-        reaching = [a for a in aligned if a.ndim >= -dim]
+        reaching = [a for a in aligned if a is not None and a.ndim >= -dim]
         if all(a.shape[dim] == 1 or a.strides[dim] == 0 for a in reaching):
             cut = (..., slice(1), *[slice(None)] * (-dim - 1))
-            aligned = [a[cut] if a.ndim >= -dim else a for a in aligned]
+            aligned = [
+                a[cut] if a is not None and a.ndim >= -dim else a for a in aligned
+            ]
     return aligned

@@ -7,24 +7,12 @@ from xdsl.ir import Block, BlockArgument, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.onnx_ops.traits import SAME_VALUES, SELECTIONS, SUMS
 from distir.program import argument_roles, calls_of
 from distir.transforms.patterns.match import element, is_finite_constant
 
-_FINITE_IF_OPERANDS_ARE = frozenset(
-    (
-        *("Add", "Sub", "Mul", "Where", "Expand", "Reshape", "Unsqueeze", "Squeeze"),
-        *(
-            "Slice",
-            "Transpose",
-            "Identity",
-            "Concat",
-            "Cast",
-            "Neg",
-            "Min",
-            "Max",
-            "Gather",
-        ),
-    )
+_FINITE_IF_OPERANDS_ARE = (
+    SAME_VALUES | SELECTIONS | SUMS | {"onnx.Mul", "onnx.Neg", "onnx.Where"}
 )
 
 
@@ -49,7 +37,7 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
         return is_finite(owner.source, depth - 1)
     if not isinstance(owner, OnnxOp):
         return False
-    if owner.name.removeprefix("onnx.") not in _FINITE_IF_OPERANDS_ARE:
+    if owner.name not in _FINITE_IF_OPERANDS_ARE:
         return False
     return all(is_finite(v, depth - 1) for v in owner.operands)
 

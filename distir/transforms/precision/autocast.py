@@ -9,25 +9,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, f32, f64
 from xdsl.ir import BlockArgument
 
 from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_ops.traits import FULL_PRECISION, LOW_PRECISION
 from distir.transforms.precision.retyping import Float, Retyping, float_of
-
-_LOW_PRECISION = """
-    Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN
-"""
-"""The operators for functions in PyTorch's list of those that run in 16 bits."""
-
-_FLOAT32 = """
-    Acos Asin Cosh CumProd CumSum Exp GroupNormalization LayerNormalization Log LogSoftmax
-    LpNormalization NegativeLogLikelihoodLoss Pow RMSNormalization Reciprocal ReduceL1
-    ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd ReduceSum ReduceSumSquare Resize Sinh
-    SoftmaxCrossEntropyLoss Softmax Softplus Tan
-"""
-"""The operators for functions in PyTorch's list of those that run in 32 bits."""
-
-LOW_PRECISION_OPS = frozenset(f"onnx.{name}" for name in _LOW_PRECISION.split())
-"""The names of the ops that compute in 16 bits, in programs and in schedules."""
-
-_FLOAT32_OPS = frozenset(f"onnx.{name}" for name in _FLOAT32.split())
 
 
 def autocast(module: ModuleOp, element: Float) -> None:
@@ -45,9 +28,9 @@ def autocast(module: ModuleOp, element: Float) -> None:
     def wanted(op: OnnxOp) -> Float | None:
         if any(float_of(operand) == f64 for operand in op.operands):
             return None
-        if op.name in LOW_PRECISION_OPS or _adds_bias(op):
+        if op.name in LOW_PRECISION or _adds_bias(op):
             return element
-        return f32 if op.name in _FLOAT32_OPS else None
+        return f32 if op.name in FULL_PRECISION else None
 
     Retyping(module, promoting=True).run(wanted)
 

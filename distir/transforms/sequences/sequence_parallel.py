@@ -14,6 +14,7 @@ from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.normalization import NormalizingOp
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.program import (
@@ -30,18 +31,17 @@ from distir.sharding.rules.builder import constant_operand
 from distir.transforms.sequences.feature_dims import FeatureDims, Origin
 
 RESIDUALS = ("parts", "whole")
-NORMALIZATIONS: dict[str, tuple[int, ...]] = {
-    "onnx.LayerNormalization": (0,),
-    "onnx.RMSNormalization": (0,),
-    "train.layer_norm": (0,),
-    "train.rms_norm": (0,),
-    "train.layer_norm_grad": (0, 1, 3, 4),
-    "train.rms_norm_grad": (0, 1, 3),
-}
-"""
-Normalisations and their gradients, and which of their operands are activations: that of the
-result's gradient first, then the normalised one.
-"""
+
+
+def _activations(op: Operation) -> tuple[int, ...]:
+    """
+    Returns the positions of the activations among the operands of a normalisation or its
+    gradient: that of the result's gradient first, then the normalised one. None for other ops.
+    """
+    if isinstance(op, NormalizingOp):
+        return op.ACTIVATIONS
+    named = ("onnx.LayerNormalization", "onnx.RMSNormalization")
+    return (0,) if op.name in named else ()
 
 
 def _root_mean_square_source(op: Operation) -> SSAValue | None:
@@ -76,8 +76,7 @@ def _norms_of_heads(module: ModuleOp) -> set[Operation]:
     features = FeatureDims(module)
     found: set[Operation] = set()
     for op in module.walk():
-        if op.name in NORMALIZATIONS:
-            indices = NORMALIZATIONS[op.name]
+        if indices := _activations(op):
             index = indices[:2][-1]
         elif _root_mean_square_source(op) is not None:
             index = 0
@@ -106,8 +105,8 @@ class SplitSequence(RewritePattern):
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if op in self.of_heads:
             return
-        if op.name in NORMALIZATIONS:
-            for index in NORMALIZATIONS[op.name]:
+        if indices := _activations(op):
+            for index in indices:
                 self._split(op.operands[index], op, op, rewriter)
             behind = op.next_op
             if behind is not None:

@@ -3,111 +3,270 @@ Pads the heads of attention with heads of zeros, so that an axis can split them.
 
 Six heads over four devices become eight, whose last two have queries, keys and values of
 zeros; 14 query heads that share two key heads become 16: each key head serves eight, the
-last of them zeros. From attention the zeros are followed, forwards and backwards, through
-ops that keep them, to the parameters that make queries, keys and values and the one that
-takes the result, and to their gradients and states: these are stored with zeros, which
-updates keep. An op that is not known to keep zeros takes and gives the values without.
+last of them zeros. From attention the zeros are followed, forwards and backwards, from callers
+to callees, and through ops that keep them, to the parameters that make queries, keys and values
+and the one that takes the result, and to their gradients and states: these are stored with
+zeros, which updates keep.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i64
-from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
-from xdsl.rewriter import Rewriter
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from distir.dialects.dist_attributes import SCOPE
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from distir.dialects.dist_attributes import PADDED, REPACKED
+from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
+from distir.dialects.train_ops.optimizers import SquareSumOp, UpdateOp
 from distir.gradients.rule import GradientBuilder
 from distir.program import (
     argument_attributes,
-    made_with,
-    result_attributes,
+    argument_roles,
+    calls_of,
+    entry_function,
+    functions,
+    reachable_functions,
     return_op,
-    set_argument_attributes,
-    set_result_attributes,
     updated_arguments,
 )
-from distir.program.source_forms import padded_attributes, places_in, size_of
-from distir.transforms.uneven_sizes.head_zeros import HeadZeros, PaddedHeads
-from distir.transforms.uneven_sizes.zero_runs import PassedZeros, Zeros
+from distir.program.source_forms import places_in, size_of
+from distir.transforms.uneven_sizes.zero_padding import ZeroPadder, zeros_through
+from distir.transforms.uneven_sizes.zero_runs import PassedZeros, Zeros, scaled
 
 
-class HeadPadder(HeadZeros):
+@dataclass(frozen=True)
+class PaddedHeads:
+    """How the heads of one attention are padded: how many there are before and after."""
+
+    query_heads: int
+    key_heads: int
+    new_query_heads: int
+    new_key_heads: int
+
+    @staticmethod
+    def for_parts(query_heads: int, key_heads: int, parts: int) -> PaddedHeads | None:
+        """
+        Returns the least padding with which `parts` devices can share these heads; None if
+        they can already. Either key heads are added with their groups of query heads, or
+        query heads to each group, of which every device then has a part.
+        """
+        group = query_heads // key_heads
+        if key_heads % parts == 0 or group % parts == 0:
+            return None
+        more_keys = -(-key_heads // parts) * parts
+        more_queries = key_heads * (-(-group // parts) * parts)
+        if more_keys * group <= more_queries:
+            return PaddedHeads(query_heads, key_heads, more_keys * group, more_keys)
+        return PaddedHeads(query_heads, key_heads, more_queries, key_heads)
+
+    def zeros_of_queries(self, dim: int, width: int) -> Zeros:
+        """
+        Returns the zeros of a dimension that has `width` elements for each query head.
+        """
+        more = self.new_query_heads - self.query_heads
+        if self.new_key_heads != self.key_heads:
+            return Zeros(dim, ((self.query_heads * width, more * width),))
+        runs = ((self.query_heads // self.key_heads, more // self.key_heads),)
+        return Zeros(dim, scaled(runs * self.key_heads, width))
+
+    def zeros_of_keys(self, dim: int, width: int) -> Zeros | None:
+        """
+        Returns the zeros of a dimension that has `width` elements for each key head, if
+        any.
+        """
+        more = self.new_key_heads - self.key_heads
+        return Zeros(dim, ((self.key_heads * width, more * width),)) if more else None
+
+
+class HeadPadder(ZeroPadder):
     """
     Pads the heads of all attention of a program, in place, that `parts` devices cannot
     share as they are.
     """
 
     def __init__(self, module: ModuleOp, parts: int):
-        super().__init__(module, parts)
-        self.padded: dict[SSAValue, SSAValue] = {}
-        """The padded value for each key of `zeros`."""
-        self.plain: dict[SSAValue, SSAValue] = {}
-        """The values without zeros, for ops that need that."""
+        self.parts = parts
+        super().__init__(reachable_functions(module), entry_function(module))
+        self.by_name = functions(module)
+        self.calls = {f.sym_name.data: calls_of(f) for f in self.functions}
+        self.attention: dict[Operation, PaddedHeads] = {}
+        """The attention that is padded."""
+        self._updated = {
+            return_op(self.entry).operands[i]: self.entry.args[a]
+            for i, a in updated_arguments(self.entry).items()
+        }
+        self._pending: deque[SSAValue] = deque()
+        for function in self.functions:
+            for op in function.body.block.ops:
+                self._begin(op)
 
-    # What they become
+    def heads(self) -> list[PaddedHeads]:
+        """Returns how heads are padded, each way once."""
+        return list(dict.fromkeys(self.attention.values()))
 
     def pad(self) -> None:
         """Changes the program."""
-        self.follow()
-        ways = {
-            op: found
-            for function in self.functions
-            for op in function.body.block.ops
-            if not isinstance(op, CallOp | ReturnOp)
-            and (found := self._way(op)) is not None
-        }
-        entry_zeros = {
-            arg.index: (self.zeros[arg], shape_of(arg))
-            for arg in self.entry.args
-            if arg in self.zeros
-        }
-        for function in self.functions:
-            for arg in list(function.args):
-                if zeros := self.zeros.pop(arg, None):
-                    type_ = _padded_type(arg, zeros)
-                    new = Rewriter.replace_value_with_new_type(arg, type_)
-                    self.zeros[new], self.padded[new] = zeros, new
-        signatures = {
-            f.sym_name.data: (
-                [self.zeros.get(arg) for arg in f.args],
-                [self.zeros.get(value) for value in return_op(f).operands],
-            )
-            for f in self.functions
-        }
-        for function in self.functions:
-            replaced: list[Operation] = []
-            for op in list(function.body.block.ops):
-                if isinstance(op, CallOp):
-                    way = PassedZeros(*signatures[op.callee.string_value()])
-                    if any(way.operands) or any(way.results):
-                        self._replace(op, way)
-                        replaced.append(op)
-                    else:
-                        self._give(op, [None] * len(op.operands))
-                elif isinstance(op, ReturnOp):
-                    if function is not self.entry:
-                        self._give(op, signatures[function.sym_name.data][1])
-                elif op in ways:
-                    self._replace(op, ways[op])
-                    replaced.append(op)
-                else:
-                    self._give(op, [None] * len(op.operands))
-            if function is self.entry:
-                self._finish(entry_zeros)
-            for op in reversed(replaced):
-                Rewriter.erase_op(op)
-            function.update_function_type()
+        self._follow()
+        super().pad()
 
-    def _way(self, op: Operation) -> PassedZeros | None:
+    # Which values are padded
+
+    def _begin(self, op: Operation) -> None:
+        """Notes how attention is padded, and its operands and results with it."""
+        match op:
+            case AttentionOp() | AttentionGradOp():
+                sizes = op.sizes
+                counts = sizes.query_heads, sizes.key_heads
+            case OnnxOp() if op.name == "onnx.Attention":
+                if any(op.input(i) is not None for i in (4, 5)) or any(
+                    result.first_use is not None for result in op.results[1:]
+                ):
+                    return
+                q, k = (shape_of(op.operands[i]) for i in range(2))
+                packed = (op.attribute("q_num_heads"), op.attribute("kv_num_heads"))
+                counts = packed if len(q) == 3 else (q[1], k[1])
+            case _:
+                return
+        if heads := PaddedHeads.for_parts(*counts, self.parts):
+            self.attention[op] = heads
+            found = self.zeros_of(op)
+            assert found is not None
+            self._note(op, found)
+
+    def _note(self, op: Operation, found: PassedZeros) -> None:
+        for values, zeros in (
+            (op.operands, found.operands),
+            (op.results, found.results),
+        ):
+            for value, own in zip(values, zeros, strict=True):
+                if own is not None and value not in self.zeros and self._may(value):
+                    self.zeros[value] = own
+                    self._pending.append(value)
+
+    def _may(self, value: SSAValue) -> bool:
+        """Whether a value may be padded: all but constants and inputs of the program."""
+        if not isinstance(value, BlockArgument):
+            return value.owner.name != "onnx.Constant"  # type: ignore[union-attr]
+        if value.owner is not self.entry.body.block:
+            return True
+        attributes = argument_attributes(self.entry)[value.index]
+        role = argument_roles(self.entry)[value.index]
+        return role in ("parameter", "state") and not (
+            PADDED in attributes or REPACKED in attributes
+        )
+
+    def _follow(self) -> None:
+        """Finds the values to and from which zeros of attention can be followed."""
+        while self._pending:
+            value = self._pending.popleft()
+            zeros = self.zeros[value]
+            for other in self._same(value):
+                if other not in self.zeros and self._may(other):
+                    self.zeros[other] = zeros
+                    self._pending.append(other)
+            ops = {use.operation: None for use in value.uses}
+            if isinstance(value, OpResult):
+                ops[value.op] = None
+            for op in ops:
+                found = self.zeros_of(op)
+                if found is not None:
+                    self._note(op, found)
+
+    def _same(self, value: SSAValue) -> Iterator[SSAValue]:
+        """Returns the values of callers and callees that are the same as a value."""
+        if isinstance(value, BlockArgument):
+            function = value.owner.parent_op()
+            assert isinstance(function, FuncOp)
+            for call in self.calls.get(function.sym_name.data, ()):
+                yield call.operands[value.index]
+        elif isinstance(value, OpResult) and isinstance(value.op, CallOp):
+            callee = self.by_name[value.op.callee.string_value()]
+            yield return_op(callee).operands[value.index]
+        if value in self._updated:
+            yield self._updated[value]
+        for use in value.uses:
+            op = use.operation
+            if isinstance(op, CallOp):
+                yield self.by_name[op.callee.string_value()].args[use.index]
+            elif isinstance(op, ReturnOp):
+                function = op.parent_op()
+                assert isinstance(function, FuncOp)
+                for call in self.calls.get(function.sym_name.data, ()):
+                    yield call.results[use.index]
+
+    def zeros_of(self, op: Operation) -> PassedZeros | None:
         """
-        Returns how the operands and results of an op are padded; None for an op that works
-        on values without zeros.
+        Returns how the operands and results of an op are padded, according to those of them
+        that are known to be; None if it cannot work on padded values.
         """
+        if op in self.attention:
+            return self._zeros_of_attention(op)
+        known = [self.zeros.get(v) for v in op.operands]
+        if isinstance(op, SquareSumOp):
+            return PassedZeros(known, [None] * len(op.results))
+        if isinstance(op, UpdateOp):
+            return self._zeros_of_update(op)
+        of_results = [self.zeros.get(v) for v in op.results]
+        for of_result, side in ((False, known), (True, of_results)):
+            for index, zeros in enumerate(side):
+                if zeros is not None:
+                    found = zeros_through(op, of_result, index, zeros)
+                    if found is not None:
+                        return found
+        return None
+
+    def _zeros_of_attention(self, op: Operation) -> PassedZeros:
+        heads = self.attention[op]
+        is_gradient = isinstance(op, AttentionGradOp)
+        first = 3 if is_gradient else 0
+        q, k, v = op.operands[first : first + 3]
+        packed = len(shape_of(q)) == 3
+        dim = 2 if packed else 1
+
+        def width(value: SSAValue, count: int) -> int:
+            return shape_of(value)[dim] // count if packed else 1
+
+        value_width = width(v, heads.key_heads)
+        queries = heads.zeros_of_queries(dim, width(q, heads.query_heads))
+        keys = heads.zeros_of_keys(dim, width(k, heads.key_heads))
+        values = heads.zeros_of_keys(dim, value_width)
+        y, rows = (
+            heads.zeros_of_queries(dim, value_width),
+            heads.zeros_of_queries(1, 1),
+        )
+        operands = [queries, keys, values]
+        for mask in op.operands[first + 3 :]:
+            of_heads = shape_of(mask)[-3:-2] == (heads.query_heads,)
+            where = len(shape_of(mask)) - 3
+            operands.append(heads.zeros_of_queries(where, 1) if of_heads else None)
+        if is_gradient:
+            return PassedZeros([y, y, rows, *operands], [queries, keys, values])
+        return PassedZeros(operands, [y, rows, *[None] * 2][: len(op.results)])
+
+    def _zeros_of_update(self, op: UpdateOp) -> PassedZeros | None:
+        values = [*op.tensors, *op.results]
+        found = next((self.zeros[v] for v in values if v in self.zeros), None)
+        shape = shape_of(op.operands[0])
+        if found is None or any(
+            shape_of(v) != shape for v in values if len(shape_of(v)) > 0
+        ):
+            return None
+        return PassedZeros(
+            [found if shape_of(v) == shape else None for v in op.operands],
+            [found if shape_of(v) == shape else None for v in op.results],
+        )
+
+    # What they become
+
+    def way(self, op: Operation) -> PassedZeros | None:
         if not any(v in self.zeros for v in (*op.operands, *op.results)):
             return None
         found = self.zeros_of(op)
@@ -116,19 +275,14 @@ class HeadPadder(HeadZeros):
         own = [self.zeros.get(r) for r in op.results]
         return found if op in self.attention or found.results == own else None
 
-    def _replace(self, op: Operation, way: PassedZeros) -> None:
-        """Puts an op before an op, the same on padded values."""
-        build = _builder(op)
-        types = [
-            r.type if zeros is None else _padded_type(r, zeros)
-            for r, zeros in zip(op.results, way.results, strict=True)
-        ]
-        operands = self._as(op, way.operands, build)
-        heads = self.attention.get(op)
-        if op.name in ("onnx.Reshape", "onnx.Expand") and way.results[0] is not None:
-            shape = way.results[0].shape(shape_of(op.results[0]))
-            operands[1] = build.integers(shape)
-        elif op.name == "onnx.Split" and len(operands) > 1:
+    def adapt(
+        self,
+        op: Operation,
+        operands: list[SSAValue],
+        way: PassedZeros,
+        build: GradientBuilder,
+    ) -> None:
+        if op.name == "onnx.Split" and len(operands) > 1:
             cut = way.operands[0]
             assert cut is not None
             sizes = [
@@ -137,26 +291,19 @@ class HeadPadder(HeadZeros):
             ]
             if sum(sizes) == size_of(cut.runs):
                 operands[1] = build.integers(sizes)
-        new = made_with(op, operands, types)
-        if heads is not None:
-            counts = heads.new_query_heads, heads.new_key_heads
-            names = ("q_num_heads", "kv_num_heads")
-            for name, count in zip(names, counts, strict=True):
-                if name in new.properties:
-                    new.properties[name] = IntegerAttr(count, i64)
-        elif op.name == "onnx.RotaryEmbedding":
-            _count_heads(op, new, way)
-        build.add(new)
-        for old, result, zeros in zip(
-            op.results, new.results, way.results, strict=True
-        ):
-            result.name_hint = old.name_hint
-            if zeros is None:
-                old.replace_all_uses_with(result)
-            else:
-                self.zeros[old] = zeros
-                self.padded[old] = result
-        if heads is not None and not isinstance(op, AttentionGradOp):
+
+    def finish(self, op: Operation, new: Operation, build: GradientBuilder) -> None:
+        heads = self.attention.get(op)
+        if heads is None:
+            if op.name == "onnx.RotaryEmbedding":
+                self._count_heads(op, new)
+            return
+        counts = heads.new_query_heads, heads.new_key_heads
+        names = ("q_num_heads", "kv_num_heads")
+        for name, count in zip(names, counts, strict=True):
+            if name in new.properties:
+                new.properties[name] = IntegerAttr(count, i64)
+        if not isinstance(op, AttentionGradOp):
             self._mask(op, heads, build)
 
     def _mask(self, op: Operation, heads: PaddedHeads, build: GradientBuilder) -> None:
@@ -173,123 +320,9 @@ class HeadPadder(HeadZeros):
         keep[places_in(zeros.runs)] = 1
         self.padded[old] = build.onnx("Mul", new, build.constant(keep.reshape(sizes)))
 
-    def _as(
-        self, op: Operation, ways: list[Zeros | None], build: GradientBuilder
-    ) -> list[SSAValue]:
-        """Returns the operands of an op, padded in these ways."""
-        found: list[SSAValue] = []
-        for value, zeros in zip(op.operands, ways, strict=True):
-            if zeros is not None and self.zeros.get(value) == zeros:
-                found.append(self._padded(value, build))
-            elif zeros is not None:
-                found.append(_filled(self._plain(value, build), zeros, build))
-            else:
-                found.append(self._plain(value, build))
-        return found
-
-    def _give(self, op: Operation, ways: list[Zeros | None]) -> None:
-        """Gives an op its operands padded in these ways."""
-        if any(v in self.zeros for v in op.operands) or any(ways):
-            op.operands = self._as(op, ways, _builder(op))
-
-    def _padded(self, value: SSAValue, build: GradientBuilder) -> SSAValue:
-        if value not in self.padded:  # an op computes it without zeros
-            self.plain[value] = value
-            self.padded[value] = _filled(value, self.zeros[value], build)
-        return self.padded[value]
-
-    def _plain(self, value: SSAValue, build: GradientBuilder) -> SSAValue:
-        if value not in self.padded:
-            return value
-        if value not in self.plain:
-            self.plain[value] = _cut(self.padded[value], self.zeros[value], build)
-        return self.plain[value]
-
-    def _finish(self, arguments: dict[int, tuple[Zeros, tuple[int, ...]]]) -> None:
-        """
-        Gives the program's results: padded those that update padded arguments. Says so of
-        both.
-        """
-        function, end = self.entry, return_op(self.entry)
-        padded = {
-            i: a for i, a in updated_arguments(function).items() if a in arguments
-        }
-        self._give(
-            end,
-            [
-                arguments[padded[i]][0] if i in padded else None
-                for i in range(len(end.operands))
-            ],
-        )
-        given, returned = argument_attributes(function), result_attributes(function)
-        said = {
-            i: padded_attributes(shape, *zeros)
-            for i, (zeros, shape) in arguments.items()
-        }
-        for i, attributes in said.items():
-            given[i] |= attributes
-        for i, argument in padded.items():
-            returned[i] |= said[argument]
-        set_argument_attributes(function, given)
-        set_result_attributes(function, returned)
-
-
-def _count_heads(op: Operation, new: Operation, way: PassedZeros) -> None:
-    """Makes a rotary embedding of packed heads count the added ones."""
-    zeros = way.operands[0]
-    count = op.properties.get("num_heads")
-    if zeros is not None and isinstance(count, IntegerAttr) and count.value.data:
-        width = shape_of(op.results[0])[zeros.dim] // count.value.data
-        new.properties["num_heads"] = IntegerAttr(size_of(zeros.runs) // width, i64)
-
-
-def _padded_type(value: SSAValue, zeros: Zeros) -> TensorType:
-    return TensorType(element_type(value), zeros.shape(shape_of(value)))
-
-
-def _builder(before: Operation) -> GradientBuilder:
-    """Returns a builder that inserts ops before an op."""
-    block = before.parent_block()
-    assert isinstance(block, Block)
-    return GradientBuilder(
-        lambda op: block.insert_op_before(op, before), before.attributes.get(SCOPE)
-    )
-
-
-def _filled(value: SSAValue, zeros: Zeros, build: GradientBuilder) -> SSAValue:
-    """Returns a value with its zeros, put there by ops."""
-    dim, runs = zeros
-    sizes = [count for count, _ in runs]
-    pieces = [value]
-    if len(runs) > 1:
-        pieces = list(
-            build.onnx_results(
-                "Split", value, build.integers(sizes), results=len(runs), axis=dim
-            )
-        )
-    for i, (_, more) in enumerate(runs):
-        ends = [0] * (2 * len(shape_of(value)))
-        ends[len(ends) // 2 + dim] = more
-        if more:
-            pieces[i] = build.onnx("Pad", pieces[i], build.integers(ends))
-    return pieces[0] if len(pieces) == 1 else build.onnx("Concat", *pieces, axis=dim)
-
-
-def _cut(value: SSAValue, zeros: Zeros, build: GradientBuilder) -> SSAValue:
-    """Returns a value without its zeros, cut out by ops."""
-    dim, runs = zeros
-    if len(runs) == 1:
-        bounds = [build.integers([n]) for n in (0, runs[0][0], dim)]
-        return build.onnx("Slice", value, *bounds)
-    sizes = [n for run in runs for n in run if n]
-    pieces = build.onnx_results(
-        "Split", value, build.integers(sizes), results=len(sizes), axis=dim
-    )
-    kept = [
-        (n, is_element)
-        for run in runs
-        for n, is_element in zip(run, (True, False), strict=True)
-        if n
-    ]
-    elements = [p for p, (_, keep) in zip(pieces, kept, strict=True) if keep]
-    return build.onnx("Concat", *elements, axis=dim)
+    def _count_heads(self, op: Operation, new: Operation) -> None:
+        """Makes a rotary embedding of packed heads count the added ones."""
+        zeros, count = self.zeros.get(op.results[0]), op.properties.get("num_heads")
+        if zeros is not None and isinstance(count, IntegerAttr) and count.value.data:
+            width = shape_of(op.results[0])[zeros.dim] // count.value.data
+            new.properties["num_heads"] = IntegerAttr(size_of(zeros.runs) // width, i64)

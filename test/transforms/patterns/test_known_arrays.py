@@ -38,6 +38,23 @@ def test_what_is_repeated_is_stored_once() -> None:
     assert once(found).shape == (1, 3)
 
 
+def test_an_omitted_operand_stays_omitted() -> None:
+    module = parse("""
+        func.func @main() -> tensor<500x3xi64> {
+          %row = onnx.Constant() {value = dense<[[1, 2, 3]]> : tensor<1x3xi64>} : () -> tensor<1x3xi64>
+          %shape = onnx.Constant() {value = dense<[500, 3]> : tensor<2xi64>} : () -> tensor<2xi64>
+          %rows = onnx.Expand(%row, %shape) : (tensor<1x3xi64>, tensor<2xi64>) -> tensor<500x3xi64>
+          %most = onnx.Constant() {value = dense<2> : tensor<i64>} : () -> tensor<i64>
+          %y = onnx.Clip(%rows, none, %most) : (tensor<500x3xi64>, tensor<i64>) -> tensor<500x3xi64>
+          func.return %y : tensor<500x3xi64>
+        }""")
+    (y,) = (op.results[0] for op in module.walk() if op.name == "onnx.Clip")
+    found = KnownArrays().of(y)
+    assert found is not None
+    np.testing.assert_array_equal(found, np.tile([1, 2, 2], (500, 1)))
+    assert once(found).shape == (1, 3)
+
+
 def test_a_mask_for_a_large_batch_is_as_causal_as_one_for_a_sequence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

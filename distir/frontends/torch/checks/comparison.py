@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from xdsl.dialects.builtin import TensorType
 
+from distir.dialects.onnx import RANDOM
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.frontends.torch.checks.other_inputs import other_calls
@@ -57,13 +58,8 @@ The interpreter does about 10^10 in a second.
 _ELEMENT = 10
 """The FLOPs that take as long as an element of an op's result."""
 
-_RANDOM = frozenset(
-    f"onnx.{name}"
-    for name in (
-        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
-        *("RandomUniform", "RandomUniformLike"),
-    )
-)
+_RANDOM = frozenset(f"onnx.{name}" for name in RANDOM - {"Dropout"})
+"""The ops that draw random numbers, but dropout, which is taken out of the program."""
 
 
 class _NotRun(Exception):

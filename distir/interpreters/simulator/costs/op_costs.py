@@ -227,12 +227,14 @@ def class_of(op: Operation) -> str | None:
 def cost_of(context: CostContext) -> Cost:
     """Returns the cost of an op on one device."""
     function = cost_function.get(context.op.name)
-    cost = context.roofline() if function is None else function(context)
+    if function is None:
+        function = no_work if VIEWS.of(context.op) else CostContext.roofline
+    cost = function(context)
     copies = context.copies_of_logits
     return replace(cost, workspace=cost.workspace + copies) if copies else cost
 
 
-@cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
+@cost_function("onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
 def no_work(context: CostContext) -> Cost:
     """The cost of ops that compute nothing when the program runs."""
     return context.unworked()

@@ -21,9 +21,7 @@ from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
 from distir.interpreters.simulator.fusion import is_compiled
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
-from distir.sharding.signatures import (
-    Signatures,
-)
+from distir.sharding.signatures import Signatures
 
 Seconds = float | npt.NDArray[np.float64]
 
@@ -122,9 +120,7 @@ class Computations:
             seconds_at_peak,
             max(c.issue for c in by_kind.values()),
             device_map.allocated(max(c.workspace for c in by_kind.values()), name),
-            op.name in VIEWS
-            and len(op.results) == 1
-            and operand_bytes[:1] >= result_bytes,
+            VIEWS.of(op) and len(op.results) == 1 and operand_bytes[:1] >= result_bytes,
             tuple(
                 [device_map.shape_of_type(v.type) for v in (*op.operands, *op.results)]
             ),

@@ -41,6 +41,22 @@ class Placed:
 _Rule = Callable[[Operation, Sequence[Shape], Sequence[Strides]], Placed]
 """From an op, the shapes of its operands and results, and the strides of its operands."""
 
+_RULES: dict[str, tuple[_Rule, bool]] = {}
+"""The rules, and whether they tell more than row-major results of row-major operands."""
+
+
+def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
+    """
+    Registers the rule of the ops with these names; `begins`: it tells more than row-major results
+    of row-major operands.
+    """
+
+    def register(rule: _Rule) -> _Rule:
+        _RULES.update(dict.fromkeys(names, (rule, begins)))
+        return rule
+
+    return register
+
 
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
@@ -61,13 +77,14 @@ def share_memory(steps: Iterable[CompiledStep]) -> None:
 
 def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> None:
     """Says whose memory the results of a step are; `known` are strides by slot."""
-    if step.op.name not in _RULES:
+    found = _rule_of(step.op)
+    if found is None:
         return
-    rule, begins = _RULES[step.op.name]
+    rule, begins = found
     given = [known.get(slot) for slot in step.operands]
     if not begins and not any(given):
         return
-    if step.op.name in VIEWS and step.view_of is None:
+    if VIEWS.of(step.op) and step.view_of is None:
         return
     placed = rule(step.op, step.shapes, given)
     shapes = step.shapes[len(step.operands) :]
@@ -77,6 +94,15 @@ def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> 
     for slot, shape, strides in zip(step.defined, shapes, placed.strides, strict=True):
         if strides is not None and not _is_row_major(shape, strides):
             known[slot] = strides
+
+
+def _rule_of(op: Operation) -> tuple[_Rule, bool] | None:
+    """Returns the rule of an op, with whether it begins something; None if it has none."""
+    if op.name in _RULES:
+        return _RULES[op.name]
+    if VIEWS.of(op):
+        return _reshape, False
+    return (_elementwise, False) if ELEMENTWISE.of(op) else None
 
 
 def _row_major(shape: Shape) -> tuple[int, ...]:
@@ -94,6 +120,7 @@ def _given(shapes: Sequence[Shape], strides: Sequence[Strides]) -> tuple[int, ..
     return _row_major(shapes[0]) if strides[0] is None else strides[0]
 
 
+@_rule("onnx.Transpose", begins=True)
 def _transpose(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
@@ -103,11 +130,13 @@ def _transpose(
     return Placed((tuple([strides[i] for i in order]),))
 
 
+@_rule("onnx.Split", begins=True)
 def _part(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> Placed:
     strides = _given(shapes, given)
     return Placed((strides,) * len(op.results))
 
 
+@_rule("onnx.Slice", begins=True)
 def _slice(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> Placed:
     steps = constant_of(op.operands[4]) if len(op.operands) > 4 else None
     if len(op.operands) > 4 and (steps is None or (steps != 1).any()):
@@ -115,6 +144,7 @@ def _slice(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> 
     return _part(op, shapes, given)
 
 
+@_rule("onnx.Expand", begins=True)
 def _expand(op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]) -> Placed:
     before, after = shapes[0], shapes[-1]
     new = len(after) - len(before)
@@ -133,6 +163,7 @@ def _reshape(
     return Placed((strides,), shared=strides is not None)
 
 
+@_rule("train.attention")
 def _elementwise(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
@@ -145,6 +176,7 @@ def _elementwise(
     return Placed((kept, *others), shared=False)
 
 
+@_rule("onnx.MatMul")
 def _product(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
@@ -162,6 +194,7 @@ def _product(
     return Placed((None,), shared=False, copied=tuple(copied))
 
 
+@_rule("train.attention_grad", begins=True)
 def _by_token(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
@@ -215,17 +248,3 @@ def _viewed(shape: Shape, strides: tuple[int, ...], new: Shape) -> Strides:
         found.append(step)
         left, step = left // size, step * size
     return tuple(reversed(found))
-
-
-_RULES: dict[str, tuple[_Rule, bool]] = {
-    "onnx.Transpose": (_transpose, True),
-    "onnx.Split": (_part, True),
-    "onnx.Slice": (_slice, True),
-    "onnx.Expand": (_expand, True),
-    "onnx.MatMul": (_product, False),
-    "train.attention": (_elementwise, False),
-    "train.attention_grad": (_by_token, True),
-    **dict.fromkeys(VIEWS, (_reshape, False)),
-    **dict.fromkeys(ELEMENTWISE, (_elementwise, False)),
-}
-"""The rules, and whether they tell more than row-major results of row-major operands."""

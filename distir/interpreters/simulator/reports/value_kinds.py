@@ -12,7 +12,7 @@ from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.over_axes import SliceOp
 from distir.dialects.dist import SendOp
 from distir.dialects.host import is_on_host
-from distir.dialects.onnx_ops.traits import COPIES, REARRANGEMENTS
+from distir.dialects.onnx_ops.traits import ARITHMETIC, COPIES, REARRANGEMENTS
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
     GRADIENT,
@@ -47,9 +47,9 @@ KINDS = (
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
 # These ops change the form or place of a value, but not its kind ...
-_FORMS = REARRANGEMENTS | COPIES | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
+_FORMS = COPIES | REARRANGEMENTS | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
-_ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
+_ARITHMETIC = ARITHMETIC | {"onnx.Clip", "onnx.Sum"}
 
 
 class ValueKinds:
@@ -137,7 +137,7 @@ class ValueKinds:
         elif isinstance(op, Operation):
             if op.name == "onnx.Concat":
                 yield from op.operands
-            elif isinstance(op, CollectiveOp | SendOp) or op.name in _FORMS:
+            elif isinstance(op, CollectiveOp | SendOp) or _FORMS.of(op):
                 yield op.operands[0]
             elif kind == GRADIENTS and op.name in _ARITHMETIC:
                 yield from (v for v in op.operands if _alike(v, value))
