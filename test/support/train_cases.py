@@ -12,7 +12,12 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import (
+    GeluGradOp,
+    ReluGradOp,
+    ShrinkGradOp,
+    SwishGradOp,
+)
 from distir.dialects.train_ops.alignment import CtcLossGradOp, CtcLossOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
@@ -103,7 +108,6 @@ from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
 )
-from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
