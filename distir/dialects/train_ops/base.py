@@ -216,7 +216,8 @@ class FormulaOp(TrainOp):
         except FormulaError as error:
             raise VerifyException(f"{self.name}: {error}") from error
         for name, value, expr in zip(names, self.results, record.results, strict=False):
-            check_type(self, name, value, expr.type)
+            if value.type is not expr.type:
+                check_type(self, name, value, expr.type)
 
 
 _Types = tuple[tuple[tuple[Shape, Attribute], ...], ...]
