@@ -108,11 +108,7 @@ from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
 )
-from distir.dialects.train_ops.softmax import (
-    LogSoftmaxGradOp,
-    LpNormalizationGradOp,
-    SoftmaxGradOp,
-)
+from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
 
@@ -832,10 +828,3 @@ case(
     padding_mode="zeros",
     label="volumes",
 )
-
-# Division by a norm
-_rng = np.random.default_rng(41)
-for _p in (1, 2):
-    for _dtype in (np.float16, np.float32):
-        _operands = [coarse(4, 6, 12, dtype=_dtype), real(4, 6, 12, dtype=_dtype)]
-        case(LpNormalizationGradOp, *_operands, axis=-2, p=_p, label=f"{_p} {_dtype}")

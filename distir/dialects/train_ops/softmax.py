@@ -1,4 +1,4 @@
-"""Gradients of softmax, of its logarithm, and of division by a norm."""
+"""Gradients of softmax and of its logarithm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 
-from distir.dialects.formula import Expr, absolute, exp, sqrt, where
+from distir.dialects.formula import Expr, exp
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.base import I64, FormulaOp, Types, like
 from distir.dialects.train_ops.checks import checked_axis
@@ -70,39 +70,4 @@ class LogSoftmaxGradOp(SoftmaxFamilyGradOp):
         return dy - exp(y) * dy.sum(axis, keepdims=True)
 
 
-@irdl_op_definition
-class LpNormalizationGradOp(FormulaOp):
-    """
-    The gradient of y = x / norm(x), with the sum of absolute values along `axis` (p = 1) or
-    the root of the sum of squares (p = 2), none of which is 0. With s = sum(dy * y),
-
-        dx = (dy - s * sign(x)) / norm(x) or dx = (dy - s * y) / norm(x)
-    """
-
-    name = "train.lp_normalization_grad"
-    GRADIENT_OF: ClassVar[str] = "LpNormalization"
-    TORCH: ClassVar[str] = (
-        "torch.func.vjp("
-        "lambda x: torch.nn.functional.normalize(x, {p}, {axis}, 0), {1})[1]({0})[0]"
-    )
-    COST_CLASS: ClassVar[str] = "normalization"
-
-    dy = operand_def(TensorType)
-    x = operand_def(TensorType)
-    axis = prop_def(I64)
-    p = prop_def(I64)
-    dx = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dy": like("x")}
-
-    @staticmethod
-    def formula(dy: Expr, x: Expr, *, axis: int, p: int) -> Expr:
-        sizes = absolute(x) if p == 1 else x * x
-        total = sizes.sum(axis, keepdims=True)
-        norm = total if p == 1 else sqrt(total)
-        y = x / norm
-        along = (dy * y).sum(axis, keepdims=True)
-        return (dy - (where(x > 0, along, -along) if p == 1 else along * y)) / norm
-
-
-OPS = [SoftmaxGradOp, LogSoftmaxGradOp, LpNormalizationGradOp]
+OPS = [SoftmaxGradOp, LogSoftmaxGradOp]
