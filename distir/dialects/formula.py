@@ -125,6 +125,11 @@ class Expr:
         rank = len(self.shape)
         if axes is not None:
             given = (axes,) if isinstance(axes, int) else axes
+            for axis in given:
+                if not -rank <= axis < rank:
+                    raise FormulaError(
+                        f"axis {axis} is outside of a tensor with {rank} dimensions"
+                    )
             axes = tuple(axis % rank for axis in given)
         over = range(rank) if axes is None else axes
         shape = [1 if d in over else n for d, n in enumerate(self.shape)]

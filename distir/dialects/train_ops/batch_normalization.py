@@ -142,13 +142,7 @@ class BatchNormGradOp(BatchNormOp):
 
     @staticmethod
     def formula(
-        dy: Expr,
-        x: Expr,
-        scale: Expr,
-        mean: Expr,
-        variance: Expr,
-        *,
-        epsilon: float,
+        dy: Expr, x: Expr, scale: Expr, mean: Expr, variance: Expr, *, epsilon: float
     ) -> tuple[Expr, ...]:
         inverse = _inverse_root(variance, x, epsilon)
         normal = (x - _per_channel(mean, x)) * inverse
@@ -228,9 +222,8 @@ class GhostNormOp(FormulaOp):
         """
         Raises VerifyException unless a tensor has one number for each part and channel.
         """
-        check_type(
-            self, name, value, ghost_statistic(self.scale, self.groups.value.data)
-        )
+        shape = [self.groups.value.data, *shape_of(self.scale)]
+        check_type(self, name, value, TensorType(element_type(self.scale), shape))
 
     def verify_(self) -> None:
         shape = shape_of(self.x)
@@ -255,11 +248,6 @@ def _over_part(parts: Expr) -> tuple[int, ...]:
 def _of_parts(value: Expr, parts: Expr) -> Expr:
     """Returns one number per channel of each part, aligned with the dimensions of parts."""
     return value.expanded(1, *range(3, len(parts.shape)))
-
-
-def ghost_statistic(scale: SSAValue, groups: int) -> TensorType:
-    """Returns the type of a statistic of that many parts of the batch."""
-    return TensorType(element_type(scale), [groups, *shape_of(scale)])
 
 
 @irdl_op_definition

@@ -115,11 +115,7 @@ class CrossEntropyOp(LabelLossOp):
 
     @staticmethod
     def formula(
-        logits: Expr,
-        labels: Expr,
-        *,
-        divisor: int = 1,
-        ignore_index: int | None = None,
+        logits: Expr, labels: Expr, *, divisor: int = 1, ignore_index: int | None = None
     ) -> Expr:
         logits = logits.wide()
         shifted = logits - logits.max(-1, keepdims=True)

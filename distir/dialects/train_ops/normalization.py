@@ -58,15 +58,9 @@ class NormalizingOp(FormulaOp):
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
         """Raises VerifyException unless a tensor has one number for each row of `x`."""
-        check_type(self, name, value, statistic_type(self.x, self.dimension))
-
-
-def statistic_type(x: SSAValue, axis: int) -> TensorType:
-    """Returns the type of a statistic of the dimensions of `x` from `axis` on."""
-    sizes = shape_of(x)
-    axis %= len(sizes)
-    shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
-    return TensorType(accumulation_type(x), shape)
+        sizes, axis = shape_of(self.x), self.dimension
+        shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
+        check_type(self, name, value, TensorType(accumulation_type(self.x), shape))
 
 
 def _rows_and_columns(x: Expr, axis: int) -> tuple[range, range]:

@@ -35,10 +35,6 @@ class SoftmaxFamilyGradOp(FormulaOp):
         """The index of the normalised dimension."""
         return checked_axis(self, self.axis.value.data, len(shape_of(self.y)))
 
-    def verify_(self) -> None:
-        super().verify_()
-        _ = self.dimension
-
 
 @irdl_op_definition
 class SoftmaxGradOp(SoftmaxFamilyGradOp):
