@@ -150,14 +150,14 @@ class Expr:
         size = self.shape[axis]
         if size >= 0 and size % parts:
             raise FormulaError(f"{size} elements cannot be divided into {parts} parts")
-        inner = -1 if size < 0 else size // parts
+        inner = size if size < 0 else size // parts
         shape = (*self.shape[:axis], parts, inner, *self.shape[axis + 1 :])
         return Expr("divide_axis", (self,), shape, self.element, (axis,), parts=parts)
 
     def joined(self, axis: int) -> Expr:
         """Returns the tensor with a dimension and the next one as one: undoes `divided`."""
         parts, inner = self.shape[axis : axis + 2]
-        size = -1 if inner < 0 else parts * inner
+        size = inner if inner < 0 else parts * inner
         shape = (*self.shape[:axis], size, *self.shape[axis + 2 :])
         return Expr("join_axes", (self,), shape, self.element, (axis,))
 
@@ -242,7 +242,7 @@ def _elementwise(
 
 def broadcast(*shapes: Shape) -> Shape:
     """
-    Returns the shape to which shapes broadcast; -1 is a size that is not known. Raises
+    Returns the shape to which shapes broadcast; sizes that are not known are negative. Raises
     FormulaError.
     """
     first, *others = shapes
@@ -251,7 +251,7 @@ def broadcast(*shapes: Shape) -> Shape:
     rank = max(map(len, shapes))
     sizes: list[int] = []
     for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
-        known = {n for n in column if n not in (1, -1)}
+        known = {n for n in column if n >= 0 and n != 1}
         if len(known) > 1:
             raise FormulaError(f"shapes {', '.join(str([*s]) for s in shapes)} differ")
         sizes.append(known.pop() if known else min(column))

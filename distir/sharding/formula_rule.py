@@ -47,7 +47,7 @@ def formula_rule(op: Operation) -> Rule:
     are replicated.
     """
     assert isinstance(op, FormulaOp)
-    if any(known_shape(value) is None for value in op.operands):
+    if any(known_shape(value) is None for value in (*op.operands, *op.results)):
         return Rule.replicated(op)
     return _rule(type(op), op.record, len(op.results))
 
