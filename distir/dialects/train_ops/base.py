@@ -191,11 +191,15 @@ class FormulaOp(TrainOp):
     @property
     def record(self) -> Formula:
         """The formula for the operands and properties of this op. Raises FormulaError."""
-        names = [name for name, _ in self.get_irdl_definition().operands]
-        if len(names) == len(self.operands):
-            given = dict(zip(names, self.operands, strict=True))
-        else:
+        names, lists = _operand_names(type(self))
+        if len(lists) > 1:
             given = {name: getattr(self, name) for name in names}
+        else:
+            values: list[SSAValue | Sequence[SSAValue]] = [*self.operands]
+            for at in lists:
+                end = at + len(values) - len(names) + 1
+                values[at:end] = [self.operands[at:end]]
+            given = dict(zip(names, values, strict=True))
         return _record(type(self), _types(given), tuple(self.properties.items()))
 
     @classmethod
@@ -218,6 +222,16 @@ class FormulaOp(TrainOp):
         for name, value, expr in zip(names, self.results, record.results, strict=False):
             if value.type is not expr.type:
                 check_type(self, name, value, expr.type)
+
+
+@cache
+def _operand_names(op: type[FormulaOp]) -> tuple[list[str], list[int]]:
+    """
+    Returns the names of an op's operands, and the places of those that are lists or optional.
+    """
+    operands = op.get_irdl_definition().operands
+    lists = [i for i, (_, k) in enumerate(operands) if isinstance(k, VarOperandDef)]
+    return [name for name, _ in operands], lists
 
 
 _Types = tuple[tuple[tuple[Shape, Attribute], ...], ...]
