@@ -74,7 +74,7 @@ def reference(formula: Formula, results: Sequence[Expr]) -> Block | None:
     for step in formula.steps:
         if step.function not in ONNX:
             return None
-        element = next(e.element for e in reversed(step.expressions))
+        element = step.expressions[-1].type.element_type
         given = [
             values[v]
             if isinstance(v, Expr)
@@ -92,11 +92,11 @@ def reference(formula: Formula, results: Sequence[Expr]) -> Block | None:
                 given.append(integers(step.axes or ()))
             case "divide_axis" | "join_axes":
                 given.append(integers(step.shape))
-            case "cast" if step.element == element:
+            case "cast" if step.type.element_type == element:
                 values[step] = given[0]
                 continue
             case "cast":
-                attributes = {"to": onnx_element_type(step.element)}
+                attributes = {"to": onnx_element_type(step.type.element_type)}
             case _:
                 pass
         values[step] = emit(ONNX[step.function], given, step.type, **attributes)
