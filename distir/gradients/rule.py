@@ -47,7 +47,6 @@ from distir.dialects.onnx_ops.values import (
 )
 from distir.dialects.registries import Registry
 from distir.dialects.tensors import known_shape
-from distir.dialects.train_ops.base import TrainOp
 from distir.errors import DistIRError
 from distir.interpreters.types import result_types
 from distir.program import describe
@@ -252,21 +251,6 @@ def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
         return function
 
     return register
-
-
-def kernel_gradient(
-    name: str, kernel: type[TrainOp], *attributes: str, keeps_result: bool = False
-) -> None:
-    """
-    Registers the rule of an ONNX operator of one operand whose gradient is a single op of
-    dy and the operand (with `keeps_result`: the result), with these attributes.
-    """
-
-    @onnx_gradient(name)
-    def rule(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:  # pyright: ignore[reportUnusedFunction]
-        kept = op.results[0] if keeps_result else op.operands[0]
-        given = {attribute: op.attribute(attribute) for attribute in attributes}
-        return [build.result(kernel(dy, kept, **given))]
 
 
 def registered_rules() -> frozenset[str]:

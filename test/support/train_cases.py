@@ -7,12 +7,27 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import DenseArrayBase, TensorType, f16, f32, f64, i1, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    StringAttr,
+    TensorType,
+    f16,
+    f32,
+    f64,
+    i1,
+    i64,
+)
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import (
+    GeluGradOp,
+    ReluGradOp,
+    ShrinkGradOp,
+    SwishGradOp,
+)
 from distir.dialects.train_ops.alignment import CtcLossGradOp, CtcLossOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
@@ -83,6 +98,7 @@ from distir.dialects.train_ops.normalization import (
     RmsNormOp,
 )
 from distir.dialects.train_ops.optimizers import (
+    STEP_SETTINGS,
     AdamOp,
     AdamWOp,
     SgdOp,
@@ -103,7 +119,6 @@ from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
 )
-from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
@@ -823,4 +838,24 @@ case(
     mode="linear",
     padding_mode="zeros",
     label="volumes",
+)
+
+
+def _given(parameter: Any, gradient: Any, *others: Any, **options: Any) -> Operation:
+    """Returns an update that takes the last two operands as hyper-parameters."""
+    buffer = others[0] if len(others) > 2 else None
+    given = ArrayAttr([StringAttr(name) for name in STEP_SETTINGS])
+    return SgdOp(parameter, gradient, buffer, others[-2:], given=given, **options)
+
+
+_given.name = "train.sgd"
+_rng = np.random.default_rng(43)
+_settings = scalar(0.1, np.float64), scalar(0.3, np.float64)
+_options = {"learning_rate": 1.0, "weight_decay": 0.0}
+case(_given, real(4, 6), real(4, 6), *_settings, label="settings", **_options)
+case(
+    *(_given, real(4, 6), real(4, 6), real(4, 6), *_settings),
+    label="settings and buffer",
+    momentum=0.5,
+    **_options,
 )

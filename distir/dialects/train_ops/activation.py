@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import F32, TrainOp, Types, like
+from distir.dialects.formula import Expr, absolute, erf, exp, tanh, where
+from distir.dialects.train_ops.base import F32, FormulaOp, Types, like
 
 
-class ActivationGradOp(TrainOp):
+class ActivationGradOp(FormulaOp):
     """Base of the gradients of functions of one number; all values are of one type."""
 
-    FACTORS: ClassVar[str] = "[*d], [*d] -> [*d] linear 0"
     IS_ELEMENTWISE: ClassVar[bool] = True
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
     dx = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"dy": like("x"), "dx": like("x")}
+    TYPES: ClassVar[Types] = {"dy": like("x")}
 
 
 @irdl_op_definition
@@ -38,11 +39,22 @@ class GeluGradOp(ActivationGradOp):
     """
 
     name = "train.gelu_grad"
+    GRADIENT_OF: ClassVar[str] = "Gelu"
     TORCH: ClassVar[str] = (
         "torch.ops.aten.gelu_backward({*}, approximate={approximate})"
     )
 
     approximate = prop_def(StringAttr)
+
+    @staticmethod
+    def formula(dy: Expr, x: Expr, *, approximate: str) -> Expr:
+        if approximate == "tanh":
+            root = math.sqrt(2 / math.pi)
+            slope = tanh(root * (x + 0.044715 * x * x * x))
+            inner = root * (1 + 3 * 0.044715 * x * x)
+            return dy * ((1 + slope) / 2 + x / 2 * (1 - slope * slope) * inner)
+        density = exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        return dy * ((1 + erf(x / math.sqrt(2))) / 2 + x * density)
 
     def verify_(self) -> None:
         super().verify_()
@@ -58,7 +70,13 @@ class ReluGradOp(ActivationGradOp):
     """The gradient of y = max(x, 0): dx = dy where x > 0, else 0; y may stand for x."""
 
     name = "train.relu_grad"
+    GRADIENT_OF: ClassVar[str] = "Relu"
+    FROM_RESULT: ClassVar[bool] = True
     TORCH: ClassVar[str] = "torch.ops.aten.threshold_backward({*}, 0)"
+
+    @staticmethod
+    def formula(dy: Expr, x: Expr) -> Expr:
+        return where(x > 0, dy, 0)
 
 
 @irdl_op_definition
@@ -70,8 +88,35 @@ class SwishGradOp(ActivationGradOp):
     """
 
     name = "train.swish_grad"
+    GRADIENT_OF: ClassVar[str] = "Swish"
 
     alpha = prop_def(F32)
 
+    @staticmethod
+    def formula(dy: Expr, x: Expr, *, alpha: float) -> Expr:
+        # The hyperbolic tangent does not overflow, an exponential would.
+        sigmoid = (1 + tanh(alpha * x / 2)) / 2
+        return dy * sigmoid * (1 + alpha * x * (1 - sigmoid))
 
-OPS = [GeluGradOp, ReluGradOp, SwishGradOp]
+
+@irdl_op_definition
+class ShrinkGradOp(ActivationGradOp):
+    """
+    The gradient of y = shrink(x), which is 0 between -lambd and lambd and x plus or minus a
+    number elsewhere:
+
+        dx = dy where |x| > lambd, else 0
+    """
+
+    name = "train.shrink_grad"
+    GRADIENT_OF: ClassVar[str] = "Shrink"
+    TORCH: ClassVar[str] = "torch.ops.aten.hardshrink_backward({*}, {lambd})"
+
+    lambd = prop_def(F32)
+
+    @staticmethod
+    def formula(dy: Expr, x: Expr, *, lambd: float) -> Expr:
+        return where(absolute(x) > lambd, dy, 0)
+
+
+OPS = [GeluGradOp, ReluGradOp, SwishGradOp, ShrinkGradOp]

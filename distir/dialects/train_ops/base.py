@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from inspect import signature
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import (
@@ -23,9 +25,18 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, base, traits_def
+from xdsl.irdl import (
+    IRDLOperation,
+    OptOperandDef,
+    ParsePropInAttrDict,
+    VarOperandDef,
+    base,
+    traits_def,
+)
 from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.formula import Expr, Formula, FormulaError, Shape, operand
 from distir.dialects.op_facts import OpFacts
 from distir.dialects.tensors import element_type, shape_of, tensor_of
 from distir.dialects.train_ops.checks import accumulation_type, check_type
@@ -68,6 +79,11 @@ def total_of(source: str) -> Derived:
 Types = Mapping[str, Derived]
 """The values of an op by name, with the rules that give their types."""
 
+Operands = Mapping[str, SSAValue | Sequence[SSAValue] | None]
+"""The operands of an op by name: None or an empty list for those that are left out."""
+
+Properties = Mapping[str, Attribute | None]
+
 
 class TrainOp(IRDLOperation, OpFacts):
     """
@@ -96,32 +112,175 @@ class TrainOp(IRDLOperation, OpFacts):
         definition = self.get_irdl_definition()
         names = [name for name, _ in definition.operands]
         missing: list[list[SSAValue]] = [[] for _ in names[len(operands) :]]
-        given = dict(zip(names, operands, strict=False))
-
-        def result_type(name: str) -> Attribute | None:
-            rule = self.TYPES.get(name)
-            source = None if rule is None else given.get(rule.source)
-            if rule is None or not isinstance(source, SSAValue):
-                return None
-            return rule.type_of(source)
-
+        results = [name for name, _ in definition.results]
+        types = {name: named.pop(name) for name in results if name in named}
+        properties = {
+            name: _attribute(value, definition.properties[name].constr)
+            for name, value in named.items()
+        }
+        if len(types) < len(results):
+            given = dict(zip(names, [*operands, *missing], strict=True))
+            types = {**self.result_types_of(given, properties), **types}
         super().__init__(
             operands=[*operands, *missing],
-            result_types=[
-                named.pop(name) if name in named else result_type(name)
-                for name, _ in definition.results
-            ],
-            properties={
-                name: _attribute(value, definition.properties[name].constr)
-                for name, value in named.items()
-            },
+            result_types=[types.get(name) for name in results],
+            properties=properties,
         )
+
+    @classmethod
+    def result_types_of(
+        cls, operands: Operands, properties: Properties
+    ) -> Mapping[str, Attribute]:
+        """
+        Returns the types of results that follow from operands and properties, by name.
+        """
+        found: dict[str, Attribute] = {}
+        for name, rule in cls.TYPES.items():
+            source = operands.get(rule.source)
+            if isinstance(source, SSAValue):
+                found[name] = rule.type_of(source)
+        return found
 
     def verify_(self) -> None:
         for name, rule in self.TYPES.items():
             value, source = getattr(self, name), getattr(self, rule.source)
             if value is not None and source is not None:
                 check_type(self, name, value, rule.type_of(source))
+
+
+class FormulaOp(TrainOp):
+    """
+    Base of ops whose meaning is a formula: a static method from operands, as expressions,
+    and properties, as Python values, by their names, to the expression of each result.
+    It takes those that it needs; operands and properties that an op does not have keep their
+    defaults. Optional results are the last.
+
+    The types of results, the values on arrays and the sharding rule follow from it. What an
+    op needs of its operands' types is checked by its class.
+    """
+
+    GRADIENT_OF: ClassVar[str] = ""
+    """
+    The ONNX operator of one operand whose gradient the op is, from the gradient of its result
+    and its operand. Attributes have the names of the op's properties.
+    """
+
+    FROM_RESULT: ClassVar[bool] = False
+    """Whether the gradient takes the result of the operator instead of its operand."""
+
+    PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = None
+    """
+    The operands that may be partial sums, if the formula is linear in them; None for all.
+    Others are added first: results are rounded as in the sequential program then.
+    """
+
+    DECOMPOSES: ClassVar[bool] = False
+    """Whether the op has a decomposition for factors that it cannot split itself."""
+
+    @staticmethod
+    @abstractmethod
+    def formula(*args: Any, **kwargs: Any) -> Expr | tuple[Expr, ...]:
+        """Returns the results of the op."""
+
+    @classmethod
+    def arguments(
+        cls, operands: dict[str, Any], properties: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Returns what the formula may take, by name."""
+        return operands | properties
+
+    @property
+    def record(self) -> Formula:
+        """The formula for the operands and properties of this op. Raises FormulaError."""
+        names, lists = _operand_names(type(self))
+        if len(lists) > 1:
+            given = {name: getattr(self, name) for name in names}
+        else:
+            values: list[SSAValue | Sequence[SSAValue]] = [*self.operands]
+            for at in lists:
+                end = at + len(values) - len(names) + 1
+                values[at:end] = [self.operands[at:end]]
+            given = dict(zip(names, values, strict=True))
+        return _record(type(self), _types(given), tuple(self.properties.items()))
+
+    @classmethod
+    def result_types_of(
+        cls, operands: Operands, properties: Properties
+    ) -> Mapping[str, Attribute]:
+        values = [v for v in properties.items() if v[1] is not None]
+        record = _record(cls, _types(operands), tuple(values))
+        names = [name for name, _ in cls.get_irdl_definition().results]
+        found = dict(zip(names, record.results, strict=False))
+        return {name: expr.type for name, expr in found.items()}
+
+    def verify_(self) -> None:
+        super().verify_()
+        names = [name for name, _ in self.get_irdl_definition().results]
+        try:
+            record = self.record
+        except FormulaError as error:
+            raise VerifyException(f"{self.name}: {error}") from error
+        for name, value, expr in zip(names, self.results, record.results, strict=False):
+            if value.type is not expr.type:
+                check_type(self, name, value, expr.type)
+
+
+@cache
+def _operand_names(op: type[FormulaOp]) -> tuple[list[str], list[int]]:
+    """
+    Returns the names of an op's operands, and the places of those that are lists or optional.
+    """
+    operands = op.get_irdl_definition().operands
+    lists = [i for i, (_, k) in enumerate(operands) if isinstance(k, VarOperandDef)]
+    return [name for name, _ in operands], lists
+
+
+_Types = tuple[tuple[tuple[Shape, Attribute], ...], ...]
+"""The shapes and element types of each operand: one, none or several."""
+
+
+def _types(operands: Operands) -> _Types:
+    def of(value: SSAValue) -> tuple[Shape, Attribute]:
+        return shape_of(value), element_type(value)
+
+    return tuple(
+        (of(v),) if isinstance(v, SSAValue) else tuple(map(of, v or ()))
+        for v in operands.values()
+    )
+
+
+@lru_cache(maxsize=1 << 13)
+def _record(
+    op: type[FormulaOp],
+    types: _Types,
+    properties: tuple[tuple[str, Attribute], ...],
+) -> Formula:
+    definition = op.get_irdl_definition()
+    exprs = [[operand(*type_) for type_ in each] for each in types]
+    given: dict[str, Any] = {}
+    for (name, kind), own in zip(definition.operands, exprs, strict=True):
+        if isinstance(kind, VarOperandDef) and not isinstance(kind, OptOperandDef):
+            given[name] = own
+        elif own:
+            (given[name],) = own
+    values = {name: _python_value(value) for name, value in properties}
+    arguments = op.arguments(given, values)
+    taken = signature(op.formula).parameters
+    found = op.formula(**{n: v for n, v in arguments.items() if n in taken})
+    results = found if isinstance(found, tuple) else (found,)
+    return Formula(tuple(expr for own in exprs for expr in own), results)
+
+
+def _python_value(value: Attribute) -> Any:
+    match value:
+        case UnitAttr():
+            return True
+        case IntegerAttr() | FloatAttr():
+            return value.value.data
+        case StringAttr():
+            return value.data
+        case _:
+            return value
 
 
 def _attribute(value: Any, constraint: object) -> Attribute | None:

@@ -9,6 +9,7 @@ two ops, so that a split batch needs only the sums of its parts to be added up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, TensorType
@@ -16,12 +17,27 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.formula import Expr, sqrt
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
+from distir.dialects.train_ops.base import F32, I64, FormulaOp, Types, like
 from distir.dialects.train_ops.checks import check_shape, check_type
 
 
-class BatchNormOp(TrainOp):
+def _per_channel(value: Expr, x: Expr) -> Expr:
+    """Returns one number per channel, aligned with the dimensions of `x`."""
+    return value.expanded(*range(1, len(x.shape) - 1))
+
+
+def _over(x: Expr) -> tuple[int, ...]:
+    """Returns the dimensions of batch and space."""
+    return 0, *range(2, len(x.shape))
+
+
+def _inverse_root(variance: Expr, x: Expr, epsilon: float) -> Expr:
+    return 1 / sqrt(_per_channel(variance, x) + epsilon)
+
+
+class BatchNormOp(FormulaOp):
     """Base of the ops of batch normalisation."""
 
     TORCH_MODULE: ClassVar[str] = "batch_norm_gradients"
@@ -47,7 +63,6 @@ class BatchNormVarianceOp(BatchNormOp):
     """
 
     name = "train.batch_norm_variance"
-    FACTORS: ClassVar[str] = "[n, c, *s], [c] -> [c]"
     TORCH: ClassVar[str] = "variance({*}, {count})"
 
     x = operand_def(TensorType)
@@ -55,7 +70,10 @@ class BatchNormVarianceOp(BatchNormOp):
     count = prop_def(I64)
     variance = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"variance": like("mean")}
+    @staticmethod
+    def formula(x: Expr, mean: Expr, *, count: int) -> Expr:
+        centered = x - _per_channel(mean, x)
+        return ((centered * centered).sum(_over(x)) / count).like(mean)
 
     def verify_(self) -> None:
         self._verify(self.x, self.mean)
@@ -70,7 +88,6 @@ class BatchNormSumsOp(BatchNormOp):
     """
 
     name = "train.batch_norm_sums"
-    FACTORS: ClassVar[str] = "[n, c, *s], [n, c, *s], [c], [c] -> [c], [c] linear 0"
     TORCH: ClassVar[str] = "sums({*}, {epsilon})"
 
     dy = operand_def(TensorType)
@@ -81,13 +98,18 @@ class BatchNormSumsOp(BatchNormOp):
     dscale = result_def(TensorType)
     dbias = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {
-        "dy": like("x"),
-        **dict.fromkeys(("variance", "dscale", "dbias"), like("mean")),
-    }
+    TYPES: ClassVar[Types] = {"dy": like("x"), "variance": like("mean")}
 
     def verify_(self) -> None:
         self._verify(self.x, self.mean)
+
+    @staticmethod
+    def formula(
+        dy: Expr, x: Expr, mean: Expr, variance: Expr, *, epsilon: float
+    ) -> tuple[Expr, ...]:
+        normal = (x - _per_channel(mean, x)) * _inverse_root(variance, x, epsilon)
+        sums = (dy * normal).sum(_over(x)), dy.sum(_over(x))
+        return tuple(value.like(mean) for value in sums)
 
 
 @irdl_op_definition
@@ -100,9 +122,6 @@ class BatchNormGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_grad"
-    FACTORS: ClassVar[str] = (
-        "[n, c, *s], [n, c, *s], [c], [c], [c] -> [n, c, *s], [c], [c] linear 0"
-    )
     TORCH: ClassVar[str] = "gradients({*}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
@@ -115,14 +134,21 @@ class BatchNormGradOp(BatchNormOp):
     dscale = result_def(TensorType)
     dbias = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {
-        **dict.fromkeys(("dy", "dx"), like("x")),
-        **dict.fromkeys(("variance", "dscale", "dbias"), like("mean")),
-    }
+    TYPES: ClassVar[Types] = {"dy": like("x"), "variance": like("mean")}
 
     def verify_(self) -> None:
-        self._verify(self.x, self.mean)
         check_shape(self, "scale", self.scale, shape_of(self.mean))
+        self._verify(self.x, self.mean)
+
+    @staticmethod
+    def formula(
+        dy: Expr, x: Expr, scale: Expr, mean: Expr, variance: Expr, *, epsilon: float
+    ) -> tuple[Expr, ...]:
+        inverse = _inverse_root(variance, x, epsilon)
+        normal = (x - _per_channel(mean, x)) * inverse
+        dx = dy * (_per_channel(scale, x) * inverse)
+        sums = (dy * normal).sum(_over(x)), dy.sum(_over(x))
+        return dx.like(x), *(value.like(mean) for value in sums)
 
 
 @irdl_op_definition
@@ -135,10 +161,8 @@ class BatchNormInputGradOp(BatchNormOp):
     """
 
     name = "train.batch_norm_input_grad"
-    FACTORS: ClassVar[str] = (
-        "[n, c, *s], [n, c, *s], [c], [c], [c], [c], [c] -> [n, c, *s] linear 0+5+6"
-    )
     TORCH: ClassVar[str] = "input_grad({*}, {epsilon}, {count})"
+    PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = ("dy", "dscale", "dbias")
 
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
@@ -152,16 +176,35 @@ class BatchNormInputGradOp(BatchNormOp):
     dx = result_def(TensorType)
 
     TYPES: ClassVar[Types] = {
-        **dict.fromkeys(("dy", "dx"), like("x")),
+        "dy": like("x"),
         **dict.fromkeys(("variance", "dscale", "dbias"), like("mean")),
     }
 
     def verify_(self) -> None:
-        self._verify(self.x, self.mean)
         check_shape(self, "scale", self.scale, shape_of(self.mean))
+        self._verify(self.x, self.mean)
+
+    @staticmethod
+    def formula(
+        dy: Expr,
+        x: Expr,
+        scale: Expr,
+        mean: Expr,
+        variance: Expr,
+        dscale: Expr,
+        dbias: Expr,
+        *,
+        epsilon: float,
+        count: int,
+    ) -> Expr:
+        inverse = _inverse_root(variance, x, epsilon)
+        normal = (x - _per_channel(mean, x)) * inverse
+        dscale, dbias = _per_channel(dscale, x), _per_channel(dbias, x)
+        centered = dy - dbias / count - normal * (dscale / count)
+        return (_per_channel(scale, x) * inverse * centered).like(x)
 
 
-class GhostNormOp(TrainOp):
+class GhostNormOp(FormulaOp):
     """
     Base of ghost batch normalisation ("Train longer, generalize better", 2017), which uses
     the statistics of parts of the batch, and of its gradient. The samples of `x` are
@@ -179,9 +222,8 @@ class GhostNormOp(TrainOp):
         """
         Raises VerifyException unless a tensor has one number for each part and channel.
         """
-        check_type(
-            self, name, value, ghost_statistic(self.scale, self.groups.value.data)
-        )
+        shape = [self.groups.value.data, *shape_of(self.scale)]
+        check_type(self, name, value, TensorType(element_type(self.scale), shape))
 
     def verify_(self) -> None:
         shape = shape_of(self.x)
@@ -198,9 +240,14 @@ class GhostNormOp(TrainOp):
         super().verify_()
 
 
-def ghost_statistic(scale: SSAValue, groups: int) -> TensorType:
-    """Returns the type of a statistic of that many parts of the batch."""
-    return TensorType(element_type(scale), [groups, *shape_of(scale)])
+def _over_part(parts: Expr) -> tuple[int, ...]:
+    """Returns the dimensions of samples and space of [groups, samples, channels, *space]."""
+    return 1, *range(3, len(parts.shape))
+
+
+def _of_parts(value: Expr, parts: Expr) -> Expr:
+    """Returns one number per channel of each part, aligned with the dimensions of parts."""
+    return value.expanded(1, *range(3, len(parts.shape)))
 
 
 @irdl_op_definition
@@ -212,9 +259,6 @@ class GhostBatchNormOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm"
-    FACTORS: ClassVar[str] = (
-        "[g@groups m, c, *s], [c], [c] -> [g m, c, *s], [g, c], [g, c] keep m s"
-    )
     TORCH: ClassVar[str] = "ghost_norm({*}, {groups}, {epsilon:decimal})"
 
     x = operand_def(TensorType)
@@ -224,25 +268,20 @@ class GhostBatchNormOp(GhostNormOp):
     mean = result_def(TensorType)
     inverse = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"bias": like("scale"), "y": like("x")}
+    TYPES: ClassVar[Types] = {"bias": like("scale")}
 
-    def __init__(
-        self,
-        x: SSAValue,
-        scale: SSAValue,
-        bias: SSAValue,
-        *,
-        groups: int,
-        epsilon: float,
-    ):
-        """Makes the op; its result types follow from the operands."""
-        statistics = dict.fromkeys(("mean", "inverse"), ghost_statistic(scale, groups))
-        super().__init__(x, scale, bias, groups=groups, epsilon=epsilon, **statistics)
-
-    def verify_(self) -> None:
-        super().verify_()
-        self.check_statistic("mean", self.mean)
-        self.check_statistic("inverse", self.inverse)
+    @staticmethod
+    def formula(
+        x: Expr, scale: Expr, bias: Expr, *, groups: int, epsilon: float
+    ) -> tuple[Expr, ...]:
+        parts = x.divided(0, groups)
+        over = _over_part(parts)
+        mean = parts.mean(over)
+        centered = parts - _of_parts(mean, parts)
+        inverse = 1 / sqrt((centered * centered).mean(over) + epsilon)
+        normal = (centered * _of_parts(inverse, parts)).joined(0)
+        y = normal * _per_channel(scale, x) + _per_channel(bias, x)
+        return y.like(x), mean.like(scale), inverse.like(scale)
 
 
 @irdl_op_definition
@@ -255,10 +294,6 @@ class GhostBatchNormGradOp(GhostNormOp):
     """
 
     name = "train.ghost_batch_norm_grad"
-    FACTORS: ClassVar[str] = (
-        "[g@groups m, c, *s], [g m, c, *s], [c], [g, c], [g, c] "
-        "-> [g m, c, *s], [c], [c] keep m s linear 0"
-    )
     TORCH: ClassVar[str] = "ghost_norm_grad({*}, {groups}, {epsilon:decimal})"
 
     dy = operand_def(TensorType)
@@ -270,15 +305,27 @@ class GhostBatchNormGradOp(GhostNormOp):
     dscale = result_def(TensorType)
     dbias = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {
-        **dict.fromkeys(("dy", "dx"), like("x")),
-        **dict.fromkeys(("dscale", "dbias"), like("scale")),
-    }
+    TYPES: ClassVar[Types] = {"dy": like("x")}
 
     def verify_(self) -> None:
-        super().verify_()
         self.check_statistic("mean", self.mean)
         self.check_statistic("inverse", self.inverse)
+        super().verify_()
+
+    @staticmethod
+    def formula(
+        dy: Expr, x: Expr, scale: Expr, mean: Expr, inverse: Expr, *, groups: int
+    ) -> tuple[Expr, ...]:
+        parts, incoming = x.divided(0, groups), dy.divided(0, groups)
+        over = _over_part(parts)
+        inverse = _of_parts(inverse, parts)
+        normal = (parts - _of_parts(mean, parts)) * inverse
+        means, slopes = incoming.mean(over), (incoming * normal).mean(over)
+        centered = incoming - _of_parts(means, parts)
+        centered = centered - normal * _of_parts(slopes, parts)
+        dx = (inverse * centered).joined(0) * _per_channel(scale, x)
+        sums = (incoming * normal).sum((0, *over)), incoming.sum((0, *over))
+        return dx.like(x), *(value.like(scale) for value in sums)
 
 
 OPS = [

@@ -6,16 +6,10 @@ tensor.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    Float64Type,
-    FloatAttr,
-    TensorType,
-    i1,
-    i64,
-)
+from xdsl.dialects.builtin import ArrayAttr, Float64Type, FloatAttr, TensorType, i1, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -29,8 +23,17 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.formula import Expr, where
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.base import F64, I64, INTEGERS, TrainOp, Types, like
+from distir.dialects.train_ops.base import (
+    F64,
+    I64,
+    INTEGERS,
+    FormulaOp,
+    TrainOp,
+    Types,
+    like,
+)
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
@@ -186,7 +189,7 @@ class DropoutOp(DrawingOp):
 
 
 @irdl_op_definition
-class DropoutGradOp(TrainOp):
+class DropoutGradOp(FormulaOp):
     """
     The gradient of dropout by the mask that it gave: `dx = dy / (1 - ratio)` where the
     mask is true, else 0.
@@ -194,15 +197,13 @@ class DropoutGradOp(TrainOp):
 
     name = "train.dropout_grad"
     IS_ELEMENTWISE: ClassVar[bool] = True
-    FACTORS: ClassVar[str] = "[*d], [*d] -> [*d]"
+    PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = ()
     TORCH: ClassVar[str] = "torch.where({1}, {0} * {op.scale}, 0)"
 
     dy = operand_def(TensorType)
     mask = operand_def(TensorType)
     ratio = prop_def(F64)
     dx = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dx": like("dy")}
 
     @property
     def scale(self) -> float:
@@ -211,9 +212,13 @@ class DropoutGradOp(TrainOp):
 
     def verify_(self) -> None:
         check_float(self, "dy", self.dy)
-        super().verify_()
         check_mask(self, self.mask, self.dy)
         check_ratio(self, self.ratio)
+        super().verify_()
+
+    @staticmethod
+    def formula(dy: Expr, mask: Expr, *, ratio: float) -> Expr:
+        return where(mask, dy * (1 / (1 - ratio)), 0)
 
 
 def check_mask(op: IRDLOperation, mask: SSAValue, like: SSAValue) -> None:

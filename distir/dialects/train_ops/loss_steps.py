@@ -15,15 +15,28 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.formula import Expr, exp, log, one_hot
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.base import I64, Derived, TrainOp, Types, like, total_of
+from distir.dialects.train_ops.base import (
+    I64,
+    Derived,
+    FormulaOp,
+    Types,
+    like,
+    total_of,
+)
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_float,
     check_integers,
     check_shape,
 )
-from distir.dialects.train_ops.losses import LabelLossOp, check_logits
+from distir.dialects.train_ops.losses import (
+    LabelLossOp,
+    check_logits,
+    label_weight,
+    total_loss,
+)
 
 
 def _per_label(logits: SSAValue) -> TensorType:
@@ -35,30 +48,30 @@ PER_LABEL = Derived("logits", _per_label)
 
 
 @irdl_op_definition
-class LogitMaximumOp(TrainOp):
+class LogitMaximumOp(FormulaOp):
     """`maximum[i] = max_v logits[i, v]`, of logits `[..., V]`; f64 for f64, else f32."""
 
     name = "train.logit_maximum"
-    FACTORS: ClassVar[str] = "[*p, v] -> [*p] max v"
     TORCH: ClassVar[str] = "logit_maximum({0}, {result:dtype})"
     TORCH_MODULE: ClassVar[str] = "losses"
 
     logits = operand_def(TensorType)
     maximum = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"maximum": PER_LABEL}
-
     def verify_(self) -> None:
         check_logits(self, self.logits)
         super().verify_()
 
+    @staticmethod
+    def formula(logits: Expr) -> Expr:
+        return logits.wide().max(-1)
+
 
 @irdl_op_definition
-class ExponentialSumOp(TrainOp):
+class ExponentialSumOp(FormulaOp):
     """`total[i] = sum_v exp(logits[i, v] - maximum[i])`, in the type of the maximum."""
 
     name = "train.exponential_sum"
-    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [*p]"
     TORCH: ClassVar[str] = "exponential_sum({0}, {1})"
     TORCH_MODULE: ClassVar[str] = "losses"
     COST_CLASS: ClassVar[str] = "loss"
@@ -67,22 +80,25 @@ class ExponentialSumOp(TrainOp):
     maximum = operand_def(TensorType)
     total = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"maximum": PER_LABEL, "total": PER_LABEL}
+    TYPES: ClassVar[Types] = {"maximum": PER_LABEL}
 
     def verify_(self) -> None:
         check_logits(self, self.logits)
         super().verify_()
 
+    @staticmethod
+    def formula(logits: Expr, maximum: Expr) -> Expr:
+        return exp(logits - maximum.expanded(-1)).sum(-1)
+
 
 @irdl_op_definition
-class LabelLogitOp(TrainOp):
+class LabelLogitOp(FormulaOp):
     """
     `chosen[i] = logits[i, labels[i]]`, and 0 where the label is none of `0 .. V-1`: a
     device that holds some of the classes gives the labels among them.
     """
 
     name = "train.label_logit"
-    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [*p] linear 0"
     TORCH: ClassVar[str] = "label_logit({0}, {1}, {result:dtype})"
     TORCH_MODULE: ClassVar[str] = "losses"
     COST_CLASS: ClassVar[str] = "gather"
@@ -91,13 +107,15 @@ class LabelLogitOp(TrainOp):
     labels = operand_def(TensorType)
     chosen = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"chosen": PER_LABEL}
-
     def verify_(self) -> None:
         check_logits(self, self.logits)
         check_integers(self, "labels", self.labels)
         check_shape(self, "labels", self.labels, shape_of(self.logits)[:-1])
         super().verify_()
+
+    @staticmethod
+    def formula(logits: Expr, labels: Expr) -> Expr:
+        return logits.wide().chosen(labels)
 
 
 @irdl_op_definition
@@ -109,7 +127,6 @@ class CrossEntropySumOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_sum"
-    FACTORS: ClassVar[str] = "[*p], [*p], [*p], [*p] -> []"
     TORCH: ClassVar[str] = (
         "cross_entropy_sum({*}, {op.count}, {op.factor}, {op.ignored})"
     )
@@ -121,11 +138,7 @@ class CrossEntropySumOp(LabelLossOp):
     classes = prop_def(I64)
     loss = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {
-        "total": like("maximum"),
-        "chosen": like("maximum"),
-        "loss": total_of("maximum"),
-    }
+    TYPES: ClassVar[Types] = {"total": like("maximum"), "chosen": like("maximum")}
 
     @property
     def count(self) -> int:
@@ -139,6 +152,19 @@ class CrossEntropySumOp(LabelLossOp):
         if self.count < 1:
             raise VerifyException(f"{self.name}: classes must be positive")
 
+    @staticmethod
+    def formula(
+        maximum: Expr,
+        total: Expr,
+        chosen: Expr,
+        labels: Expr,
+        *,
+        divisor: int = 1,
+        ignore_index: int | None = None,
+    ) -> Expr:
+        each = log(total) - (chosen - maximum)
+        return total_loss(each.wide(), labels, divisor, ignore_index)
+
 
 @irdl_op_definition
 class CrossEntropyPartGradOp(LabelLossOp):
@@ -150,7 +176,6 @@ class CrossEntropyPartGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_part_grad"
-    FACTORS: ClassVar[str] = "[], [*p, v], [*p], [*p], [*p] -> [*p, v] linear 0"
     COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)
@@ -162,13 +187,27 @@ class CrossEntropyPartGradOp(LabelLossOp):
 
     TYPES: ClassVar[Types] = {
         "dloss": total_of("logits"),
-        "dlogits": like("logits"),
         "maximum": PER_LABEL,
         "total": PER_LABEL,
     }
 
     def verify_(self) -> None:
         self._verify(self.logits, self.labels)
+
+    @staticmethod
+    def formula(
+        dloss: Expr,
+        logits: Expr,
+        labels: Expr,
+        maximum: Expr,
+        total: Expr,
+        *,
+        divisor: int = 1,
+        ignore_index: int | None = None,
+    ) -> Expr:
+        share = exp(logits - maximum.expanded(-1)) / total.expanded(-1)
+        weight = label_weight(dloss, labels, divisor, ignore_index)
+        return ((share - one_hot(labels, logits)) * weight).like(logits)
 
 
 OPS = [

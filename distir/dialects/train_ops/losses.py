@@ -7,16 +7,12 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
-from xdsl.irdl import (
-    irdl_op_definition,
-    operand_def,
-    opt_prop_def,
-    result_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.formula import Expr, differs, exp, log, one_hot, where
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.base import I64, TrainOp, Types, like, total_of
+from distir.dialects.train_ops.base import I64, FormulaOp, Types, total_of
 from distir.dialects.train_ops.checks import check_float, check_integers, check_shape
 
 
@@ -27,7 +23,33 @@ def check_logits(op: Operation, logits: SSAValue) -> None:
     check_float(op, "logits", logits)
 
 
-class LabelLossOp(TrainOp):
+def total_loss(
+    each: Expr, labels: Expr, divisor: int, ignore_index: int | None
+) -> Expr:
+    """Returns the sum of the losses of labels that count, divided."""
+    # No label is -1: without one that is ignored all count.
+    counts = differs(labels, -1 if ignore_index is None else ignore_index)
+    return where(counts, each, 0).sum() * (1.0 / divisor)
+
+
+def label_weight(
+    dloss: Expr, labels: Expr, divisor: int, ignore_index: int | None
+) -> Expr:
+    """Returns the gradient of the loss of each label, [..., 1], or of all of them, []."""
+    weight = dloss * (1.0 / divisor)
+    if ignore_index is None:
+        return weight
+    return differs(labels, ignore_index).expanded(-1) * weight
+
+
+def _classes(labels: Expr, ignore_index: int | None) -> Expr:
+    """Returns the labels with 0 for those that are ignored."""
+    if ignore_index is None:
+        return labels
+    return where(differs(labels, ignore_index), labels, 0)
+
+
+class LabelLossOp(FormulaOp):
     """
     What losses of labels and their gradients share: an operand `labels`, a divisor and a
     label that is ignored.
@@ -73,7 +95,7 @@ class CrossEntropyOp(LabelLossOp):
     """
 
     name = "train.cross_entropy"
-    FACTORS: ClassVar[str] = "[*p, v], [*p] -> [] decompose v"
+    DECOMPOSES: ClassVar[bool] = True
     TORCH: ClassVar[str] = (
         "cross_entropy({*}, {op.factor}, {op.ignored}, {result:dtype})"
     )
@@ -83,10 +105,18 @@ class CrossEntropyOp(LabelLossOp):
     labels = operand_def(TensorType)
     loss = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"loss": total_of("logits")}
-
     def verify_(self) -> None:
         self._verify(self.logits, self.labels)
+
+    @staticmethod
+    def formula(
+        logits: Expr, labels: Expr, *, divisor: int = 1, ignore_index: int | None = None
+    ) -> Expr:
+        logits = logits.wide()
+        shifted = logits - logits.max(-1, keepdims=True)
+        chosen = shifted.chosen(_classes(labels, ignore_index))
+        each = log(exp(shifted).sum(-1)) - chosen
+        return total_loss(each, labels, divisor, ignore_index)
 
 
 @irdl_op_definition
@@ -98,7 +128,7 @@ class CrossEntropyGradOp(LabelLossOp):
     """
 
     name = "train.cross_entropy_grad"
-    FACTORS: ClassVar[str] = "[], [*p, v], [*p] -> [*p, v] decompose v linear 0"
+    DECOMPOSES: ClassVar[bool] = True
     COST_CLASS: ClassVar[str] = "loss"
 
     dloss = operand_def(TensorType)
@@ -106,10 +136,25 @@ class CrossEntropyGradOp(LabelLossOp):
     labels = operand_def(TensorType)
     dlogits = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"dloss": total_of("logits"), "dlogits": like("logits")}
+    TYPES: ClassVar[Types] = {"dloss": total_of("logits")}
 
     def verify_(self) -> None:
         self._verify(self.logits, self.labels)
+
+    @staticmethod
+    def formula(
+        dloss: Expr,
+        logits: Expr,
+        labels: Expr,
+        *,
+        divisor: int = 1,
+        ignore_index: int | None = None,
+    ) -> Expr:
+        exponentials = exp(logits - logits.max(-1, keepdims=True))
+        share = exponentials / exponentials.sum(-1, keepdims=True)
+        slope = share - one_hot(_classes(labels, ignore_index), logits)
+        weight = label_weight(dloss, labels, divisor, ignore_index)
+        return (slope * weight).like(logits)
 
 
 OPS = [CrossEntropyOp, CrossEntropyGradOp]

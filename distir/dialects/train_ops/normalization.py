@@ -15,8 +15,9 @@ from xdsl.irdl import (
     result_def,
 )
 
+from distir.dialects.formula import Expr, sqrt
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
+from distir.dialects.train_ops.base import F32, I64, FormulaOp, Types, like
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
@@ -26,7 +27,7 @@ from distir.dialects.train_ops.checks import (
 )
 
 
-class NormalizingOp(TrainOp):
+class NormalizingOp(FormulaOp):
     """
     Base of layers that normalise the dimensions of `x` from `axis` on, and of their
     gradients. `scale` has the shape of these dimensions. A statistic has the shape of `x`
@@ -63,23 +64,15 @@ class NormalizingOp(TrainOp):
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
         """Raises VerifyException unless a tensor has one number for each row of `x`."""
-        check_type(self, name, value, statistic_type(self.x, self.dimension))
+        sizes, axis = shape_of(self.x), self.dimension
+        shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
+        check_type(self, name, value, TensorType(accumulation_type(self.x), shape))
 
 
-def statistic_type(x: SSAValue, axis: int) -> TensorType:
-    """Returns the type of a statistic of the dimensions of `x` from `axis` on."""
-    sizes = shape_of(x)
-    axis %= len(sizes)
-    shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
-    return TensorType(accumulation_type(x), shape)
-
-
-def _result_types(
-    x: SSAValue, scale: SSAValue, axis: int, statistics: tuple[str, ...]
-) -> dict[str, TensorType]:
-    """Returns the types of the results of a layer by name."""
-    found = dict.fromkeys(statistics, statistic_type(x, axis))
-    return {"y": TensorType(element_type(scale), shape_of(x)), **found}
+def _rows_and_columns(x: Expr, axis: int) -> tuple[range, range]:
+    """Returns the dimensions before `axis`, and those from it on, which are normalised."""
+    rank = len(x.shape)
+    return range(axis % rank), range(axis % rank, rank)
 
 
 @irdl_op_definition
@@ -91,9 +84,6 @@ class LayerNormOp(NormalizingOp):
     """
 
     name = "train.layer_norm"
-    FACTORS: ClassVar[str] = (
-        "[*r@dimension, *c], [*c], [*c] -> [*r, *c], [*r, *?], [*r, *?] keep c"
-    )
     TORCH: ClassVar[str] = "layer_norm({*}, epsilon={epsilon:decimal})"
 
     x = operand_def(TensorType)
@@ -105,24 +95,18 @@ class LayerNormOp(NormalizingOp):
 
     TYPES: ClassVar[Types] = {"bias": like("scale")}
 
-    def __init__(
-        self,
-        x: SSAValue,
-        scale: SSAValue,
-        bias: SSAValue | None = None,
-        *,
-        axis: int,
-        epsilon: float,
-    ):
-        """Makes the op from its operands; its result types follow."""
-        types = _result_types(x, scale, axis, ("mean", "inverse"))
-        super().__init__(x, scale, bias, axis=axis, epsilon=epsilon, **types)
-
-    def verify_(self) -> None:
-        super().verify_()
-        self.check_like_result("y", self.y)
-        self.check_statistic("mean", self.mean)
-        self.check_statistic("inverse", self.inverse)
+    @staticmethod
+    def formula(
+        x: Expr, scale: Expr, bias: Expr | None = None, *, axis: int, epsilon: float
+    ) -> tuple[Expr, ...]:
+        _, columns = _rows_and_columns(x, axis)
+        x = x.wide()
+        mean = x.mean(columns, keepdims=True)
+        centered = x - mean
+        variance = (centered * centered).mean(columns, keepdims=True)
+        inverse = 1 / sqrt(variance + epsilon)
+        y = centered * inverse * scale
+        return (y if bias is None else y + bias).like(scale), mean, inverse
 
 
 @irdl_op_definition
@@ -133,7 +117,6 @@ class RmsNormOp(NormalizingOp):
     """
 
     name = "train.rms_norm"
-    FACTORS: ClassVar[str] = "[*r@dimension, *c], [*c] -> [*r, *c], [*r, *?] keep c"
     TORCH: ClassVar[str] = "rms_norm({*}, epsilon={epsilon:decimal})"
     KEEPS_ZEROS: ClassVar[bool] = True
 
@@ -142,15 +125,13 @@ class RmsNormOp(NormalizingOp):
     y = result_def(TensorType)
     inverse = result_def(TensorType)
 
-    def __init__(self, x: SSAValue, scale: SSAValue, *, axis: int, epsilon: float):
-        """Makes the op from its operands; its result types follow."""
-        types = _result_types(x, scale, axis, ("inverse",))
-        super().__init__(x, scale, axis=axis, epsilon=epsilon, **types)
-
-    def verify_(self) -> None:
-        super().verify_()
-        self.check_like_result("y", self.y)
-        self.check_statistic("inverse", self.inverse)
+    @staticmethod
+    def formula(x: Expr, scale: Expr, *, axis: int, epsilon: float) -> tuple[Expr, ...]:
+        _, columns = _rows_and_columns(x, axis)
+        x = x.wide()
+        square = (x * x).mean(columns, keepdims=True)
+        inverse = 1 / sqrt(square + epsilon)
+        return (x * inverse * scale).like(scale), inverse
 
 
 class NormGradOp(NormalizingOp):
@@ -163,8 +144,6 @@ class NormGradOp(NormalizingOp):
     inverse = operand_def(TensorType)
     dx = result_def(TensorType)
     dscale = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dx": like("x"), "dscale": like("scale")}
 
     def verify_(self) -> None:
         self.check_like_result("dy", self.dy)
@@ -184,10 +163,6 @@ class LayerNormGradOp(NormGradOp):
     """
 
     name = "train.layer_norm_grad"
-    FACTORS: ClassVar[str] = (
-        "[*r@dimension, *c], [*r, *c], [*c], [*r, *?], [*r, *?] "
-        "-> [*r, *c], [*c], [*c] keep c linear 0"
-    )
     ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3, 4)
 
     # A class's own values come before those of its base.
@@ -200,11 +175,20 @@ class LayerNormGradOp(NormGradOp):
     dscale = result_def(TensorType)
     dbias = opt_result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {**NormGradOp.TYPES, "dbias": like("scale")}
-
     def verify_(self) -> None:
         self.check_statistic("mean", self.mean)
         super().verify_()
+
+    @staticmethod
+    def formula(
+        dy: Expr, x: Expr, scale: Expr, mean: Expr, inverse: Expr, *, axis: int
+    ) -> tuple[Expr, ...]:
+        rows, columns = _rows_and_columns(x, axis)
+        n = (x - mean) * inverse
+        g = dy * scale
+        slope = (g * n).mean(columns, keepdims=True)
+        dx = inverse * (g - g.mean(columns, keepdims=True) - n * slope)
+        return dx.like(x), (dy * n).sum(rows).like(scale), dy.sum(rows).like(scale)
 
 
 @irdl_op_definition
@@ -217,9 +201,6 @@ class RmsNormGradOp(NormGradOp):
     """
 
     name = "train.rms_norm_grad"
-    FACTORS: ClassVar[str] = (
-        "[*r@dimension, *c], [*r, *c], [*c], [*r, *?] -> [*r, *c], [*c] keep c linear 0"
-    )
     TORCH: ClassVar[str] = "rms_norm_grad({*})"
     KEEPS_ZEROS: ClassVar[bool] = True
     ACTIVATIONS: ClassVar[tuple[int, ...]] = (0, 1, 3)
@@ -228,6 +209,16 @@ class RmsNormGradOp(NormGradOp):
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
     inverse = operand_def(TensorType)
+
+    @staticmethod
+    def formula(
+        dy: Expr, x: Expr, scale: Expr, inverse: Expr, *, axis: int
+    ) -> tuple[Expr, ...]:
+        rows, columns = _rows_and_columns(x, axis)
+        n = x * inverse
+        g = dy * scale
+        dx = inverse * (g - n * (g * n).mean(columns, keepdims=True))
+        return dx.like(x), (dy * n).sum(rows).like(scale)
 
 
 OPS: list[type[Any]] = [LayerNormOp, RmsNormOp, LayerNormGradOp, RmsNormGradOp]

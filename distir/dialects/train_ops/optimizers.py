@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -43,8 +43,9 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.formula import Expr, sqrt
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.base import F64, TrainOp, Types, like, total_of
+from distir.dialects.train_ops.base import F64, FormulaOp, Types, like
 from distir.dialects.train_ops.checks import check_float, check_shape, check_type
 
 STEP = "optimizer.step"
@@ -55,7 +56,7 @@ STEP_SETTINGS = ("learning_rate", "weight_decay")
 """The hyper-parameters that may differ from step to step."""
 
 
-class UpdateOp(TrainOp):
+class UpdateOp(FormulaOp):
     """
     Base of all updates; every one has operands `parameter` and `gradient`.
 
@@ -66,11 +67,22 @@ class UpdateOp(TrainOp):
 
     COST_CLASS: ClassVar[str] = "optimizer"
     IS_UPDATE: ClassVar[bool] = True
+    PARTIAL_OPERANDS: ClassVar[Sequence[str] | None] = ()
 
     learning_rate = prop_def(F64)
     weight_decay = prop_def(F64)
     given = opt_prop_def(ArrayAttr[StringAttr])
     step_settings = var_operand_def(TensorType)
+
+    @classmethod
+    def arguments(
+        cls, operands: dict[str, Any], properties: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Returns what the formula may take, by name; operands set hyper-parameters."""
+        given = properties.pop("given", None)
+        names = [] if given is None else [name.data for name in given.data]
+        values = [value.number() for value in operands.pop("step_settings")]
+        return operands | properties | dict(zip(names, values, strict=True))
 
     @property
     def settings(self) -> dict[str, float]:
@@ -140,7 +152,6 @@ class SgdOp(UpdateOp):
     """
 
     name = "train.sgd"
-    FACTORS: ClassVar[str] = "[*d], [*d], [*d], [] -> [*d], [*d]"
     irdl_options = (
         ParsePropInAttrDict(),
         AttrSizedOperandSegments(as_property=True),
@@ -163,11 +174,25 @@ class SgdOp(UpdateOp):
         name = AttrSizedOperandSegments.attribute_name
         self.properties[name] = DenseArrayBase.from_list(i32, sizes)
 
-    TYPES: ClassVar[Types] = {
-        "new_parameter": like("parameter"),
-        "buffer": like("parameter"),
-        "new_buffer": like("buffer"),
-    }
+    TYPES: ClassVar[Types] = {"buffer": like("parameter")}
+
+    @staticmethod
+    def formula(
+        parameter: Expr,
+        gradient: Expr,
+        buffer: Expr | None = None,
+        *,
+        learning_rate: Expr | float,
+        weight_decay: Expr | float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+    ) -> Expr | tuple[Expr, ...]:
+        g = gradient.like(parameter) + weight_decay * parameter
+        if buffer is None:
+            return parameter - learning_rate * g
+        buffer = momentum * buffer + g
+        g = g + momentum * buffer if nesterov else buffer
+        return parameter - learning_rate * g, buffer
 
     @classmethod
     def parse(cls, parser: Parser) -> SgdOp:
@@ -238,7 +263,8 @@ class AdamFamilyOp(UpdateOp):
     - `parameter - learning_rate / (1 - beta1 ** t) * exp_avg / denominator`
     """
 
-    FACTORS: ClassVar[str] = "[*d], [*d], [*d], [*d], [], [] -> [*d], [*d], [*d]"
+    IS_DECOUPLED: ClassVar[bool] = False
+    """Whether the weight decay is no part of the gradient."""
 
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
@@ -257,10 +283,42 @@ class AdamFamilyOp(UpdateOp):
         """The operands of the parameter's shape: itself, its gradient, its states."""
         return [self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq]
 
-    TYPES: ClassVar[Types] = dict.fromkeys(
-        ("exp_avg", "exp_avg_sq", "new_parameter", "new_exp_avg", "new_exp_avg_sq"),
-        like("parameter"),
-    )
+    TYPES: ClassVar[Types] = dict.fromkeys(("exp_avg", "exp_avg_sq"), like("parameter"))
+
+    @classmethod
+    def arguments(
+        cls, operands: dict[str, Any], properties: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Returns what the formula may take, by name."""
+        found = super().arguments(operands, properties)
+        return found | {"is_decoupled": cls.IS_DECOUPLED}
+
+    @staticmethod
+    def formula(
+        parameter: Expr,
+        gradient: Expr,
+        exp_avg: Expr,
+        exp_avg_sq: Expr,
+        step: Expr,
+        *,
+        learning_rate: Expr | float,
+        weight_decay: Expr | float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        is_decoupled: bool,
+    ) -> tuple[Expr, ...]:
+        time = step.number() + 1
+        g = gradient.like(parameter)
+        if is_decoupled:
+            parameter = parameter * (1 - learning_rate * weight_decay)
+        else:
+            g = g + weight_decay * parameter
+        exp_avg = exp_avg + (1 - beta1) * (g - exp_avg)
+        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g
+        denominator = sqrt(exp_avg_sq) / sqrt(1 - beta2**time) + epsilon
+        rate = learning_rate / (1 - beta1**time)
+        return parameter - rate * exp_avg / denominator, exp_avg, exp_avg_sq
 
     def verify_(self) -> None:
         self._verify(self.parameter, self.gradient)
@@ -287,27 +345,30 @@ class AdamWOp(AdamFamilyOp):
     """
 
     name = "train.adamw"
+    IS_DECOUPLED: ClassVar[bool] = True
 
 
 @irdl_op_definition
-class SquareSumOp(TrainOp):
+class SquareSumOp(FormulaOp):
     """
     The sum of the squares of all elements, a scalar: f64 for f64, else f32. If the tensor
     is split, each device computes its term of the sum.
     """
 
     name = "train.square_sum"
-    FACTORS: ClassVar[str] = "[*d] -> []"
     TORCH: ClassVar[str] = "{0}.to({result:dtype}).square().sum()"
 
     source = operand_def(TensorType)
     total = result_def(TensorType)
 
-    TYPES: ClassVar[Types] = {"total": total_of("source")}
-
     def verify_(self) -> None:
         check_float(self, "source", self.source)
         super().verify_()
+
+    @staticmethod
+    def formula(source: Expr) -> Expr:
+        source = source.wide()
+        return (source * source).sum()
 
 
 OPS = [SgdOp, AdamOp, AdamWOp, SquareSumOp]

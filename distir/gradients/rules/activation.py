@@ -1,21 +1,12 @@
-"""Gradient rules of activation functions that are one op."""
+"""Gradient rules of activation functions."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
-from distir.gradients.rule import (
-    GradientBuilder,
-    Gradients,
-    kernel_gradient,
-    onnx_gradient,
-)
-
-kernel_gradient("Gelu", GeluGradOp, "approximate")
-kernel_gradient("Relu", ReluGradOp, keeps_result=True)
-kernel_gradient("Swish", SwishGradOp, "alpha")
+from distir.dialects.train_ops.activation import SwishGradOp
+from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient
 
 
 @onnx_gradient("SwiGLU")

@@ -1,6 +1,5 @@
 """
-Softmax and normalisation layers: training forms and gradient rules, all of which are single
-ops.
+Normalisation layers: training forms and gradient rules, all of which are single ops.
 """
 
 from __future__ import annotations
@@ -19,20 +18,15 @@ from distir.dialects.train_ops.normalization import (
     RmsNormGradOp,
     RmsNormOp,
 )
-from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
     gradient_rule,
-    kernel_gradient,
     shape,
     training_form,
 )
 from distir.program import describe
-
-kernel_gradient("Softmax", SoftmaxGradOp, "axis", keeps_result=True)
-kernel_gradient("LogSoftmax", LogSoftmaxGradOp, "axis", keeps_result=True)
 
 
 def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distir.dialects.train_ops.dropout import DrawingOp, DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.dropout import DrawingOp, DropoutOp
 from distir.interpreters.train.arithmetic import Array, computes
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -67,15 +67,5 @@ def dropout(
     op: DropoutOp, x: Array, counter: Array, *places: Array
 ) -> Array | tuple[Array, ...]:
     keep = kept(op, x.shape, counter, places)
-    y = _scaled(x, keep, op.kept_factor)
+    y = np.where(keep, x * op.kept_factor, 0)
     return y if op.mask is None else (y, keep)
-
-
-@computes(DropoutGradOp)
-def dropout_gradient(op: DropoutGradOp, dy: Array, mask: Array) -> Array:
-    return _scaled(dy, mask, op.scale)
-
-
-def _scaled(x: Array, keep: Array, scale: float) -> Array:
-    """Returns `x` times `scale` where it is kept, 0 elsewhere."""
-    return np.where(keep, x * x.dtype.type(scale), x.dtype.type(0))

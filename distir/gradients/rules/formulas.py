@@ -1,0 +1,25 @@
+"""Gradients of ONNX operators that are one op of `train`, whose class says so."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.train import Train
+from distir.dialects.train_ops.base import FormulaOp
+from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient
+
+
+def _register(kernel: type[FormulaOp]) -> None:
+    attributes = [*kernel.get_irdl_definition().properties]
+
+    @onnx_gradient(kernel.GRADIENT_OF)
+    def rule(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:  # pyright: ignore[reportUnusedFunction]
+        kept = op.results[0] if kernel.FROM_RESULT else op.operands[0]
+        given = {name: op.attribute(name) for name in attributes}
+        return [build.result(kernel(dy, kept, **given))]
+
+
+for _op in Train.operations:
+    if issubclass(_op, FormulaOp) and _op.GRADIENT_OF:
+        _register(_op)
