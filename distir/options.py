@@ -1,20 +1,26 @@
 """
 Declares options once, as fields of a dataclass: name, type, default and help. The field is
-the option of a pass and of a Python function, and `tools/arguments/declared.py` makes the
-option of a command from it.
+the option of a pass and of a Python function; `tools/arguments/declared.py` makes the option
+of a command from it, and `facade/typed_options.py` has its type.
 
 ```python
 @dataclass(frozen=True)
 class StepOptions:
     zero: int = option(0, "ZeRO stage of a training step", choices=(0, 1, 2, 3))
+
+@dataclass(frozen=True)
+class StepSearch:
+    zero: tuple[int, ...] = values_of(StepOptions, "zero", "ZeRO stages to try")
 ```
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, get_type_hints
+
+from distir.errors import DistIRError, did_you_mean
 
 _DECLARED = "distir.option"
 
@@ -28,13 +34,21 @@ class Option:
     - `metavar`: the name of its value in help texts; "" for the usual one;
     - `choices`: the values that it may have; any if there are none;
     - `separator`: of a list, what separates its items in one argument; "" if each item is
-      an argument of its own.
+      an argument of its own;
+    - `flag`: its name in the command line, without dashes; "" for that of the field. The
+      flag `no-X` of an option that is on turns it off;
+    - `kind`: what texts in the command line stand for, where the type does not tell: a name
+      in `tools/arguments/declared.py`, such as `output_file`;
+    - `several`: whether it holds values for a search to try.
     """
 
     help: str
     metavar: str = ""
     choices: Sequence[Any] = ()
     separator: str = ""
+    flag: str = ""
+    kind: str = ""
+    several: bool = False
 
 
 def option(
@@ -44,10 +58,40 @@ def option(
     metavar: str = "",
     choices: Sequence[Any] = (),
     separator: str = "",
+    flag: str = "",
+    kind: str = "",
 ) -> Any:
     """Returns the field of a dataclass that is an option, as `Option` describes it."""
-    declared = Option(help, metavar, choices, separator)
+    declared = Option(help, metavar, choices, separator, flag, kind)
     return field(default=default, metadata={_DECLARED: declared})
+
+
+def same_option(
+    owner: type, name: str, *, default: Any = MISSING, **changes: Any
+) -> Any:
+    """
+    Returns the field of a dataclass that is the option `name` of another one. `default` and
+    `changes`, fields of `Option`, replace what is declared there.
+    """
+    found = _field(owner, name)
+    default = found.default if default is MISSING else default
+    declared = replace(found.metadata[_DECLARED], **changes)
+    return field(default=default, metadata={_DECLARED: declared})
+
+
+def values_of(owner: type, name: str, help: str, metavar: str = "off,on") -> Any:
+    """
+    Returns the field of a dataclass that holds the values of the option `name` of another
+    one that a search tries; none by default. The texts `off` and `on` are those of an
+    option that is on or off.
+    """
+    choices = _field(owner, name).metadata[_DECLARED].choices
+    declared = Option(help, metavar, choices, ",", several=True)
+    return field(default=(), metadata={_DECLARED: declared})
+
+
+def _field(owner: type, name: str) -> Any:
+    return next(own for own in fields(owner) if own.name == name)
 
 
 @dataclass(frozen=True)
@@ -67,3 +111,26 @@ def options_of(owner: type) -> Iterator[DeclaredOption]:
         declared = own.metadata.get(_DECLARED)
         if declared is not None:
             yield DeclaredOption(own.name, hints[own.name], own.default, declared)
+
+
+def checked_options(what: str, owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Returns the options that the Python function `what` is given, by name, as the fields of
+    `owner` hold them: several values are a tuple, of which there may be one alone. Raises
+    DistIRError for an option that `owner` does not declare.
+    """
+    known = {option.name: option for option in options_of(owner)}
+    for name in given:
+        if name not in known:
+            meant = did_you_mean(name, list(known)).rstrip()
+            raise DistIRError(
+                f"{what}: there is no option {name}{f'; {meant}' if meant else ''}"
+            )
+    return {
+        name: _tuple(value) if isinstance(known[name].default, tuple) else value
+        for name, value in given.items()
+    }
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple | range) else (value,)

@@ -11,7 +11,13 @@ from time import monotonic
 from typing import IO, TYPE_CHECKING
 
 from distir.system.output_files import is_replaceable
-from distir.tools.arguments.types import chosen_profiles, names, non_negative_number
+from distir.tools.arguments.cluster import (
+    chosen_profiles,
+)
+from distir.tools.arguments.types import (
+    names,
+    non_negative_number,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp

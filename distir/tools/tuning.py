@@ -6,12 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.tools.arguments.cluster import (
+    add_cluster_arguments,
+    add_profile_argument,
+)
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
 from distir.tools.arguments.training import add_training_arguments, differentiate_pass
 from distir.tools.arguments.types import (
     add_backend_argument,
-    add_cluster_arguments,
-    add_profile_argument,
     non_negative_integer,
     positive_integer,
 )

@@ -31,11 +31,20 @@ def _kinds(text: str) -> list[str]:
     return found
 
 
+_OVERLAP = "overlap"
+"""An option for two fields, `overlap` and `overlapped`."""
+
+_NOT_HERE = (_OVERLAP, "cluster", "profile")
+
+
 def _options() -> list[DeclaredOption]:
-    """Returns the options of `distribute` as it declares them, the degrees first."""
+    """
+    Returns the options of `distribute` as it declares them, the degrees first, but those for
+    which commands have arguments of their own.
+    """
     degrees = (*AXES, "p", "k")
     declared = {option.name: option for option in options_of(DistributionOptions)}
-    rest = [name for name in declared if name not in degrees]
+    rest = [name for name in declared if name not in (*degrees, *_NOT_HERE)]
     return [declared[name] for name in (*degrees, *rest)]
 
 
@@ -43,18 +52,15 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
     """Declares the options of `distribute`, except for the cluster."""
     for option in _options():
         add_option(parser, option)
-    # One option for two fields, `overlap` and `overlapped`.
-    parser.add_argument(
-        "--overlap",
+    declared = {option.name: option for option in options_of(DistributionOptions)}
+    add_option(
+        parser,
+        declared[_OVERLAP],
         action="extend",
         type=_kinds,
         nargs="?",
         const=[_ALL],
         default=[],
-        metavar="KIND,...",
-        help="run communication while devices compute, where the simulator says that it "
-        "is faster and fits into memory: reductions of gradients (dp), of activations (tp), "
-        "sends between stages (pp), gathering of parameters (params); by default all of these",
     )
 
 
@@ -65,7 +71,7 @@ def given_options(arguments: Namespace) -> list[str]:
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
         if getattr(arguments, option.name) != default_of(option):
-            given.append(flag_of(option.name))
+            given.append(flag_of(option))
     return [*given, "--overlap"] if arguments.overlap else given
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.system.output_files import write_text
+from distir.tools.arguments.cluster import (
+    add_cluster_arguments,
+    add_profile_argument,
+)
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
 from distir.tools.arguments.types import (
     add_backend_argument,
-    add_cluster_arguments,
-    add_profile_argument,
     output_file,
     output_file_of,
     output_program,

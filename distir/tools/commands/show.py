@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.tools.arguments.cluster import (
+    add_cluster_arguments,
+    add_profile_argument,
+    chosen_profiles,
+)
 from distir.tools.arguments.distribution import (
     add_distribution_arguments,
     check_cluster_given,
     read_as_asked,
 )
 from distir.tools.arguments.types import (
-    add_cluster_arguments,
-    add_profile_argument,
-    chosen_profiles,
     output_file,
 )
 
