@@ -1,7 +1,7 @@
 """
 Declares options once, as fields of a dataclass: name, type, default and help. The field is
 the option of a pass and of a Python function; `tools/arguments/declared.py` makes the option
-of a command from it, and `facade/typed_options.py` has its type.
+of a command from it, and `tools/arguments/typed_options.py` has its type.
 
 ```python
 @dataclass(frozen=True)
@@ -16,11 +16,9 @@ class StepSearch:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, get_type_hints
-
-from distir.errors import DistIRError, did_you_mean
 
 _DECLARED = "distir.option"
 
@@ -111,26 +109,3 @@ def options_of(owner: type) -> Iterator[DeclaredOption]:
         declared = own.metadata.get(_DECLARED)
         if declared is not None:
             yield DeclaredOption(own.name, hints[own.name], own.default, declared)
-
-
-def checked_options(what: str, owner: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Returns the options that the Python function `what` is given, by name, as the fields of
-    `owner` hold them: several values are a tuple, of which there may be one alone. Raises
-    DistIRError for an option that `owner` does not declare.
-    """
-    known = {option.name: option for option in options_of(owner)}
-    for name in given:
-        if name not in known:
-            meant = did_you_mean(name, list(known)).rstrip()
-            raise DistIRError(
-                f"{what}: there is no option {name}{f'; {meant}' if meant else ''}"
-            )
-    return {
-        name: _tuple(value) if isinstance(known[name].default, tuple) else value
-        for name, value in given.items()
-    }
-
-
-def _tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list | tuple | range) else (value,)

@@ -10,8 +10,8 @@ from typing import Unpack
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.facade.options import command_options
-from distir.facade.typed_options import ClusterOptions
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import ClusterOptions
 
 
 @dataclass(frozen=True, eq=False)

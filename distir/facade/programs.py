@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
-from distir.facade.typed_options import BuildOptions, DistributeOptions, ImportOptions
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import (
+    BuildOptions,
+    DistributeOptions,
+    ImportOptions,
+)
 
 if TYPE_CHECKING:
     import torch

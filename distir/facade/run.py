@@ -18,10 +18,10 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.facade.check import arrays_of
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
-from distir.facade.typed_options import RunOptions
 from distir.lowering.torch_package import write_package
 from distir.system.output_files import replaced_files
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import RunOptions
 from distir.tools.files import write_arrays
 
 

@@ -12,15 +12,15 @@ from typing import Unpack
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
 from distir.facade.simulate import distributed_if_asked
-from distir.facade.typed_options import ShowOptions
 from distir.interpreters.simulator import cluster_of
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayout
 from distir.interpreters.simulator.reports.communication_report import Sent
 from distir.interpreters.simulator.simulation import write_json
 from distir.sharding.mesh import meshes
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import ShowOptions
 from distir.tools.reports.layout_tables import LayoutTables
 
 

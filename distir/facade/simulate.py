@@ -13,8 +13,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
-from distir.facade.typed_options import SimulateOptions
 from distir.interpreters.simulator import (
     MemoryReport,
     Simulation,
@@ -25,6 +23,8 @@ from distir.interpreters.simulator import simulate as run_simulator
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.html_report import html_report
 from distir.interpreters.simulator.simulation import write_json
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import SimulateOptions
 
 _OF_FILES = ("json", "trace", "html", "memory", "diff")
 """Options of the command that the result has methods for."""

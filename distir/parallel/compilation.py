@@ -145,6 +145,7 @@ class Request:
             offload_states=False,
             checkpoint="none",
             schedule="",
+            schedule_file="",
             stages=() if own.stages == ("search",) else own.stages,
         )
         self._distribute(program, forward)

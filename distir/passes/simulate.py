@@ -10,12 +10,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import report, simulate, write_html
-from distir.interpreters.simulator.options import SimulateOptions
+from distir.interpreters.simulator.options import SimulationOptions
 from distir.passes.options import DistIRPass
 
 
 @dataclass(frozen=True)
-class SimulatePass(SimulateOptions, DistIRPass):
+class SimulatePass(SimulationOptions, DistIRPass):
     """
     Prints the simulation of the program on stderr; the program stays as it is.
 

@@ -1,7 +1,7 @@
 """
-Makes `distir/facade/typed_options.py` from the parsers of the commands:
+Makes `distir/tools/arguments/typed_options.py` from the parsers of the commands:
 
-    PYTHONPATH=test python -m support.typed_options > distir/facade/typed_options.py
+    PYTHONPATH=test python -m support.typed_options > distir/tools/arguments/typed_options.py
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "DistributeOptions": Table("distribute", "plan"),
+    "ParallelizeOptions": Table(
+        "distribute", "plan cluster devices schedule offload_states pad stage_meshes"
+    ),
+    "DistributeOptions": Table("distribute", "plan", "ParallelizeOptions"),
     "ImportOptions": Table("import"),
     "BuildOptions": Table("build"),
     "ShowOptions": Table("show", "scope json", "DistributeOptions"),

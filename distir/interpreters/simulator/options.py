@@ -9,7 +9,7 @@ from distir.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(ProfileOptions, TargetOptions):
+class SimulationOptions(ProfileOptions, TargetOptions):
     """How to simulate a program, and the files that show the result."""
 
     flat: bool = option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distir.options import DeclaredOption, options_of
@@ -115,6 +115,26 @@ def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
         note(text)
 
 
+def distribution_options(
+    arguments: Namespace, profiles: tuple[str, ...] = ()
+) -> DistributionOptions:
+    """
+    Returns the options of `distribute` that a command or a function was given, without the
+    cluster; `profiles` are those of its devices.
+    """
+    kinds = arguments.overlap
+    given = {option.name: getattr(arguments, option.name) for option in _options()}
+    options: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in given.items()
+    }
+    return DistributionOptions(
+        **options,
+        overlap=bool(kinds),
+        overlapped=() if _ALL in kinds else tuple(kinds),
+        profile=profiles,
+    )
+
+
 def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     Distributes a program, in place, over the cluster and with the options that a command
@@ -132,22 +152,12 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     if module.body.block.first_op is None:
         raise DistIRError(f"{arguments.program} holds no program")
     replace_cluster(module, cluster)
-    kinds = arguments.overlap
     # Commands without --profile have no times to show.
     named = getattr(arguments, "profile", None)
     profiles = () if named is None else ProfileChoice.of(named, cluster).names
-    own = {
-        "overlap": bool(kinds),
-        "overlapped": () if _ALL in kinds else tuple(kinds),
-        "profile": profiles,
-    }
-    given = {
-        field.name: getattr(arguments, field.name)
-        for field in fields(DistributePass)
-        if field.name not in ("cluster", *own)
-    }
-    options: dict[str, Any] = {
-        n: tuple(v) if isinstance(v, list) else v for n, v in (given | own).items()
-    }
+    options = distribution_options(arguments, profiles)
     with progress("distributing"):
-        apply_passes(module, DistributePass(cluster=cluster.sym_name.data, **options))
+        apply_passes(
+            module,
+            DistributePass.of(replace(options, cluster=cluster.sym_name.data)),
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.interpreters.simulator.options import SimulateOptions
+from distir.interpreters.simulator.options import SimulationOptions
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a distributed program; or a sequential one, which is distributed first, with "
         "--cluster and the options of `distir distribute`",
     )
-    add_options(parser, SimulateOptions, ("json", "trace", "html"))
+    add_options(parser, SimulationOptions, ("json", "trace", "html"))
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("a.mlir", "b.mlir"),
         help="say why the second program is slower or faster than the first",
     )
-    add_options(parser, SimulateOptions, ("flat",))
+    add_options(parser, SimulationOptions, ("flat",))
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)

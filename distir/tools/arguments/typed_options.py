@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 
-class DistributeOptions(TypedDict, total=False):
+class ParallelizeOptions(TypedDict, total=False):
     """The options of `distir distribute`."""
 
-    cluster: str | Path
-    devices: int
     r: int
     d: int
     e: int
@@ -23,20 +21,16 @@ class DistributeOptions(TypedDict, total=False):
     t: int
     p: int
     k: int
-    schedule: str
     chunks: int
     schedule_file: str | Path
     blocking_sends: bool
-    stage_meshes: str | Sequence[str]
     stages: str | Sequence[str]
     shard: str | Sequence[str]
     whole: str | Sequence[str]
-    pad: Literal["heads"] | Sequence[Literal["heads"]]
     zero: Literal[0, 1, 2, 3]
     no_sync: bool
     sync: bool
     checkpoint: str
-    offload_states: bool
     sequence_parallel: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
@@ -44,6 +38,17 @@ class DistributeOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
+
+
+class DistributeOptions(ParallelizeOptions, total=False):
+    """The options of `distir distribute`."""
+
+    cluster: str | Path
+    devices: int
+    schedule: str
+    stage_meshes: str | Sequence[str]
+    pad: Literal["heads"] | Sequence[Literal["heads"]]
+    offload_states: bool
 
 
 class ImportOptions(TypedDict, total=False):
@@ -174,6 +179,30 @@ class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
     profile: str | Path | Sequence[str | Path]
+    r: int
+    d: int
+    e: int
+    c: int
+    t: int
+    p: int
+    k: int
+    chunks: int
+    schedule_file: str | Path
+    blocking_sends: bool
+    stages: str | Sequence[str]
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    zero: Literal[0, 1, 2, 3]
+    no_sync: bool
+    sync: bool
+    checkpoint: str
+    sequence_parallel: bool
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
+    buckets: bool
+    no_buckets: bool
+    overlap: bool | str | Sequence[str]
 
 
 class SimulateOptions(DistributeOptions, total=False):
@@ -181,6 +210,30 @@ class SimulateOptions(DistributeOptions, total=False):
 
     flat: bool
     profile: str | Path | Sequence[str | Path]
+    r: int
+    d: int
+    e: int
+    c: int
+    t: int
+    p: int
+    k: int
+    chunks: int
+    schedule_file: str | Path
+    blocking_sends: bool
+    stages: str | Sequence[str]
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    zero: Literal[0, 1, 2, 3]
+    no_sync: bool
+    sync: bool
+    checkpoint: str
+    sequence_parallel: bool
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
+    buckets: bool
+    no_buckets: bool
+    overlap: bool | str | Sequence[str]
 
 
 class RunOptions(TypedDict, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -24,8 +24,7 @@ class _OptionParser(ArgumentParser):
                 option.lstrip("-").replace("-", "_")
                 for option in self._option_string_actions
             ]
-            meant = did_you_mean(name, known).rstrip()
-            self.error(f"there is no option {name}{f'; {meant}' if meant else ''}")
+            raise DistIRError(_unknown(self.prog, name, known))
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -41,13 +40,18 @@ def command_options(
     function: str,
     positional: Sequence[str | Path],
     options: Mapping[str, Any],
+    known: Collection[str] | None = None,
 ) -> Namespace:
     """
     Returns the arguments of a command, from the options that a Python function is given.
     Their names are those of the command, with _ for -. True stands for an option without a
     value; None, or False unless the command has an option that turns it off, for one that
-    is left out; several values are a list, pairs a dictionary. Raises DistIRError.
+    is left out; several values are a list, pairs a dictionary. `known` are the options that
+    the function takes, if it does not take all of the command. Raises DistIRError.
     """
+    for name in options:
+        if known is not None and name not in known:
+            raise DistIRError(_unknown(function, name, known))
     parser = _OptionParser(prog=function, add_help=False, allow_abbrev=False)
     module = cast(
         Command, import_module(f"distir.tools.commands.{COMMANDS[command][0]}")
@@ -59,6 +63,14 @@ def command_options(
             texts.append(off)
         texts += _texts(name, value)
     return parser.parse_args(texts)
+
+
+def _unknown(function: str, name: str, known: Collection[str]) -> str:
+    """Returns the error for an option that a function does not have."""
+    meant = did_you_mean(name, known).rstrip()
+    return (
+        f"distir.{function}: there is no option {name}{f'; {meant}' if meant else ''}"
+    )
 
 
 def _option(name: str) -> str:
