@@ -22,6 +22,9 @@ from typing import Any, get_type_hints
 
 _DECLARED = "distir.option"
 
+SWITCH = {"off": False, "on": True}
+"""The values of options that are off or on, by the names that searches have for them."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -37,7 +40,7 @@ class Option:
       flag `no-X` of an option that is on turns it off;
     - `kind`: what texts in the command line stand for, where the type does not tell: a name
       in `tools/arguments/declared.py`, such as `output_file`;
-    - `several`: whether it holds values for a search to try.
+    - `several`: whether one argument holds all items of a list, separated by commas.
     """
 
     help: str
@@ -77,13 +80,17 @@ def same_option(
     return field(default=default, metadata={_DECLARED: declared})
 
 
-def values_of(owner: type, name: str, help: str, metavar: str = "off,on") -> Any:
+def values_of(
+    owner: type, name: str, help: str, metavar: str = ",".join(SWITCH)
+) -> Any:
     """
     Returns the field of a dataclass that holds the values of the option `name` of another
-    one that a search tries; none by default. The texts `off` and `on` are those of an
-    option that is on or off.
+    one that a search tries; none by default. Those of an option that is on or off are the
+    names in `SWITCH`.
     """
-    choices = _field(owner, name).metadata[_DECLARED].choices
+    found = _field(owner, name)
+    is_switch = isinstance(found.default, bool)
+    choices = tuple(SWITCH) if is_switch else found.metadata[_DECLARED].choices
     declared = Option(help, metavar, choices, ",", several=True)
     return field(default=(), metadata={_DECLARED: declared})
 

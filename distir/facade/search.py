@@ -17,7 +17,7 @@ from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import nothing_found
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.planning.requests import Requests
 from distir.solver.clock import Clock

@@ -10,14 +10,10 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING
 
+from distir.planning.plans.options import RequestOptions
 from distir.system.output_files import is_replaceable
-from distir.tools.arguments.cluster import (
-    chosen_profiles,
-)
-from distir.tools.arguments.types import (
-    names,
-    non_negative_number,
-)
+from distir.tools.arguments.cluster import chosen_profiles
+from distir.tools.arguments.declared import add_options
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -25,7 +21,8 @@ if TYPE_CHECKING:
 
     from distir.dialects.device import ClusterOp
     from distir.planning.auto.auto import AutoSearch
-    from distir.planning.plans.plan import Plan, SearchOptions
+    from distir.planning.plans.options import SearchOptions
+    from distir.planning.plans.plan import Plan
     from distir.planning.plans.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
@@ -43,33 +40,14 @@ def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
         help="besides the grid search layouts, stages, ZeRO stages, checkpoint policies, "
         "schedules and overlap; options of the grid then say which values may be chosen",
     )
-    group.add_argument(
-        "--time-limit",
-        type=non_negative_number,
-        metavar="SECONDS",
-        help="end then, with the best plan found",
-    )
+    add_options(group, RequestOptions, ("time_limit",))
     group.add_argument(
         "--explain",
         action="store_true",
         help="show for each module of the model the choice, the time of the runner-up, "
         "and whether memory binds",
     )
-    group.add_argument(
-        "--shard",
-        action="append",
-        default=[],
-        metavar="NAME:DIM=AXIS[:RUN]",
-        help="plans must split dimension DIM of argument NAME over axis d or t; may be "
-        "repeated",
-    )
-    group.add_argument(
-        "--whole",
-        type=names,
-        default=(),
-        metavar="NAME,...",
-        help="arguments that no plan may split; names may hold *",
-    )
+    add_options(group, RequestOptions, ("shard", "whole"))
 
 
 def check_auto_arguments(arguments: argparse.Namespace) -> None:
@@ -92,7 +70,7 @@ def search_options(arguments: argparse.Namespace, cluster: ClusterOp) -> SearchO
     """
     from dataclasses import fields
 
-    from distir.planning.plans.plan import SearchOptions
+    from distir.planning.plans.options import SearchOptions
 
     given = {
         field.name: getattr(arguments, field.name) for field in fields(SearchOptions)

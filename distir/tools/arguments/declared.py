@@ -36,7 +36,7 @@ def flag_of(option: DeclaredOption) -> str:
 def default_of(option: DeclaredOption) -> Any:
     """Returns the value of an option that is not given, as commands parse it."""
     is_list = _type(option.type) is tuple and not option.declared.several
-    return [] if is_list and option.default == () else option.default
+    return [] if is_list and not option.default else option.default
 
 
 def add_option(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.planning.grid import Result, Simulated
-    from distir.planning.plans.plan import SearchOptions
+    from distir.planning.plans.options import SearchOptions
     from distir.planning.plans.plan_search import PlanSearch
     from distir.solver.clock import Clock
 

@@ -15,9 +15,7 @@ from distir.tools.arguments.distribution import (
     check_cluster_given,
     read_as_asked,
 )
-from distir.tools.arguments.types import (
-    output_file,
-)
+from distir.tools.arguments.types import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
