@@ -59,8 +59,11 @@ def command_options(
     module.add_arguments(parser)
     texts = [str(text) for text in positional]
     for name, value in options.items():
-        if value is False and parser.knows(off := _option(f"no-{name}")):
-            texts.append(off)
+        off = _option(f"no-{name}")
+        if isinstance(value, bool) and parser.knows(off):
+            # There may be no option that turns it on, which it is then by default.
+            value = value and parser.knows(_option(name))
+            texts += [] if options[name] else [off]
         texts += _texts(name, value)
     return parser.parse_args(texts)
 

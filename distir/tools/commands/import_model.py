@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.gradients.options import StepOptions
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.model import (
     add_transformers_arguments,
     add_trust_arguments,
@@ -23,7 +25,6 @@ from distir.tools.arguments.types import (
     LOW_PRECISION_DTYPES,
     dimension,
     named_number,
-    non_negative_integer,
     output_program,
     positive_number,
 )
@@ -64,11 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep repeated layers unrolled instead of as one function",
     )
-    parser.add_argument(
-        "--no-fused-attention",
-        action="store_true",
-        help="keep attention as the file has it, instead of one op where it is written out",
-    )
+    add_options(parser, StepOptions, ("fused_attention",))
     parser.add_argument(
         "--capacity-factor",
         type=positive_number,
@@ -113,13 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the program; its weights go beside it, to model.safetensors",
     )
     group = add_training_arguments(parser)
-    group.add_argument(
-        "--dropout-seed",
-        type=non_negative_integer,
-        metavar="N",
-        help="seed of the random numbers of dropout, which a model exported in training "
-        "mode has (default 0)",
-    )
+    add_options(group, StepOptions, ("dropout_seed",), optional=True)
     group.add_argument(
         "--trainable",
         action="append",
@@ -190,7 +181,7 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     differentiate = differentiate_pass(arguments)
     passes = [
         named_pass("fold-shapes"),
-        RaisePatternsPass(attention=not arguments.no_fused_attention),
+        RaisePatternsPass(attention=arguments.fused_attention),
         *precision_passes(arguments.dtype, arguments.autocast),
         *float8_passes(arguments),
     ]
