@@ -54,6 +54,7 @@ TABLES = {
     "SimulateOptions": Table(
         "simulate", "json trace html memory diff", "DistributeOptions"
     ),
+    "LowerOptions": Table("lower"),
     "RunOptions": Table("run", "inputs"),
     "ClusterOptions": Table("cluster", "kind name"),
     "ExportOptions": Table("export"),

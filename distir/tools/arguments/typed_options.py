@@ -236,6 +236,15 @@ class SimulateOptions(DistributeOptions, total=False):
     overlap: bool | str | Sequence[str]
 
 
+class LowerOptions(TypedDict, total=False):
+    """The options of `distir lower`."""
+
+    evaluation: bool
+    compile: bool
+    check_memory: bool
+    kernels: str | Path | Sequence[str | Path]
+
+
 class RunOptions(TypedDict, total=False):
     """The options of `distir run`."""
 
