@@ -50,6 +50,7 @@ TABLES = {
     "DistributeOptions": Table("distribute", "plan", "ParallelizeOptions"),
     "ImportOptions": Table("import"),
     "BuildOptions": Table("build"),
+    "SchedulingOptions": Table("schedule", "print top set also"),
     "ShowOptions": Table("show", "scope json", "DistributeOptions"),
     "SimulateOptions": Table(
         "simulate", "json trace html memory diff", "DistributeOptions"
@@ -80,7 +81,9 @@ def _type(action: argparse.Action) -> str:
     """Returns the type of an option's value, as Python writes it."""
     if action.nargs == 0:
         return "bool"
-    made = getattr(action.type, "__annotations__", {}).get("return", "")
+    call = type(action.type).__call__  # of an object that parses
+    notes = [getattr(f, "__annotations__", {}) for f in (action.type, call)]
+    made = next((note["return"] for note in notes if "return" in note), "")
     name = getattr(action.type, "__name__", "")
     if action.choices is not None:
         one = f"Literal[{', '.join(map(repr, action.choices))}]"
@@ -93,6 +96,12 @@ def _type(action: argparse.Action) -> str:
     else:
         one = "str"
     repeats = ("_AppendAction", "_ExtendAction")
+    if values := re.fullmatch(r"tuple\[(\w+), \.\.\.\]", made):
+        return _several(values[1])
+    if made.startswith("tuple[int"):
+        return f"Sequence[{made}]"
+    if action.nargs == "+":
+        return f"{one} | Sequence[{one} | int]"
     if pair := re.fullmatch(r"tuple\[str, (\w+)\]", made):
         return f"Mapping[str, {pair[1]}] | {_several('str')}"
     if type(action).__name__ in repeats:
@@ -113,7 +122,9 @@ def options(command: str) -> dict[str, str]:
             known = found.setdefault(name, [])
             if (own := _type(action)) not in known:
                 known.append(own)
-            if name.startswith("no_"):  # `check=False` is `no_check=True`
+            if (
+                name.startswith("no_") and action.nargs == 0
+            ):  # `check=False` is `no_check=True`
                 found.setdefault(name.removeprefix("no_"), ["bool"])
     found.pop("h", None)
     return {name: " | ".join(types) for name, types in found.items()}

@@ -75,6 +75,27 @@ def given_options(arguments: Namespace) -> list[str]:
     return [*given, "--overlap"] if arguments.overlap else given
 
 
+def written_options(options: DistributionOptions, always: str = "") -> list[str]:
+    """
+    Returns options of `distribute` as they are written for the command: those that differ from
+    their defaults, and those whose names are letters of `always`, which come first.
+    """
+    declared = {option.name: option for option in options_of(DistributionOptions)}
+    rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
+    found: list[str] = []
+    for name in dict.fromkeys((*always, *rest)):
+        option, value = declared[name], getattr(options, name)
+        if value == option.default and name not in always:
+            continue
+        flag = flag_of(option)
+        if isinstance(value, bool):
+            found.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            found += [f"{flag} {one}" for one in values]
+    return [*found, "--overlap"] if options.overlap else found
+
+
 def check_cluster_given(arguments: Namespace) -> None:
     """Refuses options of `distribute` without a cluster. Raises DistIRError."""
     from distir.errors import DistIRError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _StoreAction  # pyright: ignore[reportPrivateUsage]
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +34,36 @@ class _OptionParser(ArgumentParser):
         """Whether there is an option that is written in this way."""
         return option in self._option_string_actions
 
+    def texts(self, name: str, value: Any) -> list[str]:
+        """
+        Returns an option as it is written for a command. Several values are an option each,
+        one option with commas between them, or one with several arguments, as it takes them.
+        """
+        option = _option(name)
+        if value is None or value is False:
+            return []
+        if value is True:
+            return [option]
+        if isinstance(value, Mapping):
+            pairs = cast(Mapping[str, Any], value)
+            return [f"{option}={key}={one}" for key, one in pairs.items()]
+        if isinstance(value, list | tuple):
+            several = cast(Sequence[Any], value)
+            action = self._option_string_actions.get(option)
+            if action is not None and action.nargs == "+":
+                return [option, *map(str, several)]
+            if isinstance(action, _StoreAction):
+                return self.texts(name, _joined(several)) if several else []
+            return [text for one in several for text in self.texts(name, _joined(one))]
+        return [f"{option}={value}"] if len(name) > 1 else [f"{option}{value}"]
+
+
+def _joined(value: Any) -> Any:
+    """Returns values with commas between them; another value as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    return ",".join(map(str, cast(Sequence[Any], value)))
+
 
 def command_options(
     command: str,
@@ -64,7 +94,7 @@ def command_options(
             # There may be no option that turns it on, which it is then by default.
             value = value and parser.knows(_option(name))
             texts += [] if options[name] else [off]
-        texts += _texts(name, value)
+        texts += parser.texts(name, value)
     return parser.parse_args(texts)
 
 
@@ -79,19 +109,3 @@ def _unknown(function: str, name: str, known: Collection[str]) -> str:
 def _option(name: str) -> str:
     """Returns a name as commands write it."""
     return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
-
-
-def _texts(name: str, value: Any) -> list[str]:
-    """Returns an option as it is written for a command."""
-    option = _option(name)
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [option]
-    if isinstance(value, Mapping):
-        pairs = cast(Mapping[str, Any], value)
-        return [f"{option}={key}={one}" for key, one in pairs.items()]
-    if isinstance(value, list | tuple):
-        several = cast(Sequence[Any], value)
-        return [text for one in several for text in _texts(name, one)]
-    return [f"{option}={value}"] if len(name) > 1 else [f"{option}{value}"]

@@ -175,6 +175,55 @@ class BuildOptions(TypedDict, total=False):
     groups: int
 
 
+class SchedulingOptions(TypedDict, total=False):
+    """The options of `distir schedule`."""
+
+    verify: bool
+    kernels: str | Path | Sequence[str | Path]
+    timeout: float
+    tune: str | Sequence[str | int]
+    resume: str | Path
+    seed: int
+    backend: Literal["gloo", "nccl"]
+    jobs: int
+    cluster: str | Path
+    devices: int
+    profile: str | Path | Sequence[str | Path]
+    world_size: int
+    degrees: Sequence[tuple[int, int, int]]
+    micro_batches: int | Sequence[int]
+    zero: int | Sequence[int]
+    checkpoint: str | Sequence[str]
+    schedules: str | Sequence[str]
+    c: int | Sequence[int]
+    e: int | Sequence[int]
+    r: int | Sequence[int]
+    no_sync: str | Sequence[str]
+    offload_states: str | Sequence[str]
+    overlap: str | Sequence[str]
+    buckets: bool
+    no_buckets: bool
+    training: bool
+    loss: Literal["cross_entropy", "mse", "none"]
+    loss_output: int
+    ignore_index: int
+    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
+    no_master_weights: bool
+    master_weights: bool
+    batch_norm_devices: int
+    batch_norm_micro_batches: int
+    loss_scaling: Literal["none", "dynamic"]
+    learning_rate: float
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip: float
+
+
 class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
