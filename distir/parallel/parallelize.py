@@ -137,7 +137,7 @@ def parallelize(
         "parallelize",
         ["module", "-o", "-"],
         distribution,
-        ParallelizeOptions.__optional_keys__,
+        ParallelizeOptions.__annotations__,
     )
     options = replace(distribution_options(given), schedule=pipeline)
     if plan is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from io import StringIO
 from pathlib import Path
 from time import monotonic
@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING
 
 from distir.planning.plans.options import RequestOptions
 from distir.system.output_files import is_replaceable
-from distir.tools.arguments.cluster import chosen_profiles
 from distir.tools.arguments.declared import add_options
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from distir.dialects.device import ClusterOp
     from distir.planning.auto.auto import AutoSearch
+    from distir.planning.grid.search import GridSearch
     from distir.planning.plans.options import SearchOptions
     from distir.planning.plans.plan import Plan
     from distir.planning.plans.plan_search import PlanSearch
@@ -50,34 +50,75 @@ def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, RequestOptions, ("shard", "whole"))
 
 
-def check_auto_arguments(arguments: argparse.Namespace) -> None:
-    """Refuses options that do not go together. Raises DistIRError."""
+def check_auto_arguments(
+    arguments: argparse.Namespace, written: Callable[[str], str] = "--{}".format
+) -> None:
+    """
+    Refuses options that do not go together; `written` returns an option as the user writes
+    it. Raises DistIRError.
+    """
     from distir.errors import DistIRError
 
+    def named(name: str) -> str:
+        return written(name.replace("_", "-"))
+
     if arguments.auto and arguments.resume is not None:
-        raise DistIRError("--resume is of the grid search; leave it out with --auto")
+        raise DistIRError(
+            f"{named('resume')} is of the grid search; leave it out with {named('auto')}"
+        )
     if not arguments.auto:
         for name in _OF_AUTO:
             if getattr(arguments, name):
-                option = name.replace("_", "-")
-                raise DistIRError(f"--{option} is of the search with --auto; add that")
+                raise DistIRError(
+                    f"{named(name)} is of the search with {named('auto')}; add that"
+                )
 
 
-def search_options(arguments: argparse.Namespace, cluster: ClusterOp) -> SearchOptions:
+def search_options(
+    arguments: argparse.Namespace, profiles: tuple[str, ...]
+) -> SearchOptions:
     """
-    Returns the options of a search over a cluster, from the arguments of `distir search`.
-    Raises DistIRError.
+    Returns the options of a search, from the arguments of `distir search`, with the profiles
+    of its devices.
     """
-    from dataclasses import fields
-
     from distir.planning.plans.options import SearchOptions
 
     given = {
         field.name: getattr(arguments, field.name) for field in fields(SearchOptions)
     }
-    given["profile"] = chosen_profiles(arguments.profile, cluster)
+    given["profile"] = profiles
     given["world_size"] = arguments.world_size or arguments.devices
     return SearchOptions(**given)
+
+
+def plan_search(
+    modules: Sequence[ModuleOp],
+    cluster: ClusterOp,
+    options: SearchOptions,
+    arguments: argparse.Namespace,
+    clock: Clock | None = None,
+    **follow: Callable[..., None] | None,
+) -> GridSearch | AutoSearch:
+    """
+    Prepares the search that the arguments of `distir search` ask for, which ends with the
+    `clock`. `follow` are functions that a search with `--auto` calls. Raises DistIRError.
+    """
+    from distir.planning.auto.auto import auto_search
+    from distir.planning.grid.search import GridSearch
+    from distir.planning.requests import Requests
+
+    if not arguments.auto:
+        return GridSearch(modules, cluster, options, arguments.degrees)
+    is_timed = clock is not None and arguments.time_limit is not None
+    return auto_search(
+        modules,
+        cluster,
+        options,
+        requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
+        degrees=arguments.degrees,
+        time_limit=max(clock.left, 0.0) if is_timed else None,
+        **follow,
+    )
 
 
 def search(
@@ -92,8 +133,7 @@ def search(
     files. Raises DistIRError.
     """
     from distir.hardware import load_cluster
-    from distir.planning.auto.auto import auto_search
-    from distir.planning.requests import Requests
+    from distir.planning.auto.auto import AutoSearch
     from distir.tools.reports.reporting import note, seconds_text, time_range_text
 
     began = monotonic()
@@ -116,17 +156,17 @@ def search(
             f"tell; Ctrl-C ends it with the best plan so far"
         )
 
-    found = auto_search(
+    found = plan_search(
         modules,
         load_cluster(arguments.cluster, arguments.devices),
         options,
-        requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
-        degrees=arguments.degrees,
-        time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
+        arguments,
+        clock,
         on_progress=on_progress,
         on_forecast=on_forecast if arguments.time_limit is None else None,
         on_best=files.keep,
     )
+    assert isinstance(found, AutoSearch)
     if arguments.time_limit is None:
         first = len(found.space.first())
         note(

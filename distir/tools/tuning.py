@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
+    chosen_profiles,
 )
 from distir.tools.arguments.distribution import written_options
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
@@ -163,7 +164,7 @@ def tune(
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     differentiate = differentiate_pass(arguments)
-    options = search_options(arguments, cluster)
+    options = search_options(arguments, chosen_profiles(arguments.profile, cluster))
     options.check()
     models = {batch_of(module): module for module in modules}
     if len(models) < len(modules):

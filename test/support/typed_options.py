@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, Required, TypedDict
 '''
 
 TEXTS = {"rate", "number_of_bytes"}
@@ -51,6 +51,7 @@ TABLES = {
     "ImportOptions": Table("import"),
     "BuildOptions": Table("build"),
     "SchedulingOptions": Table("schedule", "print top set also"),
+    "SearchingOptions": Table("search", "explain top json plot save_plan"),
     "ShowOptions": Table("show", "scope json", "DistributeOptions"),
     "SimulateOptions": Table(
         "simulate", "json trace html memory diff", "DistributeOptions"
@@ -114,13 +115,17 @@ def options(command: str) -> dict[str, str]:
     parser = ArgumentParser(add_help=False)
     import_module(f"distir.tools.commands.{COMMANDS[command][0]}").add_arguments(parser)
     found: dict[str, list[str]] = {}
+    is_one = parser._subparsers is None  # pyright: ignore[reportPrivateUsage]
     for action in _actions(parser):
         for written in action.option_strings:
             if action.help == argparse.SUPPRESS or written == "--help":
                 continue
             name = written.lstrip("-").replace("-", "_")
             known = found.setdefault(name, [])
-            if (own := _type(action)) not in known:
+            own = _type(action)
+            if action.required and is_one:
+                own = f"Required[{own}]"
+            if own not in known:
                 known.append(own)
             if (
                 name.startswith("no_") and action.nargs == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, Required, TypedDict
 
 
 class ParallelizeOptions(TypedDict, total=False):
@@ -224,6 +224,36 @@ class SchedulingOptions(TypedDict, total=False):
     clip: float
 
 
+class SearchingOptions(TypedDict, total=False):
+    """The options of `distir search`."""
+
+    cluster: Required[str | Path]
+    devices: int
+    profile: str | Path | Sequence[str | Path]
+    world_size: int
+    degrees: Sequence[tuple[int, int, int]]
+    micro_batches: int | Sequence[int]
+    zero: int | Sequence[int]
+    checkpoint: str | Sequence[str]
+    schedules: str | Sequence[str]
+    c: int | Sequence[int]
+    e: int | Sequence[int]
+    r: int | Sequence[int]
+    no_sync: str | Sequence[str]
+    offload_states: str | Sequence[str]
+    overlap: str | Sequence[str]
+    buckets: bool
+    no_buckets: bool
+    auto: bool
+    time_limit: float
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    measure: int
+    backend: Literal["gloo", "nccl"]
+    jobs: int
+    resume: str | Path
+
+
 class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
@@ -297,7 +327,7 @@ class LowerOptions(TypedDict, total=False):
 class RunOptions(TypedDict, total=False):
     """The options of `distir run`."""
 
-    backend: Literal["gloo", "nccl"]
+    backend: Required[Literal["gloo", "nccl"]]
     seed: int
     outputs: str | Path
     timeout: float

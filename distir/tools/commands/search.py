@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.system.output_files import write_text
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
@@ -24,6 +22,7 @@ from distir.tools.arguments.types import (
 from distir.tools.auto_search import (
     add_auto_arguments,
     check_auto_arguments,
+    plan_search,
     search_options,
 )
 
@@ -104,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.planning.grid import batch_of, nothing_fits, ranked
     from distir.planning.grid.search import GridSearch
     from distir.solver.clock import Clock
+    from distir.tools.arguments.cluster import chosen_profiles
     from distir.tools.files import read_program
     from distir.tools.reports.pareto_plot import write_pareto_plot
     from distir.tools.reports.reporting import INTERRUPTED, note, progress, progress_bar
@@ -111,21 +111,23 @@ def run(arguments: argparse.Namespace) -> int:
     clock = Clock(arguments.time_limit)
     check_auto_arguments(arguments)
     cluster = load_cluster(arguments.cluster, arguments.devices)
-    options = search_options(arguments, cluster)
+    profiles = chosen_profiles(arguments.profile, cluster)
+    options = search_options(arguments, profiles)
     options.check()
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
     if arguments.auto:
         return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
-        search = GridSearch(modules, cluster, options, arguments.degrees)
+        search = plan_search(modules, cluster, options, arguments)
+    assert isinstance(search, GridSearch)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     with progress_bar("simulating", len(search.plans)) as advance:
         search.run(arguments.resume, advance)
     results = sorted(search.results.values(), key=lambda o: o.plan)
     finished = search.finished
     if arguments.json is not None:
-        _write_json(arguments.json, results, finished)
+        search.outcomes().save(arguments.json)
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, results)
     if not finished:
@@ -190,7 +192,7 @@ def _run_auto(
     files.keep(found)  # before anything else can fail
     results = sorted(found.results.values(), key=lambda o: o.plan)
     if arguments.json is not None:
-        _write_json(arguments.json, results, found.finished)
+        found.outcomes().save(arguments.json)
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, results)
     best = found.best
@@ -248,22 +250,6 @@ def _report(results: Sequence[Result], top: int) -> None:
             f"not possible: {len(illegal)} configurations, such as "
             f"{illegal[0].plan}: {illegal[0].error}"
         )
-
-
-def _write_json(path: Path, results: Sequence[Result], finished: bool) -> None:
-    from distir.errors import DistIRError
-    from distir.planning.grid import pareto_front, ranked
-
-    data = {
-        "finished": finished,
-        "best": [o.to_json() for o in ranked(results)[:1]],
-        "pareto_front": [o.to_json() for o in pareto_front(results)],
-        "outcomes": [o.to_json() for o in results],
-    }
-    try:
-        write_text(path, json.dumps(data, indent=2) + "\n")
-    except OSError as error:
-        raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _write_best(
