@@ -62,10 +62,7 @@ class ShownProgram:
 
 
 def show(
-    program: ModelProgram | str | Path,
-    *,
-    scope: str | None = None,
-    **options: Unpack[ShowOptions],
+    program: ModelProgram | str | Path, **options: Unpack[ShowOptions]
 ) -> ShownProgram:
     """
     Returns how the arguments of a program are split and what its devices send. A sequential
@@ -79,5 +76,5 @@ def show(
     profiles: tuple[str, ...] = ()
     if meshes(source.module):
         profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
-    tables = LayoutTables.of(source.module, source.name, scope, profiles)
+    tables = LayoutTables.of(source.module, source.name, given.scope, profiles)
     return ShownProgram(source, tables)

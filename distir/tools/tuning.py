@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.launch.options import ProcessOptions
+from distir.planning.plans.options import ListOptions
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
     chosen_profiles,
 )
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.distribution import written_options
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
 from distir.tools.arguments.training import add_training_arguments, differentiate_pass
 from distir.tools.arguments.types import (
-    add_backend_argument,
     non_negative_integer,
-    positive_integer,
 )
 
 if TYPE_CHECKING:
@@ -53,27 +54,17 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same model for another size of the batch, which is tuned too; may be "
         "repeated",
     )
-    group.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FILE",
-        help="write every result to this file at once, and skip those in it already",
-    )
-    group.add_argument(
-        "--seed",
+    add_options(group, ListOptions, ("resume",))
+    add_options(
+        group,
+        ProcessOptions,
+        ("seed",),
         type=non_negative_integer,
-        default=0,
         metavar="N",
         help="of the random numbers of a descent, or of the inputs of --verify (default 0)",
     )
-    group.add_argument(
-        "--top",
-        type=positive_integer,
-        default=10,
-        metavar="N",
-        help="how many of the best to list (default 10)",
-    )
-    add_backend_argument(parser)
+    add_options(group, ListOptions, ("top",))
+    add_options(parser, ProcessOptions, ("backend",))
     add_jobs_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_profile_argument(parser)

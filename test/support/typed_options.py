@@ -52,13 +52,14 @@ TABLES = {
     "BuildOptions": Table("build"),
     "SchedulingOptions": Table("schedule", "print top set also"),
     "SearchingOptions": Table("search", "explain top json plot save_plan"),
-    "ShowOptions": Table("show", "scope json", "DistributeOptions"),
+    "ShowOptions": Table("show", "json", "DistributeOptions"),
     "SimulateOptions": Table(
         "simulate", "json trace html memory diff", "DistributeOptions"
     ),
     "LowerOptions": Table("lower"),
+    "CheckOptions": Table("check", "inputs"),
     "RunOptions": Table("run", "inputs"),
-    "ClusterOptions": Table("cluster", "kind name"),
+    "ClusterOptions": Table("cluster", "kind"),
     "ExportOptions": Table("export"),
     "CalibrateOptions": Table("calibrate"),
 }

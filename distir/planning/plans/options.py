@@ -151,6 +151,23 @@ class SearchOptions(ProfileOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    """The list of the best results of a search, and the file that keeps all of them."""
+
+    top: int = option(
+        10,
+        "how many of the best to list (default 10)",
+        metavar="N",
+    )
+    resume: str | None = option(
+        None,
+        "write every result to this file at once, and skip those in it already",
+        metavar="FILE",
+        kind="path",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class RequestOptions:
     """What every plan of a search has to keep to."""
 

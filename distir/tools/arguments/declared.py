@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from distir.options import DeclaredOption, options_of
 from distir.tools.arguments.types import (
+    input_file,
     names,
     non_negative_integer,
     non_negative_number,
@@ -19,6 +20,7 @@ from distir.tools.arguments.types import (
 )
 
 _KINDS: Mapping[str, Callable[[str], Any]] = {
+    "input_file": input_file,
     "integer": int,
     "non_negative_integer": non_negative_integer,
     "output_file": output_file,
@@ -60,14 +62,15 @@ def add_options(
     names: Collection[str] = (),
     *,
     optional: bool = False,
+    **settings: Any,
 ) -> None:
     """
     Declares the options of a command that a dataclass declares: those with these names, in
-    their order, or all.
+    their order, or all. `optional` and `settings` are as in `add_option`.
     """
     declared = {option.name: option for option in options_of(owner)}
     for name in names or declared:
-        add_option(parser, declared[name], optional=optional)
+        add_option(parser, declared[name], optional=optional, **settings)
 
 
 def _settings(option: DeclaredOption) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from distir.gradients.options import IGNORED_LABEL, LOSSES, StepOptions
 from distir.options import options_of
-from distir.tools.arguments.declared import add_option, flag_of
+from distir.tools.arguments.declared import add_option, add_options, flag_of
+from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from distir.passes.differentiate import DifferentiatePass
@@ -30,21 +31,7 @@ _OUTPUT = "output_index"
 
 def add_float8_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares `--float8` and the option that goes with it."""
-    parser.add_argument(
-        "--float8",
-        choices=("tensor", "row", "row-gw-hp"),
-        help="compute products with parameters in 8-bit floats, with a scale for each tensor, "
-        "or for each row and column; row-gw-hp: but gradients of weights in the precision of "
-        "the model",
-    )
-    parser.add_argument(
-        "--float8-keep",
-        action="append",
-        default=[],
-        metavar="SCOPE",
-        help="with --float8: products in this scope (with *) stay as they are; may be "
-        "repeated; `none` for no product (default: those that make the results, the head)",
-    )
+    add_options(parser, PrecisionOptions, ("float8", "float8_keep"))
 
 
 def float8_passes(arguments: argparse.Namespace) -> list[Any]:

@@ -257,6 +257,7 @@ class SearchingOptions(TypedDict, total=False):
 class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
+    scope: str
     profile: str | Path | Sequence[str | Path]
     r: int
     d: int
@@ -324,6 +325,13 @@ class LowerOptions(TypedDict, total=False):
     kernels: str | Path | Sequence[str | Path]
 
 
+class CheckOptions(TypedDict, total=False):
+    """The options of `distir check`."""
+
+    seed: int
+    tolerance: float
+
+
 class RunOptions(TypedDict, total=False):
     """The options of `distir run`."""
 
@@ -359,6 +367,7 @@ class ClusterOptions(TypedDict, total=False):
     nics_per_node: int
     link: str | float
     memory: str | int
+    name: str
 
 
 class ExportOptions(TypedDict, total=False):

@@ -6,16 +6,10 @@ as usage errors.
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-
-DTYPES = ("f32", "f16", "bf16")
-"""The floating-point types that models compute in."""
-
-LOW_PRECISION_DTYPES = ("f16", "bf16")
-"""The floating-point types of 16 bits that models compute in."""
 
 
 def output_file(text: str) -> Path:
@@ -199,27 +193,3 @@ def named_number(text: str) -> tuple[str, float]:
         return name, int(number) if number.lstrip("+-").isdecimal() else float(number)
     except ValueError:
         raise ArgumentTypeError(f"{number!r} in {text!r} is no number") from None
-
-
-def add_kernels(parser: ArgumentParser) -> None:
-    """Declares the files of the kernels that a program may use."""
-    parser.add_argument(
-        "--kernels",
-        action="append",
-        default=[],
-        type=input_file,
-        metavar="FILE.py",
-        help="the file of a module of kernels that the program names; may be repeated. "
-        "Without it, the functions that a program asks for are not loaded",
-    )
-
-
-def add_backend_argument(parser: ArgumentParser) -> None:
-    """Declares `--backend`: what processes that are timed run on."""
-    parser.add_argument(
-        "--backend",
-        choices=("gloo", "nccl"),
-        default="gloo",
-        help="the backend to measure: gloo, the cores of this machine's CPU (default), or nccl, "
-        "its GPUs",
-    )

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.frontends.options import ModuleOptions
 from distir.gradients.options import StepOptions
 from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.model import (
@@ -21,13 +22,12 @@ from distir.tools.arguments.training import (
     float8_passes,
 )
 from distir.tools.arguments.types import (
-    DTYPES,
-    LOW_PRECISION_DTYPES,
     dimension,
     named_number,
     output_program,
     positive_number,
 )
+from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
@@ -80,26 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keep their dropout and use the statistics of the batch (default: evaluation mode); "
         "`distir schedule --training` makes a training step of it",
     )
-    parser.add_argument(
-        "--equal-features",
-        action="store_true",
-        help="each sample has as many places for features of images or sounds as the module "
-        "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
-        "results of other samples are NaN",
-    )
+    add_options(parser, ModuleOptions, ("equal_features",))
     add_trust_arguments(parser)
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="the type of parameters and of computation (default: as in the model); "
-        "the optimizer has f32 copies of parameters of 16 bits",
-    )
-    parser.add_argument(
-        "--autocast",
-        choices=LOW_PRECISION_DTYPES,
-        help="mixed precision as PyTorch's autocast: parameters stay as they are, matrix "
-        "products are computed in 16 bits, norms, softmax and losses in f32",
-    )
+    add_options(parser, PrecisionOptions, ("dtype",))
+    add_options(parser, PrecisionOptions, ("autocast",))
     add_float8_arguments(parser)
     parser.add_argument(
         "-o",

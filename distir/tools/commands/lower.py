@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-from distir.tools.arguments.types import add_kernels, output_folder
+from distir.launch.options import ProcessOptions
+from distir.tools.arguments.declared import add_options
+from distir.tools.arguments.types import output_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the package of a training step evaluate too (main.py --eval-every)",
     )
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="let PyTorch's compiler (torch.compile) make kernels of the layers when the "
-        "package runs",
+    add_options(
+        parser,
+        ProcessOptions,
+        ("compile",),
+        help="let PyTorch's compiler (torch.compile) make kernels of the layers when the package runs",
     )
     parser.add_argument(
         "--check-memory",
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count the memory that the package's processes hold at most, without needing "
         "it, beside what `distir simulate` says",
     )
-    add_kernels(parser)
+    add_options(parser, ProcessOptions, ("kernels",))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.launch.options import ProcessOptions
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import (
-    add_kernels,
-    non_negative_number,
     output_program,
 )
 from distir.tools.tuning import add_tuning_arguments
@@ -59,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results, gradients, and parts as its rule allows them. This runs the functions. Then "
         "compare the whole program with the one before, with --training a step of each",
     )
-    add_kernels(parser)
-    parser.add_argument(
-        "--timeout",
-        type=non_negative_number,
+    add_options(parser, ProcessOptions, ("kernels",))
+    add_options(
+        parser,
+        ProcessOptions,
+        ("timeout",),
         default=60.0,
-        metavar="SECONDS",
         help="how long the checks of one kernel may take (default 60)",
     )
     add_tuning_arguments(parser)

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.interpreters.simulator.options import SimulationOptions
+from distir.launch.options import ProcessOptions
+from distir.planning.plans.options import ListOptions
 from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
 )
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
 from distir.tools.arguments.types import (
-    add_backend_argument,
-    output_file,
     output_file_of,
     output_program,
     positive_integer,
@@ -48,13 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile_argument(parser)
     add_grid_arguments(parser)
     add_auto_arguments(parser)
-    parser.add_argument(
-        "--top",
-        type=positive_integer,
-        default=10,
-        metavar="N",
-        help="how many of the best to list (default 10)",
-    )
+    add_options(parser, ListOptions, ("top",))
     parser.add_argument(
         "--measure",
         type=positive_integer,
@@ -62,19 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the N best plans on processes of this machine, one for each device, and "
         "choose the fastest; also say how alike the simulator and the machine rank them",
     )
-    add_backend_argument(parser)
+    add_options(parser, ProcessOptions, ("backend",))
     add_jobs_argument(parser)
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FILE",
-        help="write every result to this file at once, and skip those in it already",
-    )
-    parser.add_argument(
-        "--json",
-        type=output_file,
-        metavar="out.json",
-        help="write all results to a file",
+    add_options(parser, ListOptions, ("resume",))
+    add_options(
+        parser, SimulationOptions, ("json",), help="write all results to a file"
     )
     parser.add_argument(
         "--plot",
