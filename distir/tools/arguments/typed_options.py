@@ -37,6 +37,8 @@ class ParallelizeOptions(TypedDict, total=False):
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
+    notes: bool
+    no_notes: bool
     overlap: bool | str | Sequence[str]
 
 
@@ -282,6 +284,8 @@ class ShowOptions(DistributeOptions, total=False):
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
+    notes: bool
+    no_notes: bool
     overlap: bool | str | Sequence[str]
 
 
@@ -313,6 +317,8 @@ class SimulateOptions(DistributeOptions, total=False):
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
+    notes: bool
+    no_notes: bool
     overlap: bool | str | Sequence[str]
 
 
