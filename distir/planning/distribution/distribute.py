@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
 from distir.pipelining import SEARCH
-from distir.planning.annotations import NOTES, add_notes
+from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.distribution.batches import split_batch
@@ -192,8 +192,6 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         kinds = options.overlapped or KINDS
         overlap_communication(module, kinds=kinds, profiles=options.profile)
     verify_distribution(module)
-    if not options.notes:
-        module.attributes.pop(NOTES, None)
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:

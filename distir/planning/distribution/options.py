@@ -133,10 +133,6 @@ class DistributionOptions(PipelineOptions):
         "send neighbouring tensors, such as the gradients of a layer, in one message "
         "(default), or each tensor in a message of its own",
     )
-    notes: bool = option(
-        True,
-        "leave remarks in the program on what could not be split (default), or none",
-    )
     profile: tuple[str, ...] = same_option(ProfileOptions, "profile")
 
     @property

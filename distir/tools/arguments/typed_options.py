@@ -37,8 +37,6 @@ class ParallelizeOptions(TypedDict, total=False):
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
-    notes: bool
-    no_notes: bool
     overlap: bool | str | Sequence[str]
 
 
@@ -284,8 +282,6 @@ class ShowOptions(DistributeOptions, total=False):
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
-    notes: bool
-    no_notes: bool
     overlap: bool | str | Sequence[str]
 
 
@@ -317,8 +313,6 @@ class SimulateOptions(DistributeOptions, total=False):
     context_order: Literal["contiguous", "cyclic"]
     buckets: bool
     no_buckets: bool
-    notes: bool
-    no_notes: bool
     overlap: bool | str | Sequence[str]
 
 
