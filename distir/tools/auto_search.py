@@ -109,14 +109,14 @@ def plan_search(
 
     if not arguments.auto:
         return GridSearch(modules, cluster, options, arguments.degrees)
-    is_timed = clock is not None and arguments.time_limit is not None
+    limit = None if arguments.time_limit is None or clock is None else clock.left
     return auto_search(
         modules,
         cluster,
         options,
         requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
         degrees=arguments.degrees,
-        time_limit=max(clock.left, 0.0) if is_timed else None,
+        time_limit=None if limit is None else max(limit, 0.0),
         **follow,
     )
 
