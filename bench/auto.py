@@ -41,7 +41,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.grid import GridPlan, Plan, Result, Simulated
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.programs import replace_cluster
 from distir.planning.plans.result import from_json
 

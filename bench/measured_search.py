@@ -17,7 +17,7 @@ from cpu_programs import Model
 from distir.hardware import load_cluster
 from distir.launch.step_times import StepTiming
 from distir.planning.grid.search import GridSearch
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.rank_correlation import rank_correlation
 from distir.tools.cli import main as distir
 from distir.tools.plan_runs import report_runs, run_plans

@@ -55,6 +55,17 @@ def test_every_pass_has_its_options(pages: dict[str, str]) -> None:
             assert f"| `{option.name.replace('_', '-')}` | `" in text, (name, option)
 
 
+def test_declared_options_are_in_a_table(pages: dict[str, str]) -> None:
+    distributing = section(pages["reference/options.md"], "Distributing")
+    (row,) = (row for row in distributing.splitlines() if "| `--no-sync` |" in row)
+    assert "| `False` | distribute, show, simulate | with --zero 2" in row
+    assert "PyTorch's no_sync" in row
+    searching = section(pages["reference/options.md"], "Searching")
+    assert "| `--no-sync` | `()` |" in searching and "with --auto both" in searching
+    zero = section(pages["reference/passes.md"], "distribute")
+    assert "| `zero` | `int` | `0` | ZeRO stage of a training step" in zero
+
+
 def test_every_op_is_on_the_page_of_its_dialect(pages: dict[str, str]) -> None:
     for name, load in get_all_dialects().items():
         page = pages[f"reference/dialects/{name}.md"]

@@ -27,22 +27,49 @@ from xdsl.passes import ModulePass
 import distir
 from distir import scheduling
 from distir.dialects import get_all_dialects
+from distir.frontends.options import ModuleOptions
+from distir.gradients.options import StepOptions
+from distir.hardware.options import ProfileOptions, TargetOptions
+from distir.interpreters.simulator.options import SimulationOptions
+from distir.launch.options import ProcessOptions
+from distir.options import options_of
 from distir.passes import get_all_passes
+from distir.planning.distribution.options import DistributionOptions
+from distir.planning.plans.options import ListOptions, RequestOptions, SearchOptions
+from distir.tools.arguments.declared import flag_of
 from distir.tools.cli import COMMANDS, argument_parser
+from distir.transforms.precision.options import PrecisionOptions
 
 WIDTH = "100"
 """The columns that the help of commands is broken at."""
 
 RESULTS = (
     "distir.facade.model_program:ModelProgram",
+    "distir.facade.programs:ScheduledProgram",
     "distir.facade.check:Comparison",
     "distir.facade.cluster:DescribedCluster",
     "distir.facade.run:LoweredProgram",
     "distir.facade.run:RunResult",
     "distir.facade.show:ShownProgram",
     "distir.facade.simulate:SimulatedProgram",
+    "distir.facade.simulate:SimulatedDifference",
+    "distir.planning.plans.plan_search:SearchResults",
 )
 """The classes of what functions of `distir` return that have no name in it."""
+
+DECLARED = {
+    "The cluster": (TargetOptions, ProfileOptions),
+    "Distributing": (DistributionOptions,),
+    "Searching": (SearchOptions, RequestOptions, ListOptions),
+    "Training steps": (StepOptions,),
+    "Types and modules": (PrecisionOptions, ModuleOptions),
+    "Simulating": (SimulationOptions,),
+    "Running": (ProcessOptions,),
+}
+"""The classes that declare options, by what these are about."""
+
+OTHERS = (("calibrate", "--devices"),)
+"""Options of commands that only have the names of declared ones."""
 
 _OPTIONAL = (
     *(OptOperandDef, OptResultDef, OptRegionDef),
@@ -55,6 +82,7 @@ def pages() -> dict[str, str]:
     """Returns the text of every page of the reference by its path in the site."""
     made = {
         "reference/commands.md": commands_page(),
+        "reference/options.md": options_page(),
         "reference/passes.md": passes_page(),
         "reference/python.md": python_page(),
         "reference/scheduling.md": module_page(
@@ -103,6 +131,58 @@ def _help_section(title: str, about: str, parser: argparse.ArgumentParser) -> st
     return f"## {title}\n\n{text}\n\n```text\n{parser.format_help().rstrip()}\n```\n"
 
 
+def options_page() -> str:
+    """
+    Returns a table of the options that are declared once for commands, functions and passes.
+    """
+    parsers = _commands_of(argument_parser())
+    flags = {name: set(_flags(parser)) for name, parser in parsers.items()}
+    lines = [
+        "# Options",
+        "",
+        "The options that commands share with functions of `import distir`, where `-` is `_`, "
+        "and with passes. Each is declared once; a command may have another default.",
+        "",
+    ]
+    shown = set[str]()
+    for title, owners in DECLARED.items():
+        lines += [f"## {title}", "", "| option | default | commands | meaning |"]
+        lines.append("|---|---|---|---|")
+        for option in (each for owner in owners for each in options_of(owner)):
+            key = f"{option.declared.several} {option.name}"
+            if key not in shown:
+                shown.add(key)
+                flag = flag_of(option)
+                several = option.declared.several
+                where = ", ".join(
+                    name
+                    for name, own in flags.items()
+                    if (flag, several) in own and (name, flag) not in OTHERS
+                )
+                lines.append(
+                    f"| `{flag}` | {_code(repr(option.default))} | {where} "
+                    f"| {_cell(option.declared.help)} |"
+                )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[tuple[str, bool]]:
+    """
+    Yields the options of a command and of the commands below it, and whether one argument
+    holds several values.
+    """
+    for action in parser._actions:
+        yield from ((flag, action.default == ()) for flag in action.option_strings)
+    for own in _commands_of(parser).values():
+        yield from _flags(own)
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
 def passes_page() -> str:
     """Returns what each pass of `distir-opt` does, with its options and their defaults."""
     start = (
@@ -119,10 +199,11 @@ def _pass_section(name: str, pass_: type[ModulePass]) -> str:
     options = fields(pass_)  # pyright: ignore[reportArgumentType]
     if options:
         hints = get_type_hints(pass_)
-        lines += ["| option | type | default |", "|---|---|---|"]
+        helps = {each.name: each.declared.help for each in options_of(pass_)}
+        lines += ["| option | type | default | in commands |", "|---|---|---|---|"]
         lines += [
             f"| `{option.name.replace('_', '-')}` | {_code(_type_text(hints[option.name]))} "
-            f"| {_default(option)} |"
+            f"| {_default(option)} | {_cell(helps.get(option.name, ''))} |"
             for option in options
         ]
     else:

@@ -16,8 +16,8 @@ from distir.calibration.probe import CommunicationProbe, Probe, Prober
 from distir.calibration.samples import fit_ops
 from distir.dialects.kernel import KernelDefOp
 from distir.errors import DistIRError, one_of
+from distir.launch.options import BACKENDS
 from distir.launch.timing import (
-    BACKENDS,
     TimedPackage,
     Timings,
     TimingSettings,

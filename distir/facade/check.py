@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -15,6 +15,8 @@ from distir.errors import DistIRError
 from distir.facade.model_program import Arrays, ModelProgram
 from distir.system.output_files import write_text
 from distir.tools.arguments.program import whole_arguments
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import CheckOptions
 from distir.tools.comparison import OutputDifference, check_same_outputs, compare
 from distir.tools.files import read_arrays
 
@@ -54,9 +56,8 @@ def check(
     reference: ModelProgram | str | Path,
     candidate: ModelProgram | str | Path,
     *,
-    seed: int = 0,
-    tolerance: float | None = None,
     inputs: Mapping[str, Any] | str | Path | None = None,
+    **options: Unpack[CheckOptions],
 ) -> Comparison:
     """
     Runs two programs on the same arguments in this process, and compares their results.
@@ -68,9 +69,10 @@ def check(
     names = first.name, second.name
     check_same_outputs(names[0], first.module, names[1], second.module)
     given = arrays_of(inputs)
-    values = whole_arguments(first.module, names[0], first.weights, given, seed)
+    asked = command_options("check", "check", names, options)
+    values = whole_arguments(first.module, names[0], first.weights, given, asked.seed)
     modules = first.module, second.module
-    return Comparison(second.module, compare(modules, names, values, tolerance))
+    return Comparison(second.module, compare(modules, names, values, asked.tolerance))
 
 
 def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:

@@ -10,8 +10,8 @@ from typing import Unpack
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.facade.options import command_options
-from distir.facade.typed_options import ClusterOptions
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import ClusterOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,7 @@ class DescribedCluster:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-def cluster(
-    kind: str, *, name: str = "cluster", **options: Unpack[ClusterOptions]
-) -> DescribedCluster:
+def cluster(kind: str, **options: Unpack[ClusterOptions]) -> DescribedCluster:
     """
     Describes a cluster of equal nodes, like `distir cluster` and with its options: `kind` is
     that of a device, such as `A100`, beside `nodes`, `devices_per_node` and `nic`. Raises
@@ -47,6 +45,5 @@ def cluster(
     from distir.tools.commands.cluster import described
 
     given = {"kind": kind, **options}
-    return DescribedCluster(
-        described(command_options("cluster", "cluster", ["-o", "-"], given), name)
-    )
+    asked = command_options("cluster", "cluster", ["-o", "-"], given)
+    return DescribedCluster(described(asked, "cluster"))

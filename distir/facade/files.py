@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
-from distir.facade.options import command_options
-from distir.facade.typed_options import CalibrateOptions, ExportOptions
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import CalibrateOptions, ExportOptions
 from distir.tools.commands import calibrate as calibrate_command
 from distir.tools.commands import export as export_command
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
-from distir.facade.typed_options import BuildOptions, DistributeOptions, ImportOptions
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import (
+    BuildOptions,
+    DistributeOptions,
+    ImportOptions,
+    SchedulingOptions,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from distir.planning.plans.saved_plan import SavedPlan
+    from distir.tools.schedule_verification import ScheduleCheck
+    from distir.tools.tuning import TunedSchedule
 
 _NOWHERE = ("-o", "-")
 """The output file of a command, which a function does not write."""
@@ -129,25 +137,53 @@ def distribute(
     return source.with_module(module)
 
 
+@dataclass(frozen=True, eq=False)
+class ScheduledProgram(ModelProgram):
+    """
+    A program with a schedule. `check`: the kernels and outputs that were compared, with
+    `verify=True`. `tuned`: with `tune`, the results of all points; its `best` is the one of
+    the program.
+    """
+
+    check: ScheduleCheck | None = None
+    tuned: TunedSchedule | None = None
+
+
 def schedule(
     program: ModelProgram | str | Path,
     script: str | Path,
     *,
     set: Mapping[str, Any] | None = None,
-) -> ModelProgram:
+    also: Sequence[ModelProgram | str | Path] = (),
+    **options: Unpack[SchedulingOptions],
+) -> ScheduledProgram:
     """
-    Returns a program with what the schedule of a script asks for, like `distir schedule`;
-    `set` has values for its knobs, by name. The given program stays as it is. Raises
-    DistIRError.
+    Returns a program with what the schedule of a script asks for, like `distir schedule` and
+    with its options; the given program stays as it is. `set` has values for the knobs of the
+    schedule, by name. With `verify=True` kernels and the whole program are compared with the
+    ones before. `tune` (`"exhaustive"`, `["descent", 50]`, `["measure", 4]`) chooses the values
+    of knobs, and a plan of the grid on `cluster`, for this program and the programs `also`,
+    which are the same model for other sizes of the batch. `training` and its options make a
+    training step of the result. Raises DistIRError.
     """
-    from distir.passes.apply_schedule import ApplySchedulePass
-    from distir.scheduling.script import add_schedules, read_script
-    from distir.tools.files import apply_passes, verify
+    from distir.tools.commands.schedule import (
+        add_step,
+        check_schedule_arguments,
+        scheduled,
+    )
 
-    source = ModelProgram.of(program)
-    module = source.module.clone()
-    add_schedules(module, read_script(Path(script)))
-    verify(module)
-    values = tuple(f"{name}={value}" for name, value in (set or {}).items())
-    apply_passes(module, ApplySchedulePass(set=values))
-    return source.with_module(module)
+    sources = [ModelProgram.of(program), *map(ModelProgram.of, also)]
+    words = [sources[0].name, script, *_NOWHERE]
+    given = command_options(
+        "schedule", "schedule", words, {**options, "set": dict(set or {})}
+    )
+    check_schedule_arguments(given)
+    if len(sources) > 1 and given.tune is None:
+        raise DistIRError("distir.schedule: also is of use with tune only; add it")
+    modules = [source.module.clone() for source in sources]
+    found = scheduled(modules, given, lambda _: sources[0].weights)
+    add_step(found.module, given)
+    source = sources[found.place]
+    return ScheduledProgram(
+        found.module, source.source, source.arrays, found.check, found.tuned
+    )

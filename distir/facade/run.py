@@ -18,19 +18,24 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.facade.check import arrays_of
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
-from distir.facade.typed_options import RunOptions
-from distir.lowering.torch_package import write_package
 from distir.system.output_files import replaced_files
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import LowerOptions, RunOptions
+from distir.tools.commands.lower import PeakMemory, lowered, peak_memory
 from distir.tools.files import write_arrays
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredProgram:
-    """A package of PyTorch code in a `folder`; `module` is the IR that it was made from."""
+    """
+    A package of PyTorch code in a `folder`; `module` is the IR that it was made from. With
+    `check_memory`, `memory` holds the peak memory of each kind of process, as simulated and
+    counted.
+    """
 
     module: ModuleOp
     folder: Path
+    memory: Sequence[PeakMemory] = ()
 
     def save(self, path: str | Path) -> None:
         """Copies the package to another folder, made if needed. Raises DistIRError."""
@@ -58,16 +63,17 @@ class LoweredProgram:
 def lower(
     program: ModelProgram | str | Path,
     output: str | Path,
-    *,
-    kernels: Sequence[str | Path] = (),
+    **options: Unpack[LowerOptions],
 ) -> LoweredProgram:
     """
     Writes the PyTorch package that runs a distributed program to the folder `output`, made
-    if needed. `kernels` are files of users' kernels, which it may contain copies of. Weights
-    that are only in memory go to the package's folder; for others it names their file. Raises
-    DistIRError.
+    if needed, with the options of `distir lower`: `evaluation`, `compile`, `check_memory`, and
+    `kernels`, files of users' kernels, which it may contain copies of. Weights that are only
+    in memory go to the package's folder; for others it names their file. Raises DistIRError.
     """
     source, folder = ModelProgram.of(program), Path(output)
+    given = command_options("lower", "lower", [source.name, "-o", "."], options)
+    given.output = folder
     if source.source is None and source.arrays:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -76,10 +82,9 @@ def lower(
     weights = source.weights_path(folder)
     if weights is not None and weights.exists() and source.source is not None:
         source.weights  # noqa: B018  # refuses those of another program
-    own = [Path(k) for k in kernels]
-    return LoweredProgram(
-        source.module, write_package(source.module, folder, weights, kernels=own)
-    )
+    package = lowered(source.module, given, weights)
+    memory = peak_memory(source.module, package) if given.check_memory else ()
+    return LoweredProgram(source.module, package, memory)
 
 
 @dataclass(frozen=True, eq=False)

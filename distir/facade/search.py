@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.errors import DistIRError, one_of
+from distir.errors import DistIRError
 from distir.facade.model_program import ModelProgram
 from distir.frontends.torch.trust import Trust
 from distir.hardware import load_cluster
 from distir.interpreters.simulator.profiles.files import ProfileChoice
-from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import nothing_found
 from distir.planning.grid.results import nothing_fits
 from distir.planning.grid.search import GridSearch
-from distir.planning.plans.plan import SearchOptions
 from distir.planning.plans.saved_plan import SavedPlan
-from distir.planning.requests import Requests
 from distir.solver.clock import Clock
-from distir.tools.auto_search import explanation
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import SearchingOptions
+from distir.tools.auto_search import (
+    check_auto_arguments,
+    explanation,
+    plan_search,
+    search_options,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +34,8 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = "adamw"
 
-_Value = TypeVar("_Value", int, str)
-_Several: TypeAlias = _Value | Sequence[_Value]
+_ANY = ("jobs", "measure")
+"""Options of which 0 says the same as to leave them out."""
 
 
 def search(
@@ -39,35 +43,12 @@ def search(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    cluster: str | Path,
-    devices: int | None = None,
     loss: Loss = None,
     labels: Any = None,
     optimizer: str | None = _OPTIMIZER,
-    auto: bool = False,
-    world_size: int | None = None,
-    degrees: Sequence[tuple[int, int, int]] = (),
-    micro_batches: _Several[int] = (),
-    zero: _Several[int] = (),
-    checkpoint: _Several[str] = (),
-    schedules: _Several[str] = (),
-    c: _Several[int] = (),
-    e: _Several[int] = (),
-    r: _Several[int] = (),
-    no_sync: _Several[str] = (),
-    offload_states: _Several[str] = "off",
-    overlap: _Several[str] = (),
-    buckets: bool = True,
-    profile: _Several[str] = (),
-    shard: _Several[str] = (),
-    whole: _Several[str] = (),
-    time_limit: float | None = None,
-    resume: str | Path | None = None,
-    jobs: int = 0,
-    measure: int = 0,
-    backend: str = "gloo",
     check: bool = True,
     allow: Sequence[str] = (),
+    **options: Unpack[SearchingOptions],
 ) -> SavedPlan:
     """
     Finds the fastest way to distribute a model that fits into the memory of a cluster,
@@ -98,68 +79,39 @@ def search(
 
     Raises DistIRError, also if nothing fits.
     """
-    target = load_cluster(cluster, devices)
-    options = SearchOptions(
-        profile=ProfileChoice.of(_tuple(profile), target).names,
-        world_size=world_size or devices,
-        micro_batches=_tuple(micro_batches),
-        zero=_tuple(zero),
-        checkpoint=_tuple(checkpoint),
-        schedules=_tuple(schedules),
-        c=_tuple(c),
-        e=_tuple(e),
-        r=_tuple(r),
-        no_sync=_tuple(no_sync),
-        offload_states=_tuple(offload_states),
-        overlap=_tuple(overlap),
-        buckets=buckets,
-        jobs=jobs,
+    own = {n: v for n, v in options.items() if n not in _ANY or v != 0}
+    given = command_options(
+        "search",
+        "search",
+        ["program"],
+        {"offload_states": "off", **own},
+        SearchingOptions.__annotations__,
     )
-    options.check()
-    requests = Requests(_tuple(shard), _tuple(whole))
-    if auto and resume is not None:
-        raise DistIRError("search: resume is of the grid search; leave out auto or it")
-    if not auto and (requests != Requests() or time_limit is not None):
-        raise DistIRError(
-            "search: time_limit, shard and whole are of the search with auto=True; add that"
-        )
-    clock = Clock(time_limit)
+    target = load_cluster(given.cluster, given.devices)
+    plans = search_options(given, ProfileChoice.of(given.profile, target).names)
+    plans.check()
+    check_auto_arguments(given, lambda name: name.replace("-", "_"))
+    clock = Clock(given.time_limit)
     trust = Trust.of(check, allow)
     modules = _modules(model, args, kwargs, loss, labels, optimizer, trust)
-    if auto:
-        found = auto_search(
-            modules,
-            target,
-            options,
-            requests=requests,
-            degrees=degrees,
-            time_limit=None if time_limit is None else max(clock.left, 0.0),
-        )
-        found.run()
+    found = plan_search(modules, target, plans, given, clock)
+    if isinstance(found, GridSearch):
+        found.run(given.resume)
     else:
-        found = GridSearch(modules, target, options, degrees)
-        found.run(None if resume is None else Path(resume))
-    if found.interrupted and (found.best is None or not auto):
+        found.run()
+    if found.interrupted and (found.best is None or not given.auto):
         raise KeyboardInterrupt
     if found.best is None:
         results = sorted(found.results.values(), key=lambda r: r.plan)
         grid = isinstance(found, GridSearch)
         why = nothing_fits(results) if grid else nothing_found(found)
         raise DistIRError(f"search: {why}")
-    if measure:
+    if given.measure:
         from distir.launch.step_times import StepTiming
-        from distir.launch.timing import BACKENDS
         from distir.tools.plan_runs import run_plans
 
-        run_plans(found, measure, StepTiming(one_of("backend", backend, BACKENDS)))
+        run_plans(found, given.measure, StepTiming(given.backend))
     return SavedPlan.of(found, lambda: explanation(found))
-
-
-def _tuple(given: _Several[_Value]) -> tuple[_Value, ...]:
-    """Returns several values, or a single one, as a tuple."""
-    if isinstance(given, int | str):
-        return (cast(_Value, given),)
-    return tuple(given)
 
 
 def _modules(

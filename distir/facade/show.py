@@ -12,15 +12,15 @@ from typing import Unpack
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
 from distir.facade.simulate import distributed_if_asked
-from distir.facade.typed_options import ShowOptions
 from distir.interpreters.simulator import cluster_of
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.argument_layouts import ArgumentLayout
 from distir.interpreters.simulator.reports.communication_report import Sent
 from distir.interpreters.simulator.simulation import write_json
 from distir.sharding.mesh import meshes
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import ShowOptions
 from distir.tools.reports.layout_tables import LayoutTables
 
 
@@ -62,10 +62,7 @@ class ShownProgram:
 
 
 def show(
-    program: ModelProgram | str | Path,
-    *,
-    scope: str | None = None,
-    **options: Unpack[ShowOptions],
+    program: ModelProgram | str | Path, **options: Unpack[ShowOptions]
 ) -> ShownProgram:
     """
     Returns how the arguments of a program are split and what its devices send. A sequential
@@ -79,5 +76,5 @@ def show(
     profiles: tuple[str, ...] = ()
     if meshes(source.module):
         profiles = ProfileChoice.of(given.profile, cluster_of(source.module)).names
-    tables = LayoutTables.of(source.module, source.name, scope, profiles)
+    tables = LayoutTables.of(source.module, source.name, given.scope, profiles)
     return ShownProgram(source, tables)

@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from io import StringIO
 from pathlib import Path
 from typing import Unpack
 
@@ -13,9 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError, one_of
 from distir.facade.model_program import ModelProgram
-from distir.facade.options import command_options
-from distir.facade.typed_options import SimulateOptions
 from distir.interpreters.simulator import (
+    Difference,
     MemoryReport,
     Simulation,
     cluster_of,
@@ -24,7 +24,11 @@ from distir.interpreters.simulator import (
 from distir.interpreters.simulator import simulate as run_simulator
 from distir.interpreters.simulator.profiles.files import ProfileChoice
 from distir.interpreters.simulator.reports.html_report import html_report
+from distir.interpreters.simulator.reports.time_report import TICKS_PER_SECOND
 from distir.interpreters.simulator.simulation import write_json
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import SimulateOptions
+from distir.tools.reports.simulation_tables import print_difference
 
 _OF_FILES = ("json", "trace", "html", "memory", "diff")
 """Options of the command that the result has methods for."""
@@ -78,6 +82,14 @@ class SimulatedProgram:
         """Writes a timeline for ui.perfetto.dev. Raises DistIRError."""
         self.simulation.write_trace(path)
 
+    def difference(self, other: SimulatedProgram) -> SimulatedDifference:
+        """
+        Compares this program with a second one: how much longer or shorter its step is, and
+        for what. Executes both once more.
+        """
+        found = Difference.of(self.simulation, other.simulation)
+        return SimulatedDifference(found, (self.program.name, other.program.name))
+
     def __str__(self) -> str:
         return (
             f"{self.step_time_s:.4g} s a step, {self.memory_bytes / 1e9:.4g} GB on the "
@@ -93,6 +105,34 @@ class SimulatedProgram:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class SimulatedDifference:
+    """
+    The cost of a second program compared with that of a first one; their `names` are those
+    of the programs. As text it is the tables of `distir simulate --diff`.
+    """
+
+    difference: Difference
+    names: tuple[str, str]
+
+    @property
+    def step_time_s(self) -> float:
+        """By how many seconds a step of the second program is longer."""
+        return self.difference.step / TICKS_PER_SECOND
+
+    def save(self, path: str | Path) -> None:
+        """Writes the numbers as JSON. Raises DistIRError."""
+        write_json(Path(path), self.difference.to_json())
+
+    def __str__(self) -> str:
+        text = StringIO()
+        print_difference(self.difference, self.names, text)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
 def simulate(
     program: ModelProgram | str | Path, **options: Unpack[SimulateOptions]
 ) -> SimulatedProgram:
@@ -105,7 +145,7 @@ def simulate(
     if wrong:
         raise DistIRError(
             f"distir.simulate: {', '.join(wrong)} is an option of the command; the "
-            f"result has save, save_trace and memory"
+            f"result has save, save_trace, memory and difference"
         )
     source = ModelProgram.of(program)
     given = command_options("simulate", "simulate", [source.name], options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr, TensorType, f32
@@ -13,40 +12,10 @@ from distir.dialects.dist_attributes import INITIAL, NAME, OF, REPACKED, ROLE, U
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
+from distir.gradients.options import OptimizerOptions
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.program import GRADIENT
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerOptions:
-    """
-    The optimizer and its settings.
-
-    - `optimizer`: `sgd`, `adam`, `adamw`; with `none` the step returns the gradients;
-    - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
-      PyTorch; `clip`: largest global norm of the gradients, 0 for no limit;
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
-      updates; else it updates them, and has its states, in their own type.
-    """
-
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-3
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float | None = None
-    clip: float = 0.0
-    master_weights: bool = True
-
-    @property
-    def decay(self) -> float:
-        """The weight decay; PyTorch's default of the optimizer if none is given."""
-        if self.weight_decay is not None:
-            return self.weight_decay
-        return 0.01 if self.optimizer == "adamw" else 0.0
-
 
 Result = tuple[SSAValue, dict[str, Attribute]]
 """A result of the step, and the attributes that say what it is."""

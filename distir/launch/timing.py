@@ -16,9 +16,6 @@ from distir.errors import DistIRError
 from distir.launch.packages import Progress, Spawner, run_script
 from distir.system.output_files import write_text
 
-BACKENDS = ("gloo", "nccl")
-"""The backends of processes that are timed: cores of the CPU, or GPUs."""
-
 STEADY_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**40),

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from distir.errors import DistIRError
 from distir.frontends.torch.trust import Trust
 from distir.gradients.batch_statistics import BatchParts
-from distir.gradients.choices import IGNORED_LABEL
+from distir.gradients.options import IGNORED_LABEL
 from distir.parallel.autocast import outside_autocast
 from distir.parallel.calling import Inputs
 from distir.parallel.content import content_key
@@ -145,6 +145,7 @@ class Request:
             offload_states=False,
             checkpoint="none",
             schedule="",
+            schedule_file="",
             stages=() if own.stages == ("search",) else own.stages,
         )
         self._distribute(program, forward)

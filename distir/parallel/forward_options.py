@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from distir.dialects.onnx_ops.values import FLOAT_TYPES
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.errors import one_of
+from distir.frontends.options import ModuleOptions
+from distir.gradients.options import StepOptions
+from distir.options import same_option
 from distir.pipelining.registry import SCHEDULES
+from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -35,12 +39,12 @@ class ForwardOptions:
     - `script`: a schedule in its IR form, as text; "" for none.
     """
 
-    dtype: str | None = None
-    float8: str | None = None
-    attention: bool = True
+    dtype: str | None = same_option(PrecisionOptions, "dtype")
+    float8: str | None = same_option(PrecisionOptions, "float8")
+    attention: bool = same_option(StepOptions, "fused_attention")
     script: str = ""
-    equal_features: bool = False
-    autocast: str | None = None
+    equal_features: bool = same_option(ModuleOptions, "equal_features")
+    autocast: str | None = same_option(PrecisionOptions, "autocast")
 
     @property
     def needs_loss_scaling(self) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,9 @@ from distir.parallel.wording import in_python
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.runtime.runtime import ProgramError, check_compiler
+from distir.tools.arguments.distribution import distribution_options
+from distir.tools.arguments.python_options import command_options
+from distir.tools.arguments.typed_options import ParallelizeOptions
 
 CLUSTER = "cpu"
 """The cluster that modules are distributed for by default."""
@@ -55,23 +58,7 @@ def parallelize(
     loss: Loss = None,
     labels: Any = None,
     cluster: str = CLUSTER,
-    r: int = 1,
-    d: int = 1,
-    e: int = 1,
-    c: int = 1,
-    t: int = 1,
-    p: int = 1,
-    k: int = 1,
-    zero: int = 0,
-    no_sync: bool = False,
-    checkpoint: str = "none",
     schedule: str | Path | Script | None = None,
-    sequence_parallel: bool = False,
-    token_dispatch: str = "auto",
-    context: str = "gather",
-    context_order: str = "contiguous",
-    overlap: bool = False,
-    buckets: bool = True,
     fused_attention: bool = True,
     equal_features: bool = False,
     dtype: str | torch.dtype | None = None,
@@ -83,6 +70,7 @@ def parallelize(
     check: str = CHECKS[0],
     allow: Sequence[str] = (),
     compiled: bool = False,
+    **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
     Returns the module distributed over the processes that call this: all of them, under
@@ -96,15 +84,9 @@ def parallelize(
     - `labels`: an example of the global batch's labels, a tensor or several in a tuple, list
       or dictionary, where the shapes that a function takes do not tell.
     - `cluster`: a built-in cluster or the file of one, for decisions that depend on its speed.
-    - `d`, `e`, `c`, `t`, `p`: degrees of data, expert, context, tensor and pipeline
-      parallelism; there are r x d x e x c x t x p processes. `k`: micro-batches.
-    - `r`: the number of groups of processes, such as nodes, that each hold all parameters,
-      gradients and states which ZeRO splits over their d (hybrid sharding).
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
-    - `zero`: the ZeRO stage; `no_sync`, `checkpoint`, `sequence_parallel`,
-      `token_dispatch`, `context`, `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
-      whether attention that a module writes out becomes one op.
+    - `fused_attention`: whether attention that a module writes out becomes one op.
     - `equal_features`: says that each sample has as many places for features of images or
       sounds as the module gives it (`masked_scatter`), which models with such features need
       for micro-batches. A sample that has another number of places becomes NaN.
@@ -129,6 +111,11 @@ def parallelize(
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
     - `compiled`: whether `torch.compile` makes the kernels of the program's functions, which
       takes a minute at the first step.
+    - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p`: degrees of
+      parallelism, whose product is the number of processes; `k`: micro-batches; `zero`,
+      `no_sync`, `checkpoint`, `sequence_parallel`, `overlap`, ... In hybrid sharding each of
+      `r` groups of processes, such as nodes, holds all parameters, gradients and states which
+      ZeRO splits over its `d`.
 
     Raises DistIRError, on every rank.
     """
@@ -145,25 +132,14 @@ def parallelize(
     _join()
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
-    options = DistributionOptions(
-        r=r,
-        d=d,
-        e=e,
-        c=c,
-        t=t,
-        p=p,
-        k=k,
-        zero=zero,
-        no_sync=no_sync,
-        checkpoint=checkpoint,
-        schedule=pipeline,
-        sequence_parallel=sequence_parallel,
-        token_dispatch=token_dispatch,
-        context=context,
-        context_order=context_order,
-        overlap=overlap,
-        buckets=buckets,
+    given = command_options(
+        "distribute",
+        "parallelize",
+        ["module", "-o", "-"],
+        distribution,
+        ParallelizeOptions.__annotations__,
     )
+    options = replace(distribution_options(given), schedule=pipeline)
     if plan is not None:
         request = _planned(loss, cluster, options, forward, plan)
     else:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.hardware.options import TargetOptions
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.pipelining.options import axes_of
 from distir.planning.distribution.meshes import add_mesh, check_sequential, cluster_in
@@ -26,7 +28,7 @@ class AddMeshPass(DistIRPass):
     name = "add-mesh"
 
     axes: tuple[str, ...] = ()
-    cluster: str = ""
+    cluster: str = same_option(TargetOptions, "cluster")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)

@@ -13,12 +13,12 @@ from distir.passes.options import DistIRPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.results import emit, nothing_found
 from distir.planning.distribution.meshes import check_sequential
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import RequestOptions, SearchOptions
 from distir.planning.requests import Requests
 
 
 @dataclass(frozen=True)
-class AutoParallelPass(SearchOptions, DistIRPass):
+class AutoParallelPass(RequestOptions, SearchOptions, DistIRPass):
     """
     Distributes a program over its cluster in the fastest way that was found. The search
     tries the points of `search-grid`'s grid, searched layouts (`search-sharding`) on each
@@ -51,10 +51,6 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     """
 
     name = "auto-parallel"
-
-    shard: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
-    time_limit: float | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)

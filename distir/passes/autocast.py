@@ -9,9 +9,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.onnx_ops.values import LOW_PRECISION_FLOATS
 from distir.errors import one_of
+from distir.options import same_option
 from distir.passes.convert_floats import ConvertFloatsPass
 from distir.passes.options import DistIRPass
 from distir.transforms.precision.autocast import autocast
+from distir.transforms.precision.options import PrecisionOptions
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class AutocastPass(DistIRPass):
 
     name = "autocast"
 
-    dtype: str = "bf16"
+    dtype: str = same_option(PrecisionOptions, "autocast", default="bf16")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("type for autocast", self.dtype, tuple(LOW_PRECISION_FLOATS), self.name)

@@ -10,6 +10,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.gradients.batch_statistics import BatchParts, RunningStatistics
+from distir.gradients.options import StepOptions
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.program import reachable_functions
 
@@ -34,8 +36,8 @@ class BatchStatisticsPass(DistIRPass):
 
     name = "batch-statistics"
 
-    devices: int = 1
-    micro_batches: int = 1
+    devices: int = same_option(StepOptions, "batch_norm_devices")
+    micro_batches: int = same_option(StepOptions, "batch_norm_micro_batches")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         parts = BatchParts(self.devices, self.micro_batches)

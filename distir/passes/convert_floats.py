@@ -9,8 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.onnx_ops.values import FLOAT_TYPES
 from distir.errors import one_of
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.transforms.precision.conversion import convert
+from distir.transforms.precision.options import PrecisionOptions
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ConvertFloatsPass(DistIRPass):
 
     name = "convert-floats"
 
-    dtype: str = "bf16"
+    dtype: str = same_option(PrecisionOptions, "dtype", default="bf16")
     stored: bool = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:

@@ -14,18 +14,19 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist_attributes import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError, listed, one_of
-from distir.gradients.choices import (
+from distir.gradients.dropout_masks import with_masks
+from distir.gradients.gradient_types import GradientTypes
+from distir.gradients.loss_scaling import LossScaling
+from distir.gradients.losses import add_loss, described, prediction_of
+from distir.gradients.optimizers import add_updates
+from distir.gradients.options import (
     DROPOUT_MASKS,
     GRADIENT_DTYPES,
     LOSS_SCALINGS,
     LOSSES,
     OPTIMIZERS,
+    StepOptions,
 )
-from distir.gradients.dropout_masks import with_masks
-from distir.gradients.gradient_types import GradientTypes
-from distir.gradients.loss_scaling import LossScaling
-from distir.gradients.losses import add_loss, described, prediction_of
-from distir.gradients.optimizers import OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, is_differentiable, shape
 from distir.gradients.training_step import TrainingStep
@@ -38,7 +39,7 @@ from distir.program.functions import erase_unreachable
 
 
 @dataclass(frozen=True)
-class DifferentiatePass(OptimizerOptions, DistIRPass):
+class DifferentiatePass(StepOptions, DistIRPass):
     """
     Makes a forward program compute a loss, its gradients and the optimizer's update.
 
@@ -77,18 +78,6 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     """
 
     name = "differentiate"
-
-    loss: str = "cross_entropy"
-    output: int = 0
-    ignore_index: int | None = None
-    inputs: tuple[str, ...] = ()
-    dropout_masks: str = "drawn"
-    gradient_dtype: str = "parameter"
-    loss_scaling: str = "none"
-    dropout_seed: int = 0
-    fused_attention: bool = True
-    batch_norm_devices: int = 1
-    batch_norm_micro_batches: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("loss", self.loss, LOSSES, self.name)

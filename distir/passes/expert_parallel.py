@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.planning.distribution.batches import split_batch
 from distir.planning.distribution.experts import split_experts
+from distir.planning.distribution.options import DistributionOptions
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ExpertParallelPass(DistIRPass):
     name = "expert-parallel"
 
     axis: str = "e"
-    token_dispatch: str = "auto"
+    token_dispatch: str = same_option(DistributionOptions, "token_dispatch")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         split_batch(op, self.axis)

@@ -9,8 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.train_ops.float8 import SCALINGS
 from distir.errors import one_of
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.transforms.precision.float8 import use_float8
+from distir.transforms.precision.options import PrecisionOptions
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Float8Pass(DistIRPass):
 
     name = "float8"
 
-    scaling: str = "tensor"
-    keep: tuple[str, ...] = ()
+    scaling: str = same_option(PrecisionOptions, "float8", default="tensor")
+    keep: tuple[str, ...] = same_option(PrecisionOptions, "float8_keep")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("scaling", self.scaling, SCALINGS, self.name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.hardware.options import ProfileOptions
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.transforms.overlap.kinds import KINDS
 
@@ -47,7 +49,7 @@ class OverlapCommunicationPass(DistIRPass):
 
     ahead: int = 1
     kinds: tuple[str, ...] = ()
-    profile: tuple[str, ...] = ()
+    profile: tuple[str, ...] = same_option(ProfileOptions, "profile")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         # It brings the simulator, which takes long to import.

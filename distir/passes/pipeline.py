@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions, ScheduleOptions
 from distir.planning.stages import make_pipeline_as_asked
@@ -45,7 +46,7 @@ class PipelinePass(ScheduleOptions, DistIRPass):
 
     name = "pipeline"
 
-    stages: tuple[str, ...] = ()
+    stages: tuple[str, ...] = same_option(PipelineOptions, "stages")
 
     @staticmethod
     def of(options: PipelineOptions) -> PipelinePass:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.gradients.options import StepOptions
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.transforms.patterns.raising import raise_patterns
 
@@ -37,7 +39,7 @@ class RaisePatternsPass(DistIRPass):
 
     name = "raise-patterns"
 
-    attention: bool = True
+    attention: bool = same_option(StepOptions, "fused_attention")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         raise_patterns(op, attention=self.attention)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.options import same_option
 from distir.passes.options import DistIRPass
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.requests import request_shards
 from distir.sharding.mesh import only_mesh
 
@@ -26,7 +28,7 @@ class RequestShardingPass(DistIRPass):
 
     name = "request-sharding"
 
-    shard: tuple[str, ...] = ()
+    shard: tuple[str, ...] = same_option(DistributionOptions, "shard")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         request_shards(op, only_mesh(op), self.shard)

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
+from distir.hardware.options import TargetOptions
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
 from distir.planning.distribution.distribute import distribute
@@ -24,12 +25,12 @@ from distir.planning.grid import (
     run,
     trains,
 )
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.programs import replace_cluster
 
 
 @dataclass(frozen=True)
-class SearchGridPass(SearchOptions, DistIRPass):
+class SearchGridPass(TargetOptions, SearchOptions, DistIRPass):
     """
     Distributes a program by the best point of a grid. All degrees d x e x c x t x p that use up the
     devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline schedules
@@ -53,9 +54,6 @@ class SearchGridPass(SearchOptions, DistIRPass):
     """
 
     name = "search-grid"
-
-    cluster: str = ""
-    devices: int | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = self._cluster(op)

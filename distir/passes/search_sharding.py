@@ -9,7 +9,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError, one_of
+from distir.hardware.options import ProfileOptions, TargetOptions
 from distir.interpreters.simulator.profiles.files import load_profiles
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions
 from distir.pipelining.options import axes_of
@@ -19,6 +21,7 @@ from distir.planning.expectations import check_expectations
 from distir.planning.graph.unruled import unruled_ops
 from distir.planning.layouts.fitted import FittedSearch, search_without_cluster
 from distir.planning.layouts.search import LEVELS, SOLVERS, LayoutResult, Limits
+from distir.planning.plans.options import RequestOptions
 from distir.planning.requests import keep_whole, request_shards
 from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -74,16 +77,16 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
     name = "search-sharding"
 
     axes: tuple[str, ...] = ()
-    cluster: str = ""
+    cluster: str = same_option(TargetOptions, "cluster")
     costs: str = "simulated"
     solver: str = "auto"
     memory: float | None = None
     gap: float | None = None
-    time_limit: float | None = None
+    time_limit: float | None = same_option(RequestOptions, "time_limit")
     level: str = "O3"
-    profile: tuple[str, ...] = ()
-    shard: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
+    profile: tuple[str, ...] = same_option(ProfileOptions, "profile")
+    shard: tuple[str, ...] = same_option(RequestOptions, "shard")
+    whole: tuple[str, ...] = same_option(RequestOptions, "whole")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         clock = Clock(self.time_limit and SEARCHING * self.time_limit)

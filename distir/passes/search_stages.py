@@ -8,8 +8,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.pipelining import ScheduleOptions
+from distir.planning.plans.options import RequestOptions
 from distir.planning.stages.search import search_stages
 
 
@@ -44,7 +46,7 @@ class SearchStagesPass(ScheduleOptions, DistIRPass):
     name = "search-stages"
 
     method: str = "auto"
-    time_limit: float | None = None
+    time_limit: float | None = same_option(RequestOptions, "time_limit")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.stage_meshes:

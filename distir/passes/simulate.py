@@ -10,11 +10,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import report, simulate, write_html
+from distir.interpreters.simulator.options import SimulationOptions
 from distir.passes.options import DistIRPass
 
 
 @dataclass(frozen=True)
-class SimulatePass(DistIRPass):
+class SimulatePass(SimulationOptions, DistIRPass):
     """
     Prints the simulation of the program on stderr; the program stays as it is.
 
@@ -27,14 +28,6 @@ class SimulatePass(DistIRPass):
     """
 
     name = "simulate"
-
-    cluster: str | None = None
-    devices: int | None = None
-    profile: tuple[str, ...] = ()
-    flat: bool = False
-    trace: str | None = None
-    json: str | None = None
-    html: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = load_cluster(self.cluster, self.devices) if self.cluster else None

@@ -8,6 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
+from distir.gradients.options import StepOptions
+from distir.options import same_option
 from distir.passes.options import DistIRPass
 from distir.transforms.dropout import train_dropouts
 
@@ -33,8 +35,8 @@ class TrainDropoutPass(DistIRPass):
 
     name = "train-dropout"
 
-    seed: int = 0
-    attention: bool = True
+    seed: int = same_option(StepOptions, "dropout_seed")
+    attention: bool = same_option(StepOptions, "fused_attention")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if not 0 <= self.seed < 2**32:

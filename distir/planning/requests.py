@@ -23,7 +23,9 @@ from distir.dialects.dist import (
 from distir.dialects.dist_attributes import FIXED, FIXED_BY
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, did_you_mean, listed
+from distir.options import same_option
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
+from distir.planning.distribution.options import DistributionOptions
 from distir.planning.kernel_requests import check_kernels
 from distir.program import (
     argument_attributes,
@@ -52,8 +54,8 @@ class Requests:
     - `limit`: seconds after which the search of a plan's layouts ends with the best so far.
     """
 
-    shard: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
+    shard: tuple[str, ...] = same_option(DistributionOptions, "shard")
+    whole: tuple[str, ...] = same_option(DistributionOptions, "whole")
     seconds: float | None = None
     limit: float | None = None
 

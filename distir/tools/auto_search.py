@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from io import StringIO
 from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING
 
+from distir.planning.plans.options import RequestOptions
 from distir.system.output_files import is_replaceable
-from distir.tools.arguments.types import chosen_profiles, names, non_negative_number
+from distir.tools.arguments.declared import add_options
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from distir.dialects.device import ClusterOp
     from distir.planning.auto.auto import AutoSearch
-    from distir.planning.plans.plan import Plan, SearchOptions
+    from distir.planning.grid.search import GridSearch
+    from distir.planning.plans.options import SearchOptions
+    from distir.planning.plans.plan import Plan
     from distir.planning.plans.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
@@ -37,63 +40,85 @@ def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
         help="besides the grid search layouts, stages, ZeRO stages, checkpoint policies, "
         "schedules and overlap; options of the grid then say which values may be chosen",
     )
-    group.add_argument(
-        "--time-limit",
-        type=non_negative_number,
-        metavar="SECONDS",
-        help="end then, with the best plan found",
-    )
+    add_options(group, RequestOptions, ("time_limit",))
     group.add_argument(
         "--explain",
         action="store_true",
         help="show for each module of the model the choice, the time of the runner-up, "
         "and whether memory binds",
     )
-    group.add_argument(
-        "--shard",
-        action="append",
-        default=[],
-        metavar="NAME:DIM=AXIS[:RUN]",
-        help="plans must split dimension DIM of argument NAME over axis d or t; may be "
-        "repeated",
-    )
-    group.add_argument(
-        "--whole",
-        type=names,
-        default=(),
-        metavar="NAME,...",
-        help="arguments that no plan may split; names may hold *",
-    )
+    add_options(group, RequestOptions, ("shard", "whole"))
 
 
-def check_auto_arguments(arguments: argparse.Namespace) -> None:
-    """Refuses options that do not go together. Raises DistIRError."""
+def check_auto_arguments(
+    arguments: argparse.Namespace, written: Callable[[str], str] = "--{}".format
+) -> None:
+    """
+    Refuses options that do not go together; `written` returns an option as the user writes
+    it. Raises DistIRError.
+    """
     from distir.errors import DistIRError
 
+    def named(name: str) -> str:
+        return written(name.replace("_", "-"))
+
     if arguments.auto and arguments.resume is not None:
-        raise DistIRError("--resume is of the grid search; leave it out with --auto")
+        raise DistIRError(
+            f"{named('resume')} is of the grid search; leave it out with {named('auto')}"
+        )
     if not arguments.auto:
         for name in _OF_AUTO:
             if getattr(arguments, name):
-                option = name.replace("_", "-")
-                raise DistIRError(f"--{option} is of the search with --auto; add that")
+                raise DistIRError(
+                    f"{named(name)} is of the search with {named('auto')}; add that"
+                )
 
 
-def search_options(arguments: argparse.Namespace, cluster: ClusterOp) -> SearchOptions:
+def search_options(
+    arguments: argparse.Namespace, profiles: tuple[str, ...]
+) -> SearchOptions:
     """
-    Returns the options of a search over a cluster, from the arguments of `distir search`.
-    Raises DistIRError.
+    Returns the options of a search, from the arguments of `distir search`, with the profiles
+    of its devices.
     """
-    from dataclasses import fields
-
-    from distir.planning.plans.plan import SearchOptions
+    from distir.planning.plans.options import SearchOptions
 
     given = {
         field.name: getattr(arguments, field.name) for field in fields(SearchOptions)
     }
-    given["profile"] = chosen_profiles(arguments.profile, cluster)
+    given["profile"] = profiles
     given["world_size"] = arguments.world_size or arguments.devices
     return SearchOptions(**given)
+
+
+def plan_search(
+    modules: Sequence[ModuleOp],
+    cluster: ClusterOp,
+    options: SearchOptions,
+    arguments: argparse.Namespace,
+    clock: Clock | None = None,
+    **follow: Callable[..., None] | None,
+) -> GridSearch | AutoSearch:
+    """
+    Prepares the search that the arguments of `distir search` ask for, which ends with the
+    `clock`. `follow` are functions that a search with `--auto` calls. Raises DistIRError.
+    """
+    from distir.planning.auto.auto import auto_search
+    from distir.planning.grid.search import GridSearch
+    from distir.planning.requests import Requests
+
+    if not arguments.auto:
+        return GridSearch(modules, cluster, options, arguments.degrees)
+    limit = None if arguments.time_limit is None or clock is None else clock.left
+    return auto_search(
+        modules,
+        cluster,
+        options,
+        requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
+        degrees=arguments.degrees,
+        time_limit=None if limit is None else max(limit, 0.0),
+        **follow,
+    )
 
 
 def search(
@@ -108,8 +133,7 @@ def search(
     files. Raises DistIRError.
     """
     from distir.hardware import load_cluster
-    from distir.planning.auto.auto import auto_search
-    from distir.planning.requests import Requests
+    from distir.planning.auto.auto import AutoSearch
     from distir.tools.reports.reporting import note, seconds_text, time_range_text
 
     began = monotonic()
@@ -132,17 +156,17 @@ def search(
             f"tell; Ctrl-C ends it with the best plan so far"
         )
 
-    found = auto_search(
+    found = plan_search(
         modules,
         load_cluster(arguments.cluster, arguments.devices),
         options,
-        requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
-        degrees=arguments.degrees,
-        time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
+        arguments,
+        clock,
         on_progress=on_progress,
         on_forecast=on_forecast if arguments.time_limit is None else None,
         on_best=files.keep,
     )
+    assert isinstance(found, AutoSearch)
     if arguments.time_limit is None:
         first = len(found.space.first())
         note(

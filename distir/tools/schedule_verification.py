@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.ir import SSAValue
 
+    from distir.scheduling.kernel_verification import VerifiedKernel
+    from distir.tools.comparison import OutputDifference
     from distir.tools.files import Arrays
 
 MOST_ELEMENTS = 1 << 28
@@ -22,21 +26,79 @@ CAST_TOLERANCE = 2e-2
 """The relative difference that is allowed where a schedule casts to 16 bits."""
 
 
+@dataclass(frozen=True)
+class ScheduleCheck:
+    """
+    A schedule that was verified: its `kernels`, and the `outputs` of the whole program, or of
+    a training step (`is_step`), beside those of the program before. `not_run`: why the whole
+    program was not run, if it was not.
+    """
+
+    kernels: Sequence[VerifiedKernel]
+    outputs: Sequence[OutputDifference] = ()
+    is_step: bool = False
+    not_run: str = ""
+
+
 def verify_schedule(
     before: ModuleOp, after: ModuleOp, is_cast: bool, arguments: argparse.Namespace
 ) -> None:
     """
+    Verifies what a schedule made of the program in a file, as `checked_schedule` does, and
+    prints tables. Raises DistIRError for what differs.
+    """
+    from distir.tools.files import program_weights
+
+    print_check(
+        checked_schedule(
+            before,
+            after,
+            is_cast,
+            arguments,
+            lambda module: program_weights(module, arguments.program),
+        )
+    )
+
+
+def checked_schedule(
+    before: ModuleOp,
+    after: ModuleOp,
+    is_cast: bool,
+    arguments: argparse.Namespace,
+    weights: Callable[[ModuleOp], Arrays],
+) -> ScheduleCheck:
+    """
     Verifies what a schedule made of a program: each kernel against its reference, then the
     whole program against the one before, on random inputs; with `--training` steps of the
     two, in which losses and updated parameters are compared. `is_cast` says whether the schedule
-    casts to 16 bits. Prints tables. Raises DistIRError for what differs.
+    casts to 16 bits; `weights` reads those of the program. Raises DistIRError for what differs.
     """
     from distir.scheduling.kernel_verification import verify_kernels
-    from distir.tools.reports.reporting import note, progress, table
+    from distir.tools.reports.reporting import progress
 
     with progress("verifying kernels"):
         kernels = verify_kernels(after, arguments.kernels, arguments.timeout)
-    if kernels:
+    size = elements_of(before)
+    if size is None:
+        return ScheduleCheck(
+            kernels,
+            not_run="it has values of unknown size; run "
+            f"`distir-opt {arguments.program} -p fold-shapes` first, and schedule its output",
+        )
+    if size > MOST_ELEMENTS:
+        return ScheduleCheck(
+            kernels,
+            not_run=f"its values have {size:,} elements "
+            f"({MOST_ELEMENTS:,} at most); verify the schedule on a model with fewer layers or smaller inputs",
+        )
+    return _verified_program(before, after, is_cast, arguments, weights, kernels)
+
+
+def print_check(check: ScheduleCheck) -> None:
+    """Prints what was verified of a schedule, as tables."""
+    from distir.tools.reports.reporting import note, table
+
+    if check.kernels:
         rows = [
             [
                 f"@{each.kernel.symbol}",
@@ -47,36 +109,39 @@ def verify_schedule(
                 if each.gradient_difference is None
                 else f"{each.gradient_difference:.1e}",
             ]
-            for each in kernels
+            for each in check.kernels
         ]
         headings = ["kernel", "implementation", "rule", "difference", "of the gradient"]
         table(headings, rows)
-    size = elements_of(before)
-    if size is None:
-        note(
-            "the whole program was not run: it has values of unknown size; run "
-            f"`distir-opt {arguments.program} -p fold-shapes` first, and schedule its output"
-        )
+    if check.not_run:
+        note(f"the whole program was not run: {check.not_run}")
         return
-    if size > MOST_ELEMENTS:
-        note(
-            f"the whole program was not run: its values have {size:,} elements "
-            f"({MOST_ELEMENTS:,} at most); verify the schedule on a model with fewer layers or smaller inputs"
-        )
-        return
-    _verify_program(before, after, is_cast, arguments)
+    worst = max(check.outputs, key=lambda each: each.relative, default=None)
+    rows = [
+        [
+            "a training step" if check.is_step else "the whole program",
+            str(len(check.outputs)),
+            "" if worst is None else f"{worst.relative:.1e}",
+            "" if worst is None else worst.name,
+        ]
+    ]
+    table(["compared", "outputs", "largest difference", "of"], rows)
 
 
-def _verify_program(
-    before: ModuleOp, after: ModuleOp, is_cast: bool, arguments: argparse.Namespace
-) -> None:
-    """Compares two programs, or their training steps, and prints the differences."""
+def _verified_program(
+    before: ModuleOp,
+    after: ModuleOp,
+    is_cast: bool,
+    arguments: argparse.Namespace,
+    weights: Callable[[ModuleOp], Arrays],
+    kernels: Sequence[VerifiedKernel],
+) -> ScheduleCheck:
+    """Compares two programs, or their training steps. Raises DistIRError."""
     from distir.errors import DistIRError
     from distir.tools.arguments.program import whole_arguments
     from distir.tools.arguments.training import differentiate_pass
     from distir.tools.comparison import compare
-    from distir.tools.files import apply_passes, program_weights
-    from distir.tools.reports.reporting import table
+    from distir.tools.files import apply_passes
     from distir.transforms.dropout import train_dropouts
 
     differentiate = differentiate_pass(arguments)
@@ -87,10 +152,9 @@ def _verify_program(
         else:
             # Both have to drop the same elements.
             train_dropouts(module, arguments.seed, attention=False)
-    path = arguments.program
-    weights = program_weights(before, path)
-    values = whole_arguments(programs[0], path, weights, {}, arguments.seed)
-    values |= _large_parameters(programs[0], weights, values)
+    path, known = arguments.program, weights(before)
+    values = whole_arguments(programs[0], path, known, {}, arguments.seed)
+    values |= _large_parameters(programs[0], known, values)
     paths = path, f"{path} as {arguments.script} schedules it"
     allowed = CAST_TOLERANCE if is_cast else None
     found = compare(programs, paths, values, allowed, by_change=True)
@@ -102,16 +166,7 @@ def _verify_program(
             f"largest magnitude (or 1), or to what a step changes ({wrong[0].tolerance:g} is allowed); find the line of the "
             f"script by leaving lines out"
         )
-    worst = max(found, key=lambda each: each.relative, default=None)
-    rows = [
-        [
-            "a training step" if differentiate is not None else "the whole program",
-            str(len(found)),
-            "" if worst is None else f"{worst.relative:.1e}",
-            "" if worst is None else worst.name,
-        ]
-    ]
-    table(["compared", "outputs", "largest difference", "of"], rows)
+    return ScheduleCheck(kernels, found, differentiate is not None)
 
 
 def _large_parameters(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
-from distir.tools.arguments.training import add_training_arguments, differentiate_pass
-from distir.tools.arguments.types import (
-    add_backend_argument,
+from distir.launch.options import ProcessOptions
+from distir.planning.plans.options import ListOptions
+from distir.tools.arguments.cluster import (
     add_cluster_arguments,
     add_profile_argument,
-    non_negative_integer,
-    positive_integer,
+    chosen_profiles,
 )
+from distir.tools.arguments.declared import add_options
+from distir.tools.arguments.distribution import written_options
+from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
+from distir.tools.arguments.training import add_training_arguments, differentiate_pass
+from distir.tools.arguments.types import non_negative_integer
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -48,27 +52,17 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
         help="the same model for another size of the batch, which is tuned too; may be "
         "repeated",
     )
-    group.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FILE",
-        help="write every result to this file at once, and skip those in it already",
-    )
-    group.add_argument(
-        "--seed",
+    add_options(group, ListOptions, ("resume",))
+    add_options(
+        group,
+        ProcessOptions,
+        ("seed",),
         type=non_negative_integer,
-        default=0,
         metavar="N",
         help="of the random numbers of a descent, or of the inputs of --verify (default 0)",
     )
-    group.add_argument(
-        "--top",
-        type=positive_integer,
-        default=10,
-        metavar="N",
-        help="how many of the best to list (default 10)",
-    )
-    add_backend_argument(parser)
+    add_options(group, ListOptions, ("top",))
+    add_options(parser, ProcessOptions, ("backend",))
     add_jobs_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_profile_argument(parser)
@@ -116,12 +110,35 @@ def check_tuning_arguments(arguments: argparse.Namespace) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class TunedSchedule:
+    """
+    A tuning with a best point: the `tuner` with all results, the `programs` of points, and
+    whether the user interrupted it.
+    """
+
+    tuner: Tuner
+    programs: TunedPrograms
+    interrupted: bool
+
+    @property
+    def best(self) -> Point:
+        """The best point: values of the schedule's knobs, and a plan."""
+        best = self.tuner.best
+        assert best is not None
+        return best
+
+    def module(self) -> ModuleOp:
+        """Returns the program of the best point, scheduled."""
+        return self.programs.scheduled(self.best.chosen, self.best.plan.batch)
+
+
 def tune(
     arguments: argparse.Namespace, modules: list[ModuleOp], sequence: NamedSequenceOp
-) -> tuple[Point, ModuleOp, bool]:
+) -> TunedSchedule:
     """
-    Tunes a schedule; returns the best point, its program, and whether the user interrupted
-    the tuning. Prints the best points. Raises DistIRError, also if nothing fits.
+    Tunes a schedule. Raises DistIRError, also if nothing fits, and KeyboardInterrupt if the
+    user interrupts it before the first result.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
@@ -133,11 +150,10 @@ def tune(
     from distir.scheduling.tuning.tuner import Tuner, journal_of
     from distir.tools.auto_search import search_options
     from distir.tools.files import apply_passes
-    from distir.tools.reports.reporting import note
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     differentiate = differentiate_pass(arguments)
-    options = search_options(arguments, cluster)
+    options = search_options(arguments, chosen_profiles(arguments.profile, cluster))
     options.check()
     models = {batch_of(module): module for module in modules}
     if len(models) < len(modules):
@@ -164,21 +180,26 @@ def tune(
             _run(tuner, arguments)
         except KeyboardInterrupt:
             interrupted = True
-    best = tuner.best
-    if best is None and interrupted and not tuner.trials:
+    if tuner.best is None and interrupted and not tuner.trials:
         raise KeyboardInterrupt
-    if best is None:
+    if tuner.best is None:
         raise DistIRError(f"tuning: {tuner.nothing_fits()}")
-    if interrupted:
+    return TunedSchedule(tuner, programs, interrupted)
+
+
+def report_tuning(tuned: TunedSchedule, arguments: argparse.Namespace) -> None:
+    """Prints the best points of a tuning, and how to make the program of the best one."""
+    from distir.tools.reports.reporting import note
+
+    if tuned.interrupted:
         how = (
             "--resume goes on from here"
             if arguments.resume
             else "--resume FILE saves them"
         )
-        note(f"interrupted after {len(tuner.trials)} points; {how}")
-    _report(tuner, arguments.top)
-    note(f"the best: {best}; {_how(best, programs, arguments)}")
-    return best, programs.scheduled(best.chosen, best.plan.batch), interrupted
+        note(f"interrupted after {len(tuned.tuner.trials)} points; {how}")
+    _report(tuned.tuner, arguments.top)
+    note(f"the best: {tuned.best}; {_how(tuned.best, arguments)}")
 
 
 def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
@@ -273,27 +294,10 @@ def _report_runs(tuner: Tuner) -> None:
         print(f"rank correlation of predicted and measured throughput: {found:.3f}")
 
 
-def _how(best: Point, programs: TunedPrograms, arguments: argparse.Namespace) -> str:
+def _how(best: Point, arguments: argparse.Namespace) -> str:
     """Returns the commands `schedule` and `distribute` that make the program of a point."""
-    plan = best.plan
     sets = " ".join(f"--set {setting}" for setting in best.settings)
-    given = f"-d {plan.d} -t {plan.t} -p {plan.p} -k {plan.k}"
-    if plan.zero:
-        given += f" --zero {plan.zero}"
-    if plan.no_sync:
-        given += " --no-sync"
-    if plan.offload_states:
-        given += " --offload-states"
-    if plan.r > 1:
-        given += f" -r {plan.r}"
-    if plan.checkpoint != "none":
-        given += f" --checkpoint {plan.checkpoint}"
-    if plan.schedule:
-        given += f" --schedule {plan.schedule}"
-    if plan.overlap:
-        given += " --overlap"
-    if not plan.buckets:
-        given += " --no-buckets"
+    given = " ".join(written_options(best.plan.options(), always="dtpk"))
     schedule = f"`distir schedule {sets}`" if sets else "`distir schedule`"
     if arguments.training:
         schedule += " with these options of the step"

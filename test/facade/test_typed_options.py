@@ -10,7 +10,7 @@ import pytest
 from support.typed_options import TABLES, tables
 
 import distir
-from distir.facade import typed_options
+from distir.tools.arguments import typed_options
 
 WRITTEN = ast.parse(Path(typed_options.__file__).read_text())
 

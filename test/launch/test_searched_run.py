@@ -15,7 +15,8 @@ from distir.launch.packages import Spawner
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import emit
-from distir.planning.plans.plan import LayoutPlan, SearchOptions
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import LayoutPlan
 
 PROGRAMS = {
     "forward": (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.parallel_options import (
     KERNELS,
     float8_run,
@@ -21,6 +23,12 @@ from support.parallel_options import (
 )
 from support.ranks import run_ranks
 from support.thoroughness import sampled
+from torch import nn
+
+from distir.errors import DistIRError
+from distir.parallel.parallelize import parallelize
+from distir.pipelining.csv_format import write_csv
+from distir.pipelining.registry import build_schedule
 
 
 def test_computing_in_bf16() -> None:
@@ -33,6 +41,45 @@ def test_computing_in_bf16() -> None:
         assert rank["found"] != pytest.approx(rank["expected"], rel=1e-7)
         assert rank["dtypes"] == {"torch.float32"}
         assert rank["output"] == "torch.bfloat16"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(shard="transformer.h.*.mlp.c_fc.weight:1=d", whole="transformer.wpe.*"),
+        pytest.param(
+            dict(p=2, k=2, schedule="interleaved-1f1b", chunks=2, overlap="pp"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)
+def test_options_of_distribute(options: dict[str, Any]) -> None:
+    """Options that are declared for `distir distribute` alone are options of modules, too."""
+    for rank in run_ranks(2, narrow_run, dict(d=1 if "p" in options else 2) | options):
+        assert rank["found"] == pytest.approx(rank["expected"], abs=1e-5)
+
+
+def test_a_schedule_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "schedule.csv"
+    file.write_text(write_csv(build_schedule("gpipe", 2, 2, None)))
+    for rank in run_ranks(2, narrow_run, dict(p=2, k=2, schedule_file=file)):
+        assert rank["found"] == pytest.approx(rank["expected"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(zeroo=1), "there is no option zeroo; did you mean 'zero'?"),
+        (dict(offload_states=True), "there is no option offload_states"),
+        (dict(d=0), "argument -d: '0' is not a positive whole number"),
+    ],
+)
+def test_options_that_modules_do_not_have(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DistIRError, match=re.escape(f"distir.parallelize: {message}")):
+        parallelize(nn.Linear(2, 2), (torch.ones(2, 2),), loss="mse", **options)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.planning.auto.auto import auto_search
 from distir.planning.grid import GridPlan, Programs, Simulated, ranked, run
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.result import simulated
 from distir.program import entry_function, functions, return_op
 from distir.transforms.memory.checkpoint_policies import LayerPolicies

@@ -43,7 +43,8 @@ from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts import fitted
 from distir.planning.layouts.chosen import ChosenLayouts
-from distir.planning.plans.plan import Plan, SearchOptions
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import Plan
 from distir.planning.plans.result import Impossible, Result, simulated
 from distir.planning.requests import Requests
 from distir.program import argument_names, entry_function

@@ -28,7 +28,8 @@ from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.space import AutoSpace
-from distir.planning.plans.plan import GridPlan, SearchOptions, Space
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import GridPlan, Space
 from distir.program import entry_function, functions
 
 SUMS = "sum"

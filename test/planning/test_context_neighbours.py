@@ -11,7 +11,8 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.space import AutoSpace
 from distir.planning.distribution.context import context_degrees
-from distir.planning.plans.plan import GridPlan, SearchOptions
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import GridPlan
 
 
 def step(seq: int) -> ModuleOp:

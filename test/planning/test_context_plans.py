@@ -14,7 +14,8 @@ from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.grid.evaluate import Evaluator, distribute_as
 from distir.planning.grid.search import GridSearch
-from distir.planning.plans.plan import GridPlan, SearchOptions
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import GridPlan
 from distir.planning.plans.programs import Programs
 from distir.planning.plans.result import Simulated, from_json
 from distir.planning.requests import Requests

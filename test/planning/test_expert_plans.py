@@ -17,7 +17,8 @@ from distir.frontends.models.function_builder import FunctionBuilder
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.distribution.experts import expert_degrees
-from distir.planning.plans.plan import GridPlan, SearchOptions, Space
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import GridPlan, Space
 from distir.program import ENTRY
 
 

@@ -26,7 +26,8 @@ from distir.hardware.description import ClusterDescription
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import auto_search
 from distir.planning.grid import Programs, run
-from distir.planning.plans.plan import GridPlan, SearchOptions, Space
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import GridPlan, Space
 from distir.planning.plans.result import simulated
 
 MEMORY = 1_000_000_000

@@ -21,7 +21,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.space import AutoSpace
 from distir.planning.grid import Evaluator, GridPlan, Space
-from distir.planning.plans.plan import SearchOptions
+from distir.planning.plans.options import SearchOptions
 from distir.planning.plans.programs import replace_cluster
 from distir.planning.plans.result import Impossible, Simulated, simulated
 

@@ -21,7 +21,8 @@ from distir.planning.grid import Evaluator, GridPlan, LayoutPlan, Programs
 from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts.chosen import ChosenLayouts
-from distir.planning.plans.plan import Plan, SearchOptions
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import Plan
 from distir.planning.plans.result import Impossible, Result, Simulated
 from distir.planning.requests import Requests
 from distir.transforms.memory.checkpoint_policies import LayerPolicies

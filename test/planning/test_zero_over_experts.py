@@ -15,7 +15,8 @@ from distir.dialects.dist import layout_of
 from distir.dialects.tensors import shape_of
 from distir.frontends.models.basic import build_moe
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.plans.plan import SearchOptions, Space
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import Space
 from distir.program import argument_names, argument_roles, entry_function
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import only_mesh

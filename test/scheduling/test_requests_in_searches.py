@@ -22,7 +22,8 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.grid.evaluate import distribute_as
-from distir.planning.plans.plan import LayoutPlan, SearchOptions
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import LayoutPlan
 from distir.planning.plans.programs import replace_cluster
 from distir.planning.plans.result import Simulated, simulated
 from distir.program import argument_names, entry_function, functions

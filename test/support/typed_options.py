@@ -1,7 +1,7 @@
 """
-Makes `distir/facade/typed_options.py` from the parsers of the commands:
+Makes `distir/tools/arguments/typed_options.py` from the parsers of the commands:
 
-    PYTHONPATH=test python -m support.typed_options > distir/facade/typed_options.py
+    PYTHONPATH=test python -m support.typed_options > distir/tools/arguments/typed_options.py
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, Required, TypedDict
 '''
 
 TEXTS = {"rate", "number_of_bytes"}
@@ -44,15 +44,22 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "DistributeOptions": Table("distribute", "plan"),
+    "ParallelizeOptions": Table(
+        "distribute", "plan cluster devices schedule offload_states pad stage_meshes"
+    ),
+    "DistributeOptions": Table("distribute", "plan", "ParallelizeOptions"),
     "ImportOptions": Table("import"),
     "BuildOptions": Table("build"),
-    "ShowOptions": Table("show", "scope json", "DistributeOptions"),
+    "SchedulingOptions": Table("schedule", "print top set also"),
+    "SearchingOptions": Table("search", "explain top json plot save_plan"),
+    "ShowOptions": Table("show", "json", "DistributeOptions"),
     "SimulateOptions": Table(
         "simulate", "json trace html memory diff", "DistributeOptions"
     ),
+    "LowerOptions": Table("lower"),
+    "CheckOptions": Table("check", "inputs"),
     "RunOptions": Table("run", "inputs"),
-    "ClusterOptions": Table("cluster", "kind name"),
+    "ClusterOptions": Table("cluster", "kind"),
     "ExportOptions": Table("export"),
     "CalibrateOptions": Table("calibrate"),
 }
@@ -76,7 +83,9 @@ def _type(action: argparse.Action) -> str:
     """Returns the type of an option's value, as Python writes it."""
     if action.nargs == 0:
         return "bool"
-    made = getattr(action.type, "__annotations__", {}).get("return", "")
+    call = type(action.type).__call__  # of an object that parses
+    notes = [getattr(f, "__annotations__", {}) for f in (action.type, call)]
+    made = next((note["return"] for note in notes if "return" in note), "")
     name = getattr(action.type, "__name__", "")
     if action.choices is not None:
         one = f"Literal[{', '.join(map(repr, action.choices))}]"
@@ -89,6 +98,12 @@ def _type(action: argparse.Action) -> str:
     else:
         one = "str"
     repeats = ("_AppendAction", "_ExtendAction")
+    if values := re.fullmatch(r"tuple\[(\w+), \.\.\.\]", made):
+        return _several(values[1])
+    if made.startswith("tuple[int"):
+        return f"Sequence[{made}]"
+    if action.nargs == "+":
+        return f"{one} | Sequence[{one} | int]"
     if pair := re.fullmatch(r"tuple\[str, (\w+)\]", made):
         return f"Mapping[str, {pair[1]}] | {_several('str')}"
     if type(action).__name__ in repeats:
@@ -101,15 +116,21 @@ def options(command: str) -> dict[str, str]:
     parser = ArgumentParser(add_help=False)
     import_module(f"distir.tools.commands.{COMMANDS[command][0]}").add_arguments(parser)
     found: dict[str, list[str]] = {}
+    is_one = parser._subparsers is None  # pyright: ignore[reportPrivateUsage]
     for action in _actions(parser):
         for written in action.option_strings:
             if action.help == argparse.SUPPRESS or written == "--help":
                 continue
             name = written.lstrip("-").replace("-", "_")
             known = found.setdefault(name, [])
-            if (own := _type(action)) not in known:
+            own = _type(action)
+            if action.required and is_one:
+                own = f"Required[{own}]"
+            if own not in known:
                 known.append(own)
-            if name.startswith("no_"):  # `check=False` is `no_check=True`
+            if (
+                name.startswith("no_") and action.nargs == 0
+            ):  # `check=False` is `no_check=True`
                 found.setdefault(name.removeprefix("no_"), ["bool"])
     found.pop("h", None)
     return {name: " | ".join(types) for name, types in found.items()}

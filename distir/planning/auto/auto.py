@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -12,20 +13,9 @@ from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
 from distir.planning.auto.effects import Effects
 from distir.planning.auto.forecast import enough, forecast
-from distir.planning.auto.leaders import (
-    leaders,
-    offloads,
-    refinements,
-    sorted_results,
-)
+from distir.planning.auto.leaders import leaders, offloads, refinements, sorted_results
 from distir.planning.auto.recomputation import partly_recomputed
-from distir.planning.auto.space import (
-    AXES,
-    POLICIES_BY_COST,
-    AutoSpace,
-    own_axes,
-    with_micro_batches,
-)
+from distir.planning.auto.space import AXES, AutoSpace, own_axes, with_micro_batches
 from distir.planning.distribution.context import context_degrees
 from distir.planning.distribution.experts import expert_degrees
 from distir.planning.grid.bounds import Bounds
@@ -33,13 +23,8 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
-from distir.planning.plans.plan import (
-    GridPlan,
-    LayoutPlan,
-    Plan,
-    SearchOptions,
-    switched,
-)
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.plans.plan_search import PlanSearch
 from distir.planning.plans.programs import Programs, trains
 from distir.planning.plans.result import Impossible, Result, Simulated, simulated
@@ -126,6 +111,11 @@ def auto_search(
     known = [name for name, _ in own] or list(AXES)
     for module in modules:
         requests.check(module, known)
+    defaults: dict[str, Any] = {}
+    if not options.e:
+        defaults["e"] = expert_degrees(modules, devices)
+    if not options.offload_states and not _may_offload(modules, cluster):
+        defaults["offload_states"] = (False,)
     space = AutoSpace(
         batches=sorted(programs.texts),
         trains=trained == {True},
@@ -133,19 +123,8 @@ def auto_search(
         degrees=degrees,
         own_axes=own,
         asked_axes=requests.axes,
-        micro_batches=options.micro_batches,
-        zero=options.zero or (0, 1, 2, 3),
-        checkpoint=options.checkpoint or POLICIES_BY_COST,
-        schedules=options.schedules,
-        c=options.c or (1,),
         next_c=options.c or context_degrees(modules, devices),
-        e=options.e or expert_degrees(modules, devices),
-        r=options.r,
-        no_sync=switched("no_sync", options.no_sync) or (False, True),
-        offload_states=switched("offload_states", options.offload_states)
-        or ((False, True) if _may_offload(modules, cluster) else (False,)),
-        overlap=switched("overlap", options.overlap) or (False, True),
-        buckets=options.buckets,
+        **defaults | options.choices(),
     )
     bounds = {
         batch: Bounds.of(

@@ -7,7 +7,8 @@ from math import lcm, prod
 from typing import Self
 
 from distir.errors import DistIRError
-from distir.options import option
+from distir.hardware.options import ProfileOptions, TargetOptions
+from distir.options import option, same_option
 from distir.pipelining.options import PipelineOptions
 
 NAME = "distribute"
@@ -45,7 +46,7 @@ class DistributionOptions(PipelineOptions):
         1,
         "tensor-parallel degree (default 1)",
     )
-    cluster: str = ""
+    cluster: str = same_option(TargetOptions, "cluster")
     shard: tuple[str, ...] = option(
         (),
         "split dimension DIM of argument NAME over mesh axis AXIS (r, d, e, c or t), "
@@ -119,14 +120,20 @@ class DistributionOptions(PipelineOptions):
         "to all",
         choices=("contiguous", "cyclic"),
     )
-    overlap: bool = False
+    overlap: bool = option(
+        False,
+        "run communication while devices compute, where the simulator says that it "
+        "is faster and fits into memory: reductions of gradients (dp), of activations (tp), "
+        "sends between stages (pp), gathering of parameters (params); by default all of these",
+        metavar="KIND,...",
+    )
     overlapped: tuple[str, ...] = ()
     buckets: bool = option(
         True,
         "send neighbouring tensors, such as the gradients of a layer, in one message "
         "(default), or each tensor in a message of its own",
     )
-    profile: tuple[str, ...] = ()
+    profile: tuple[str, ...] = same_option(ProfileOptions, "profile")
 
     @property
     def devices(self) -> int:

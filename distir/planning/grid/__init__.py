@@ -10,7 +10,8 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.results import chosen, nothing_fits, pareto_front, ranked
 from distir.planning.grid.runner import Source, run
-from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan, Space, switched
+from distir.planning.plans.options import switched
+from distir.planning.plans.plan import GridPlan, LayoutPlan, Plan, Space
 from distir.planning.plans.programs import Programs, batch_of, trains
 from distir.planning.plans.result import Impossible, Result, Simulated
 

@@ -12,7 +12,8 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.runner import run
-from distir.planning.plans.plan import Plan, SearchOptions, Space
+from distir.planning.plans.options import SearchOptions
+from distir.planning.plans.plan import Plan, Space
 from distir.planning.plans.plan_search import PlanSearch
 from distir.planning.plans.programs import Programs, batch_of, trains
 

@@ -4,100 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from itertools import product
 from math import isqrt
 from typing import Any
 
 from distir.dialects.device import MOST_DEVICES
-from distir.errors import DistIRError, one_of
+from distir.errors import DistIRError
+from distir.options import same_option
 from distir.pipelining import PipelineOptions
-from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution.distribute import CONTEXTS
 from distir.planning.distribution.options import DistributionOptions
-from distir.transforms.memory.checkpoint_policies import LayerPolicies
+from distir.planning.plans.options import SearchOptions
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried if none are given (DistIR section 5)."""
 
-SWITCH = {"off": False, "on": True}
-"""The values of options that are off or on, by name."""
-
-
-def switched(option: str, names: Sequence[str]) -> tuple[bool, ...]:
-    """
-    Returns the values that the names given for an option stand for. Raises DistIRError.
-    """
-    unknown = [name for name in names if name not in SWITCH]
-    if unknown:
-        raise DistIRError(
-            f"search: {option} cannot be {unknown[0]!r}; choose from {', '.join(SWITCH)}"
-        )
-    return tuple(SWITCH[name] for name in names)
-
-
 Axes = tuple[tuple[str, int], ...]
 """The axes of a mesh, outermost first, as names with sizes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """
-    What a search over plans may choose from: options that passes and commands share. Where
-    one is empty, the search has a default of its own.
-
-    - `profile`: what devices reach in practice, as in `simulate`;
-    - `world_size`: devices to use, r x d x e x c x t x p; by default all of the cluster;
-    - `micro_batches`: numbers of micro-batches; `schedules`: pipeline schedules;
-    - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
-    - `c`: degrees of context parallelism, 1 by default, and in `auto-parallel` all powers of
-      two for sequences of 8192 tokens and more; where it is larger, keys are gathered and go
-      around in a ring, and tokens are in cyclic order;
-    - `e`: degrees of expert parallelism, 1 by default;
-    - `r`: numbers of groups of devices that each hold all that ZeRO splits, 1 by default;
-    - `no_sync`: `off`, `on` or both: whether ZeRO 3 adds up whole gradients over micro-batches;
-    - `offload_states`: `off`, `on` or both: whether the optimizer's states are in the host's
-      memory;
-    - `overlap`: `off`, `on` or both: whether communication overlaps computation;
-    - `buckets`: whether all plans send neighbouring tensors in one message;
-    - `jobs`: number of processes; 0 for one per core.
-    """
-
-    profile: tuple[str, ...] = ()
-    world_size: int | None = None
-    micro_batches: tuple[int, ...] = ()
-    zero: tuple[int, ...] = ()
-    checkpoint: tuple[str, ...] = ()
-    schedules: tuple[str, ...] = ()
-    c: tuple[int, ...] = ()
-    e: tuple[int, ...] = ()
-    r: tuple[int, ...] = ()
-    no_sync: tuple[str, ...] = ()
-    offload_states: tuple[str, ...] = ()
-    overlap: tuple[str, ...] = ()
-    buckets: bool = True
-    jobs: int = 0
-
-    def check(self) -> None:
-        """Refuses names of schedules and policies that do not exist. Raises DistIRError."""
-        for name in self.schedules:
-            one_of("pipeline schedule", name, SCHEDULES)
-        for name in self.checkpoint:
-            LayerPolicies.of(name, "search")
-        degrees = {
-            "the degree of context parallelism c": self.c,
-            "the degree of expert parallelism e": self.e,
-            "the number of groups with copies r": self.r,
-        }
-        for what, values in degrees.items():
-            for degree in values:
-                if degree < 1:
-                    raise DistIRError(f"{what}={degree} must be positive")
-        for stage in self.zero:
-            if stage not in (0, 1, 2, 3):
-                raise DistIRError(
-                    f"there is no ZeRO stage {stage!r}; choose from 0 to 3"
-                )
 
 
 @dataclass(frozen=True)
@@ -116,13 +40,13 @@ class Plan(ABC):
 
     batch: int
     _: KW_ONLY
-    p: int = 1
-    k: int = 1
-    checkpoint: str = "none"
-    schedule: str = ""
-    stages: str = ""
-    overlap: bool = False
-    buckets: bool = True
+    p: int = same_option(PipelineOptions, "p")
+    k: int = same_option(PipelineOptions, "k")
+    checkpoint: str = same_option(DistributionOptions, "checkpoint")
+    schedule: str = same_option(PipelineOptions, "schedule")
+    stages: str = same_option(PipelineOptions, "stages", default="")
+    overlap: bool = same_option(DistributionOptions, "overlap")
+    buckets: bool = same_option(DistributionOptions, "buckets")
 
     @property
     def is_pipelined(self) -> bool:
@@ -194,15 +118,15 @@ class GridPlan(Plan):
     optimizer's states are in the host's memory.
     """
 
-    d: int = 1
-    t: int = 1
-    zero: int = 0
-    c: int = 1
-    context: str = "gather"
-    e: int = 1
-    r: int = 1
-    no_sync: bool = False
-    offload_states: bool = False
+    d: int = same_option(DistributionOptions, "d")
+    t: int = same_option(DistributionOptions, "t")
+    zero: int = same_option(DistributionOptions, "zero")
+    c: int = same_option(DistributionOptions, "c")
+    context: str = same_option(DistributionOptions, "context")
+    e: int = same_option(DistributionOptions, "e")
+    r: int = same_option(DistributionOptions, "r")
+    no_sync: bool = same_option(DistributionOptions, "no_sync")
+    offload_states: bool = same_option(DistributionOptions, "offload_states")
 
     @property
     def devices(self) -> int:
@@ -235,21 +159,11 @@ class GridPlan(Plan):
         Returns the options of `distribute` for this plan, with the given arguments split
         (`shard`) and kept whole.
         """
+        named = {own.name for own in fields(DistributionOptions)}
+        own = {name: value for name, value in vars(self).items() if name in named}
         return DistributionOptions(
-            **vars(self.pipeline),
-            r=self.r,
-            d=self.d,
-            e=self.e,
-            c=self.c,
-            t=self.t,
-            context=self.context,
+            **own | vars(self.pipeline),
             context_order="contiguous" if self.c == 1 else "cyclic",
-            zero=self.zero,
-            no_sync=self.no_sync,
-            offload_states=self.offload_states,
-            checkpoint=self.checkpoint,
-            overlap=self.overlap,
-            buckets=self.buckets,
             shard=shard,
             whole=whole,
         )
@@ -258,9 +172,8 @@ class GridPlan(Plan):
         """
         Returns the same pipeline with layouts that are searched on a mesh of these axes.
         """
-        own = ("d", "t", "zero", "c", "context", "e", "r", "no_sync", "offload_states")
-        options = {k: v for k, v in vars(self).items() if k not in own}
-        return LayoutPlan(**options, axes=axes)
+        common = {own.name: getattr(self, own.name) for own in fields(Plan)}
+        return LayoutPlan(**common, axes=axes)
 
     def __str__(self) -> str:
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
@@ -355,17 +268,7 @@ class Space:
             trains,
             options.world_size or devices,
             degrees,
-            options.micro_batches,
-            options.zero or (0,),
-            options.checkpoint or ("none",),
-            options.schedules,
-            options.c or (1,),
-            options.e or (1,),
-            options.r or (1,),
-            switched("no_sync", options.no_sync or ("off",)),
-            switched("offload_states", options.offload_states or ("off",)),
-            switched("overlap", options.overlap or ("off",)),
-            options.buckets,
+            **options.choices(),
         )
 
     def plans(self) -> list[GridPlan]:

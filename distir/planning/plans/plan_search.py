@@ -2,10 +2,56 @@
 
 from __future__ import annotations
 
-from distir.planning.grid.results import ranked
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distir.errors import DistIRError
+from distir.planning.grid.results import pareto_front, ranked
 from distir.planning.plans.plan import Plan
 from distir.planning.plans.programs import Programs
 from distir.planning.plans.result import Result, Simulated
+from distir.system.output_files import write_text
+
+
+@dataclass(frozen=True)
+class SearchResults:
+    """
+    All results of a search, in the order of their plans. `finished` says whether it ended by
+    itself; `measured` has the seconds of a step of plans that were run.
+    """
+
+    results: Sequence[Result]
+    finished: bool
+    measured: Mapping[Plan, float]
+
+    @property
+    def ranked(self) -> list[Simulated]:
+        """The results that fit into memory, the highest throughput first."""
+        return ranked(self.results)
+
+    @property
+    def pareto_front(self) -> list[Simulated]:
+        """The results for which none is faster with as little memory."""
+        return pareto_front(self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the results as `distir search --json` writes them."""
+        return {
+            "finished": self.finished,
+            "best": [o.to_json() for o in self.ranked[:1]],
+            "pareto_front": [o.to_json() for o in self.pareto_front],
+            "outcomes": [o.to_json() for o in self.results],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the results as JSON. Raises DistIRError if that fails."""
+        try:
+            write_text(path, json.dumps(self.to_json(), indent=2) + "\n")
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
 
 class PlanSearch:
@@ -34,6 +80,11 @@ class PlanSearch:
             found = [result for result in found if result.plan in self.measured]
             found.sort(key=lambda r: -r.plan.batch / self.measured[r.plan])
         return found[0] if found else None
+
+    def outcomes(self) -> SearchResults:
+        """Returns all results so far."""
+        results = sorted(self.results.values(), key=lambda result: result.plan)
+        return SearchResults(results, self.finished, dict(self.measured))
 
     def measured_note(self) -> str | None:
         """Returns a note on the choice among plans that were run; None if none was run."""

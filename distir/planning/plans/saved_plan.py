@@ -36,7 +36,7 @@ from distir.planning.layouts.planned_arguments import (
 )
 from distir.planning.layouts.searched import SearchedLayouts
 from distir.planning.plans.plan import GridPlan, LayoutPlan
-from distir.planning.plans.plan_search import PlanSearch
+from distir.planning.plans.plan_search import PlanSearch, SearchResults
 from distir.planning.plans.programs import cluster_of_text, replace_cluster, trains
 from distir.planning.plans.result import Simulated, from_json
 from distir.planning.requests import Requests, named_argument
@@ -65,7 +65,7 @@ class SavedPlan:
       digest of that program's ops; `trains`: whether it is a training step;
     - `requests`: the user's requests, which the plan keeps;
     - `reason`: writes what `explain` returns; `searched`: makes the program that the plan was
-      searched for, which a plan from a file lacks.
+      searched for; `outcomes`: the results of all plans. A plan from a file lacks these two.
     """
 
     result: Simulated
@@ -79,13 +79,14 @@ class SavedPlan:
     searched: Callable[[], ModuleOp] | None = field(
         default=None, compare=False, repr=False
     )
+    outcomes: SearchResults | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """
-        Returns the state to pickle: all but the reason and the program, which may hold the
-        whole search.
+        Returns the state to pickle: all but the reason, the program and the other results,
+        which may hold the whole search.
         """
-        state = {**vars(self), "reason": _nothing, "searched": None}
+        state = {**vars(self), "reason": _nothing, "searched": None, "outcomes": None}
         state.pop("module", None)
         return state
 
@@ -111,6 +112,7 @@ class SavedPlan:
             Requests(programs.requests.shard, programs.requests.whole),
             reason,
             lambda: programs(best.plan.batch),
+            search.outcomes(),
         )
 
     @cached_property
@@ -127,6 +129,19 @@ class SavedPlan:
         module = self.searched()
         self.distribute(module)
         return module
+
+    @property
+    def results(self) -> SearchResults:
+        """
+        All results of the search, which may be saved as JSON. Raises DistIRError for a plan
+        from a file, which holds its own result alone.
+        """
+        if self.outcomes is None:
+            raise DistIRError(
+                "the plan comes from a file, which does not hold the other results of the "
+                "search; search again for them"
+            )
+        return self.outcomes
 
     @property
     def time_s(self) -> float:

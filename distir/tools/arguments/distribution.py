@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distir.options import DeclaredOption, options_of
@@ -31,11 +31,20 @@ def _kinds(text: str) -> list[str]:
     return found
 
 
+_OVERLAP = "overlap"
+"""An option for two fields, `overlap` and `overlapped`."""
+
+_NOT_HERE = (_OVERLAP, "cluster", "profile")
+
+
 def _options() -> list[DeclaredOption]:
-    """Returns the options of `distribute` as it declares them, the degrees first."""
+    """
+    Returns the options of `distribute` as it declares them, the degrees first, but those for
+    which commands have arguments of their own.
+    """
     degrees = (*AXES, "p", "k")
     declared = {option.name: option for option in options_of(DistributionOptions)}
-    rest = [name for name in declared if name not in degrees]
+    rest = [name for name in declared if name not in (*degrees, *_NOT_HERE)]
     return [declared[name] for name in (*degrees, *rest)]
 
 
@@ -43,18 +52,15 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
     """Declares the options of `distribute`, except for the cluster."""
     for option in _options():
         add_option(parser, option)
-    # One option for two fields, `overlap` and `overlapped`.
-    parser.add_argument(
-        "--overlap",
+    declared = {option.name: option for option in options_of(DistributionOptions)}
+    add_option(
+        parser,
+        declared[_OVERLAP],
         action="extend",
         type=_kinds,
         nargs="?",
         const=[_ALL],
         default=[],
-        metavar="KIND,...",
-        help="run communication while devices compute, where the simulator says that it "
-        "is faster and fits into memory: reductions of gradients (dp), of activations (tp), "
-        "sends between stages (pp), gathering of parameters (params); by default all of these",
     )
 
 
@@ -65,8 +71,29 @@ def given_options(arguments: Namespace) -> list[str]:
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
         if getattr(arguments, option.name) != default_of(option):
-            given.append(flag_of(option.name))
+            given.append(flag_of(option))
     return [*given, "--overlap"] if arguments.overlap else given
+
+
+def written_options(options: DistributionOptions, always: str = "") -> list[str]:
+    """
+    Returns options of `distribute` as they are written for the command: those that differ from
+    their defaults, and those whose names are letters of `always`, which come first.
+    """
+    declared = {option.name: option for option in options_of(DistributionOptions)}
+    rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
+    found: list[str] = []
+    for name in dict.fromkeys((*always, *rest)):
+        option, value = declared[name], getattr(options, name)
+        if value == option.default and name not in always:
+            continue
+        flag = flag_of(option)
+        if isinstance(value, bool):
+            found.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            found += [f"{flag} {one}" for one in values]
+    return [*found, "--overlap"] if options.overlap else found
 
 
 def check_cluster_given(arguments: Namespace) -> None:
@@ -109,6 +136,26 @@ def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
         note(text)
 
 
+def distribution_options(
+    arguments: Namespace, profiles: tuple[str, ...] = ()
+) -> DistributionOptions:
+    """
+    Returns the options of `distribute` that a command or a function was given, without the
+    cluster; `profiles` are those of its devices.
+    """
+    kinds = arguments.overlap
+    given = {option.name: getattr(arguments, option.name) for option in _options()}
+    options: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in given.items()
+    }
+    return DistributionOptions(
+        **options,
+        overlap=bool(kinds),
+        overlapped=() if _ALL in kinds else tuple(kinds),
+        profile=profiles,
+    )
+
+
 def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     Distributes a program, in place, over the cluster and with the options that a command
@@ -126,22 +173,12 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     if module.body.block.first_op is None:
         raise DistIRError(f"{arguments.program} holds no program")
     replace_cluster(module, cluster)
-    kinds = arguments.overlap
     # Commands without --profile have no times to show.
     named = getattr(arguments, "profile", None)
     profiles = () if named is None else ProfileChoice.of(named, cluster).names
-    own = {
-        "overlap": bool(kinds),
-        "overlapped": () if _ALL in kinds else tuple(kinds),
-        "profile": profiles,
-    }
-    given = {
-        field.name: getattr(arguments, field.name)
-        for field in fields(DistributePass)
-        if field.name not in ("cluster", *own)
-    }
-    options: dict[str, Any] = {
-        n: tuple(v) if isinstance(v, list) else v for n, v in (given | own).items()
-    }
+    options = distribution_options(arguments, profiles)
     with progress("distributing"):
-        apply_passes(module, DistributePass(cluster=cluster.sym_name.data, **options))
+        apply_passes(
+            module,
+            DistributePass.of(replace(options, cluster=cluster.sym_name.data)),
+        )

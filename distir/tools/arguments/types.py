@@ -6,20 +6,10 @@ as usage errors.
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from distir.dialects.device import ClusterOp
-
-DTYPES = ("f32", "f16", "bf16")
-"""The floating-point types that models compute in."""
-
-LOW_PRECISION_DTYPES = ("f16", "bf16")
-"""The floating-point types of 16 bits that models compute in."""
 
 
 def output_file(text: str) -> Path:
@@ -203,76 +193,3 @@ def named_number(text: str) -> tuple[str, float]:
         return name, int(number) if number.lstrip("+-").isdecimal() else float(number)
     except ValueError:
         raise ArgumentTypeError(f"{number!r} in {text!r} is no number") from None
-
-
-def add_kernels(parser: ArgumentParser) -> None:
-    """Declares the files of the kernels that a program may use."""
-    parser.add_argument(
-        "--kernels",
-        action="append",
-        default=[],
-        type=input_file,
-        metavar="FILE.py",
-        help="the file of a module of kernels that the program names; may be repeated. "
-        "Without it, the functions that a program asks for are not loaded",
-    )
-
-
-def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
-    """Declares the cluster that a program is distributed over, and its size."""
-    parser.add_argument(
-        "--cluster",
-        required=required,
-        metavar="NAME|FILE",
-        help="dgx2, dgx-a100, dgx-h100, dgx-h200, v100-roce, cpu, or an .mlir file with a "
-        "device.cluster",
-    )
-    parser.add_argument(
-        "--devices",
-        type=positive_integer,
-        metavar="N",
-        help="grow the cluster by whole nodes to N devices",
-    )
-
-
-def add_profile_argument(parser: ArgumentParser) -> None:
-    """Declares `--profile`: what the devices of the cluster reach in practice."""
-    parser.add_argument(
-        "--profile",
-        action="append",
-        default=[],
-        metavar="NAME|FILE|auto|none",
-        help="what the devices reach in practice instead of what their data sheets say: a "
-        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, auto "
-        "for those that the cluster names (default), or none for the data sheets; once for "
-        "each kind of device",
-    )
-
-
-def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]:
-    """
-    Returns the profiles that a command uses for a cluster: those that the user named, or
-    else those that the cluster names. Says so where it names none that are of use. Raises
-    DistIRError.
-    """
-    from distir.interpreters.simulator.profiles.files import ProfileChoice
-    from distir.tools.reports.reporting import note
-
-    choice = ProfileChoice.of(given, cluster)
-    if choice.lacking:
-        note(
-            f"{choice.lacking}: times are those of data sheets, which no machine reaches; "
-            f"--profile names what devices reach in practice (`distir calibrate` measures it)"
-        )
-    return choice.names
-
-
-def add_backend_argument(parser: ArgumentParser) -> None:
-    """Declares `--backend`: what processes that are timed run on."""
-    parser.add_argument(
-        "--backend",
-        choices=("gloo", "nccl"),
-        default="gloo",
-        help="the backend to measure: gloo, the cores of this machine's CPU (default), or nccl, "
-        "its GPUs",
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.training import (
     add_float8_arguments,
     add_training_arguments,
@@ -15,12 +16,12 @@ from distir.tools.arguments.training import (
     float8_passes,
 )
 from distir.tools.arguments.types import (
-    DTYPES,
     non_negative_integer,
     non_negative_number,
     output_program,
     positive_integer,
 )
+from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -234,7 +235,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dtype", choices=DTYPES, default="f32")
+    add_options(parser, PrecisionOptions, ("dtype",), default="f32", help=None)
     parser.add_argument(
         "-o", dest="output", type=output_program, required=True, metavar="model.mlir"
     )

@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.launch.options import ProcessOptions
 from distir.system.output_files import replaced_file, write_text
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import (
-    add_kernels,
     non_negative_number,
     output_file,
     positive_integer,
 )
+from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from distir.dialects.kernel import KernelDefOp
@@ -27,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="profile.json",
         help="the profile; a cluster of the same name (.mlir) is written beside it",
     )
-    parser.add_argument(
-        "--backend",
-        choices=("gloo", "nccl"),
-        default="gloo",
+    add_options(
+        parser,
+        ProcessOptions,
+        ("backend",),
         help="gloo measures the cores of this machine's CPU (default), nccl its GPUs",
     )
     parser.add_argument(
@@ -40,9 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="2 measures links too (default), 1 a single core or GPU",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("f32", "f16", "bf16"),
+    add_options(
+        parser,
+        PrecisionOptions,
+        ("dtype",),
         default="f32",
         help="the element type that is measured (default f32)",
     )
@@ -68,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure the kernels of this program too, whole and in parts: one that a "
         "schedule made, or a training step of it",
     )
-    add_kernels(parser)
+    add_options(parser, ProcessOptions, ("kernels",))
 
 
 def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.launch.options import ProcessOptions
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import non_negative_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", type=Path, metavar="model.mlir")
     parser.add_argument("candidate", type=Path, metavar="dist.mlir")
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    add_options(parser, ProcessOptions, ("seed",), help="of random inputs")
     parser.add_argument(
         "--tolerance",
         type=non_negative_number,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.tools.arguments.cluster import add_cluster_arguments
 from distir.tools.arguments.distribution import add_distribution_arguments
-from distir.tools.arguments.types import add_cluster_arguments, output_program
+from distir.tools.arguments.types import output_program
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

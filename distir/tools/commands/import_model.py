@@ -6,6 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distir.frontends.options import ModuleOptions
+from distir.gradients.options import StepOptions
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.model import (
     add_transformers_arguments,
     add_trust_arguments,
@@ -19,14 +22,12 @@ from distir.tools.arguments.training import (
     float8_passes,
 )
 from distir.tools.arguments.types import (
-    DTYPES,
-    LOW_PRECISION_DTYPES,
     dimension,
     named_number,
-    non_negative_integer,
     output_program,
     positive_number,
 )
+from distir.transforms.precision.options import PrecisionOptions
 
 if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
@@ -64,11 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep repeated layers unrolled instead of as one function",
     )
-    parser.add_argument(
-        "--no-fused-attention",
-        action="store_true",
-        help="keep attention as the file has it, instead of one op where it is written out",
-    )
+    add_options(parser, StepOptions, ("fused_attention",))
     parser.add_argument(
         "--capacity-factor",
         type=positive_number,
@@ -83,26 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keep their dropout and use the statistics of the batch (default: evaluation mode); "
         "`distir schedule --training` makes a training step of it",
     )
-    parser.add_argument(
-        "--equal-features",
-        action="store_true",
-        help="each sample has as many places for features of images or sounds as the module "
-        "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
-        "results of other samples are NaN",
-    )
+    add_options(parser, ModuleOptions, ("equal_features",))
     add_trust_arguments(parser)
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="the type of parameters and of computation (default: as in the model); "
-        "the optimizer has f32 copies of parameters of 16 bits",
-    )
-    parser.add_argument(
-        "--autocast",
-        choices=LOW_PRECISION_DTYPES,
-        help="mixed precision as PyTorch's autocast: parameters stay as they are, matrix "
-        "products are computed in 16 bits, norms, softmax and losses in f32",
-    )
+    add_options(parser, PrecisionOptions, ("dtype",))
+    add_options(parser, PrecisionOptions, ("autocast",))
     add_float8_arguments(parser)
     parser.add_argument(
         "-o",
@@ -113,13 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the program; its weights go beside it, to model.safetensors",
     )
     group = add_training_arguments(parser)
-    group.add_argument(
-        "--dropout-seed",
-        type=non_negative_integer,
-        metavar="N",
-        help="seed of the random numbers of dropout, which a model exported in training "
-        "mode has (default 0)",
-    )
+    add_options(group, StepOptions, ("dropout_seed",), optional=True)
     group.add_argument(
         "--trainable",
         action="append",
@@ -190,7 +165,7 @@ def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     differentiate = differentiate_pass(arguments)
     passes = [
         named_pass("fold-shapes"),
-        RaisePatternsPass(attention=not arguments.no_fused_attention),
+        RaisePatternsPass(attention=arguments.fused_attention),
         *precision_passes(arguments.dtype, arguments.autocast),
         *float8_passes(arguments),
     ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-from distir.tools.arguments.types import add_kernels, output_folder
+from distir.launch.options import ProcessOptions
+from distir.tools.arguments.declared import add_options
+from distir.tools.arguments.types import output_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the package of a training step evaluate too (main.py --eval-every)",
     )
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="let PyTorch's compiler (torch.compile) make kernels of the layers when the "
-        "package runs",
+    add_options(
+        parser,
+        ProcessOptions,
+        ("compile",),
+        help="let PyTorch's compiler (torch.compile) make kernels of the layers when the package runs",
     )
     parser.add_argument(
         "--check-memory",
@@ -40,28 +43,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="count the memory that the package's processes hold at most, without needing "
         "it, beside what `distir simulate` says",
     )
-    add_kernels(parser)
+    add_options(parser, ProcessOptions, ("kernels",))
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """
+    The memory in bytes that processes of a package, those of `ranks`, hold at most: as
+    simulated, and counted from the tensors of the package.
+    """
+
+    ranks: tuple[int, ...]
+    simulated: int
+    counted: int
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.lowering.torch_package import write_package
     from distir.program.weights import weights_file
     from distir.tools.files import program_weights, read_program
-    from distir.tools.reports.reporting import note, progress, table
+    from distir.tools.reports.reporting import bytes_text, note, progress, table
 
     with progress(f"lowering {arguments.program}"):
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
         if weights is not None and weights.exists():
             program_weights(module, arguments.program)  # refuses those of another one
-        package = write_package(
-            module,
-            arguments.output,
-            weights,
-            evaluation=arguments.evaluation,
-            compiled=arguments.compile,
-            kernels=arguments.kernels,
-        )
+        package = lowered(module, arguments, weights)
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(
         f"start it with torchrun --nproc-per-node {manifest['processes']} "
@@ -72,31 +79,53 @@ def run(arguments: argparse.Namespace) -> int:
             note(f"{name} is no CUDA graph: {reason}")
     if arguments.check_memory:
         with progress("counting memory"):
-            rows = _memory(module, package)
+            found = peak_memory(module, package)
+        rows = [
+            [
+                ", ".join(map(str, each.ranks[:4]))
+                + (", ..." if len(each.ranks) > 4 else ""),
+                bytes_text(each.simulated),
+                bytes_text(each.counted),
+                f"{each.counted / each.simulated:.3f}",
+            ]
+            for each in found
+        ]
         table(["ranks", "simulated", "counted", "counted / simulated"], rows)
     return 0
 
 
-def _memory(module: ModuleOp, package: Path) -> list[list[str]]:
-    """A row for each kind of process: its peak in the simulator, and that of its tensors."""
+def lowered(
+    module: ModuleOp, arguments: argparse.Namespace, weights: Path | None
+) -> Path:
+    """
+    Writes the package of a distributed program, as the arguments ask, and returns its
+    folder. `weights` is their file, if there is one. Raises DistIRError.
+    """
+    from distir.lowering.torch_package import write_package
+
+    return write_package(
+        module,
+        arguments.output,
+        weights,
+        evaluation=arguments.evaluation,
+        compiled=arguments.compile,
+        kernels=arguments.kernels,
+    )
+
+
+def peak_memory(module: ModuleOp, package: Path) -> list[PeakMemory]:
+    """
+    Returns the peak memory of each kind of process of a program's package, as simulated and
+    counted. Raises DistIRError.
+    """
     from distir.interpreters.simulator import simulate
     from distir.launch.memory import count_memory
-    from distir.tools.reports.reporting import bytes_text
     from distir.transforms.projection import devices_of
 
     simulation = simulate(module)
     peaks = dict(zip(simulation.devices, simulation.peak_memory_bytes, strict=True))
     devices = devices_of(module)
-    rows: list[list[str]] = []
-    for counted in count_memory(package):
-        simulated = peaks[devices[counted.ranks[0]]]
-        ranks = ", ".join(map(str, counted.ranks[:4]))
-        rows.append(
-            [
-                ranks + (", ..." if len(counted.ranks) > 4 else ""),
-                bytes_text(simulated),
-                bytes_text(counted.peak),
-                f"{counted.peak / simulated:.3f}",
-            ]
-        )
-    return rows
+    return [
+        PeakMemory(counted.ranks, peaks[devices[counted.ranks[0]]], counted.peak)
+        for counted in count_memory(package)
+    ]

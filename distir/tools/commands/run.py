@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from distir.launch.options import ProcessOptions
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.types import (
-    add_kernels,
     non_negative_integer,
     non_negative_number,
     output_file,
@@ -45,9 +46,11 @@ def _data(text: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, metavar="dist.mlir")
-    parser.add_argument(
-        "--backend",
-        choices=("gloo", "nccl"),
+    add_options(
+        parser,
+        ProcessOptions,
+        ("backend",),
+        default=None,
         required=True,
         help="gloo on CPUs, nccl with one GPU per rank",
     )
@@ -57,30 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.npz",
         help="whole arguments by name; what neither it nor the weights hold is random",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of random inputs and new parameters"
-    )
+    add_options(parser, ProcessOptions, ("seed",))
     parser.add_argument(
         "--outputs",
         type=output_file,
         metavar="FILE.npz",
         help="where to write the results",
     )
-    parser.add_argument(
-        "--timeout",
-        type=non_negative_number,
-        default=600.0,
-        metavar="SECONDS",
-        help="stop the ranks after that long, in a training after that long without a "
-        "new step (default 600)",
-    )
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="let PyTorch's compiler (torch.compile) make kernels of the layers, which "
-        "takes a while in the first step",
-    )
-    add_kernels(parser)
+    add_options(parser, ProcessOptions, ("timeout",))
+    add_options(parser, ProcessOptions, ("compile",))
+    add_options(parser, ProcessOptions, ("kernels",))
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from distir.tools.arguments.types import (
-    add_kernels,
-    non_negative_number,
-    output_program,
-)
+from distir.launch.options import ProcessOptions
+from distir.tools.arguments.declared import add_options
+from distir.tools.arguments.types import output_program
 from distir.tools.tuning import add_tuning_arguments
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.tools.files import Arrays
+    from distir.tools.schedule_verification import ScheduleCheck
+    from distir.tools.tuning import TunedSchedule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,81 +57,131 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "results, gradients, and parts as its rule allows them. This runs the functions. Then "
         "compare the whole program with the one before, with --training a step of each",
     )
-    add_kernels(parser)
-    parser.add_argument(
-        "--timeout",
-        type=non_negative_number,
+    add_options(parser, ProcessOptions, ("kernels",))
+    add_options(
+        parser,
+        ProcessOptions,
+        ("timeout",),
         default=60.0,
-        metavar="SECONDS",
         help="how long the checks of one kernel may take (default 60)",
     )
     add_tuning_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from distir.dialects.schedule import AutocastOp
-    from distir.errors import DistIRError
-    from distir.passes.apply_schedule import ApplySchedulePass
-    from distir.planning.plans.programs import batch_of
-    from distir.scheduling.recorder import SEQUENCE
-    from distir.scheduling.script import add_schedules, read_script
-    from distir.tools.arguments.training import differentiate_pass
-    from distir.tools.files import (
-        apply_passes,
-        read_program,
-        verify,
-        write_program,
-    )
-    from distir.tools.reports.reporting import INTERRUPTED, note, progress
-    from distir.tools.schedule_verification import verify_schedule
-    from distir.tools.tuning import check_tuning_arguments, tune
+@dataclass(frozen=True, eq=False)
+class ScheduledModule:
+    """
+    A program with a schedule: the `module`, the `place` of the program that it was made of
+    among those given, and what --verify and --tune found, where they were asked for.
+    """
 
-    check_tuning_arguments(arguments)
-    differentiate = differentiate_pass(arguments)
+    module: ModuleOp
+    place: int = 0
+    check: ScheduleCheck | None = None
+    tuned: TunedSchedule | None = None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from distir.errors import DistIRError
+    from distir.tools.files import program_weights, read_program, write_program
+    from distir.tools.reports.reporting import INTERRUPTED, note, progress
+    from distir.tools.schedule_verification import print_check
+    from distir.tools.tuning import report_tuning
+
+    check_schedule_arguments(arguments)
     asked = (arguments.output, arguments.print, arguments.verify, arguments.tune)
     if not any(asked):
         raise DistIRError(
             "say with -o where the program goes, --print the schedule, --verify its "
             "kernels, or --tune its knobs"
         )
+    paths = [arguments.program, *arguments.also]
+    with progress(f"reading {arguments.program}"):
+        modules = [read_program(path) for path in paths]
+    found = scheduled(
+        modules, arguments, lambda before: program_weights(before, arguments.program)
+    )
+    if found.tuned is not None:
+        report_tuning(found.tuned, arguments)
+    if found.check is not None:
+        print_check(found.check)
+    if arguments.output is not None:
+        add_step(found.module, arguments)
+        beside = write_program(found.module, arguments.output, paths[found.place])
+        if beside is not None:
+            note(
+                f"the weights are now also at {beside}, beside {arguments.output.name}"
+            )
+    return INTERRUPTED if found.tuned is not None and found.tuned.interrupted else 0
+
+
+def check_schedule_arguments(arguments: argparse.Namespace) -> None:
+    """Raises DistIRError for arguments that do not go together."""
+    from distir.errors import DistIRError
+    from distir.tools.arguments.training import differentiate_pass
+    from distir.tools.tuning import check_tuning_arguments
+
+    check_tuning_arguments(arguments)
+    differentiate_pass(arguments)
     if arguments.kernels and not arguments.verify:
         raise DistIRError("--kernels is of use with --verify only; add it")
     if arguments.verify and arguments.tune is not None:
         raise DistIRError("--verify and --tune are two commands; leave out one of them")
-    paths = [arguments.program, *arguments.also]
-    with progress(f"reading {arguments.program}"):
-        modules = [read_program(path) for path in paths]
-    schedules, interrupted = read_script(arguments.script), False
-    module, source = modules[0], arguments.program
+
+
+def scheduled(
+    modules: list[ModuleOp],
+    arguments: argparse.Namespace,
+    weights: Callable[[ModuleOp], Arrays],
+) -> ScheduledModule:
+    """
+    Applies the schedule of a script to a program, the first of `modules`, in place, verifies
+    or tunes it, as the arguments ask; the others are the same model for other sizes of the
+    batch. `weights` reads those of the first. Raises DistIRError.
+    """
+    from distir.dialects.schedule import AutocastOp
+    from distir.errors import DistIRError
+    from distir.passes.apply_schedule import ApplySchedulePass
+    from distir.planning.plans.programs import batch_of
+    from distir.scheduling.recorder import SEQUENCE
+    from distir.scheduling.script import add_schedules, read_script
+    from distir.tools.files import apply_passes, verify
+    from distir.tools.reports.reporting import progress
+    from distir.tools.schedule_verification import checked_schedule
+    from distir.tools.tuning import tune
+
+    schedules, module = read_script(arguments.script), modules[0]
     before = module.clone() if arguments.verify else module
     add_schedules(module, schedules)
     verify(module)
     if arguments.print:
         print(module)
     if arguments.tune is not None:
-        found = next((s for s in schedules if s.sym_name.data == SEQUENCE), None)
-        if found is None:
+        sequence = next((s for s in schedules if s.sym_name.data == SEQUENCE), None)
+        if sequence is None:
             raise DistIRError(f"{arguments.script} holds no schedule @{SEQUENCE}")
-        found.detach()
-        best, module, interrupted = tune(arguments, modules, found)
-        source = next(
-            p
-            for p, m in zip(paths, modules, strict=True)
-            if batch_of(m) == best.plan.batch
-        )
-    elif arguments.output is not None or arguments.verify:
+        sequence.detach()
+        tuned = tune(arguments, modules, sequence)
+        batches = [batch_of(each) for each in modules]
+        place = batches.index(tuned.best.plan.batch)
+        return ScheduledModule(tuned.module(), place, tuned=tuned)
+    if arguments.output is not None or arguments.verify:
         with progress("applying the schedule"):
             apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
-    if arguments.verify:
-        is_cast = any(op.name == AutocastOp.name for s in schedules for op in s.walk())
-        verify_schedule(before, module, is_cast, arguments)
-    if arguments.output is not None and differentiate is not None:
+    if not arguments.verify:
+        return ScheduledModule(module)
+    is_cast = any(op.name == AutocastOp.name for s in schedules for op in s.walk())
+    check = checked_schedule(before, module, is_cast, arguments, weights)
+    return ScheduledModule(module, check=check)
+
+
+def add_step(module: ModuleOp, arguments: argparse.Namespace) -> None:
+    """Makes a training step of a program, in place, if the arguments ask for it."""
+    from distir.tools.arguments.training import differentiate_pass
+    from distir.tools.files import apply_passes
+    from distir.tools.reports.reporting import progress
+
+    differentiate = differentiate_pass(arguments)
+    if differentiate is not None:
         with progress("differentiating"):
             apply_passes(module, differentiate)
-    if arguments.output is not None:
-        beside = write_program(module, arguments.output, source)
-        if beside is not None:
-            note(
-                f"the weights are now also at {beside}, beside {arguments.output.name}"
-            )
-    return INTERRUPTED if interrupted else 0

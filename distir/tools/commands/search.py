@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.system.output_files import write_text
+from distir.interpreters.simulator.options import SimulationOptions
+from distir.launch.options import ProcessOptions
+from distir.planning.plans.options import ListOptions
+from distir.tools.arguments.cluster import add_cluster_arguments, add_profile_argument
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.grid import add_grid_arguments, add_jobs_argument
 from distir.tools.arguments.types import (
-    add_backend_argument,
-    add_cluster_arguments,
-    add_profile_argument,
-    output_file,
     output_file_of,
     output_program,
     positive_integer,
@@ -22,6 +21,7 @@ from distir.tools.arguments.types import (
 from distir.tools.auto_search import (
     add_auto_arguments,
     check_auto_arguments,
+    plan_search,
     search_options,
 )
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.planning.grid import Result, Simulated
-    from distir.planning.plans.plan import SearchOptions
+    from distir.planning.plans.options import SearchOptions
     from distir.planning.plans.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
@@ -47,13 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile_argument(parser)
     add_grid_arguments(parser)
     add_auto_arguments(parser)
-    parser.add_argument(
-        "--top",
-        type=positive_integer,
-        default=10,
-        metavar="N",
-        help="how many of the best to list (default 10)",
-    )
+    add_options(parser, ListOptions, ("top",))
     parser.add_argument(
         "--measure",
         type=positive_integer,
@@ -61,19 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the N best plans on processes of this machine, one for each device, and "
         "choose the fastest; also say how alike the simulator and the machine rank them",
     )
-    add_backend_argument(parser)
+    add_options(parser, ProcessOptions, ("backend",))
     add_jobs_argument(parser)
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FILE",
-        help="write every result to this file at once, and skip those in it already",
-    )
-    parser.add_argument(
-        "--json",
-        type=output_file,
-        metavar="out.json",
-        help="write all results to a file",
+    add_options(parser, ListOptions, ("resume",))
+    add_options(
+        parser, SimulationOptions, ("json",), help="write all results to a file"
     )
     parser.add_argument(
         "--plot",
@@ -102,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.planning.grid import batch_of, nothing_fits, ranked
     from distir.planning.grid.search import GridSearch
     from distir.solver.clock import Clock
+    from distir.tools.arguments.cluster import chosen_profiles
     from distir.tools.files import read_program
     from distir.tools.reports.pareto_plot import write_pareto_plot
     from distir.tools.reports.reporting import INTERRUPTED, note, progress, progress_bar
@@ -109,21 +96,23 @@ def run(arguments: argparse.Namespace) -> int:
     clock = Clock(arguments.time_limit)
     check_auto_arguments(arguments)
     cluster = load_cluster(arguments.cluster, arguments.devices)
-    options = search_options(arguments, cluster)
+    profiles = chosen_profiles(arguments.profile, cluster)
+    options = search_options(arguments, profiles)
     options.check()
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
     if arguments.auto:
         return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
-        search = GridSearch(modules, cluster, options, arguments.degrees)
+        search = plan_search(modules, cluster, options, arguments)
+    assert isinstance(search, GridSearch)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     with progress_bar("simulating", len(search.plans)) as advance:
         search.run(arguments.resume, advance)
     results = sorted(search.results.values(), key=lambda o: o.plan)
     finished = search.finished
     if arguments.json is not None:
-        _write_json(arguments.json, results, finished)
+        search.outcomes().save(arguments.json)
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, results)
     if not finished:
@@ -188,7 +177,7 @@ def _run_auto(
     files.keep(found)  # before anything else can fail
     results = sorted(found.results.values(), key=lambda o: o.plan)
     if arguments.json is not None:
-        _write_json(arguments.json, results, found.finished)
+        found.outcomes().save(arguments.json)
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, results)
     best = found.best
@@ -246,22 +235,6 @@ def _report(results: Sequence[Result], top: int) -> None:
             f"not possible: {len(illegal)} configurations, such as "
             f"{illegal[0].plan}: {illegal[0].error}"
         )
-
-
-def _write_json(path: Path, results: Sequence[Result], finished: bool) -> None:
-    from distir.errors import DistIRError
-    from distir.planning.grid import pareto_front, ranked
-
-    data = {
-        "finished": finished,
-        "best": [o.to_json() for o in ranked(results)[:1]],
-        "pareto_front": [o.to_json() for o in pareto_front(results)],
-        "outcomes": [o.to_json() for o in results],
-    }
-    try:
-        write_text(path, json.dumps(data, indent=2) + "\n")
-    except OSError as error:
-        raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _write_best(

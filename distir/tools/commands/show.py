@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.interpreters.simulator.options import SimulationOptions
+from distir.tools.arguments.cluster import (
+    add_cluster_arguments,
+    add_profile_argument,
+    chosen_profiles,
+)
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.distribution import (
     add_distribution_arguments,
     check_cluster_given,
     read_as_asked,
-)
-from distir.tools.arguments.types import (
-    add_cluster_arguments,
-    add_profile_argument,
-    chosen_profiles,
-    output_file,
 )
 
 
@@ -33,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only modules and arguments whose names match, such as '*.h.3.*', and each "
         "layer by itself; without it, layers that are alike are one line",
     )
-    parser.add_argument(
-        "--json",
-        type=output_file,
-        metavar="out.json",
-        help="write the tables to a file",
-    )
+    add_options(parser, SimulationOptions, ("json",), help="write the tables to a file")
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)

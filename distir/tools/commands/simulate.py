@@ -8,16 +8,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.interpreters.simulator.options import SimulationOptions
+from distir.tools.arguments.cluster import (
+    add_cluster_arguments,
+    add_profile_argument,
+    chosen_profiles,
+)
+from distir.tools.arguments.declared import add_options
 from distir.tools.arguments.distribution import (
     add_distribution_arguments,
     check_cluster_given,
     read_as_asked,
-)
-from distir.tools.arguments.types import (
-    add_cluster_arguments,
-    add_profile_argument,
-    chosen_profiles,
-    output_file,
 )
 
 
@@ -30,25 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a distributed program; or a sequential one, which is distributed first, with "
         "--cluster and the options of `distir distribute`",
     )
-    parser.add_argument(
-        "--json",
-        type=output_file,
-        metavar="out.json",
-        help="write the numbers to a file",
-    )
-    parser.add_argument(
-        "--trace",
-        type=output_file,
-        metavar="trace.json",
-        help="write a timeline for chrome://tracing or ui.perfetto.dev",
-    )
-    parser.add_argument(
-        "--html",
-        type=output_file,
-        metavar="report.html",
-        help="write a report to open in a browser: timelines, memory over time, where "
-        "the time goes; one file that needs no network",
-    )
+    add_options(parser, SimulationOptions, ("json", "trace", "html"))
     parser.add_argument(
         "--memory",
         action="store_true",
@@ -62,12 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("a.mlir", "b.mlir"),
         help="say why the second program is slower or faster than the first",
     )
-    parser.add_argument(
-        "--flat",
-        action="store_true",
-        help="execute every op on every device, without summaries: slower, the same result",
-    )
-
+    add_options(parser, SimulationOptions, ("flat",))
     add_profile_argument(parser)
     add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)

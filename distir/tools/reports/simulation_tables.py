@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from distir.tools.reports.reporting import (
     bytes_text,
@@ -147,14 +147,18 @@ def _print_scopes(memory: GroupMemory) -> None:
     table(["module", "bytes"], rows)
 
 
-def print_difference(difference: Difference, names: tuple[str, str]) -> None:
-    """Prints how much longer the second program takes, and for what."""
+def print_difference(
+    difference: Difference, names: tuple[str, str], file: IO[str] | None = None
+) -> None:
+    """
+    Prints how much longer the second program takes, and for what, to stdout or another file.
+    """
     from distir.interpreters.simulator.reports.time_report import Spent
 
     first, second = difference.first, difference.second
     step = _signed(difference.step)
     share = f" ({difference.step / first.end:+.1%})" if first.end else ""
-    print(f"{names[1]} against {names[0]}: {step}{share} per step")
+    print(f"{names[1]} against {names[0]}: {step}{share} per step", file=file)
     table(
         ["", "step", "computes", "communicates", "waits", "peak memory"],
         [
@@ -167,6 +171,7 @@ def print_difference(difference: Difference, names: tuple[str, str]) -> None:
                 _signed_bytes(second.peak - first.peak),
             ],
         ],
+        file,
     )
     causes = difference.causes
     rows = [
@@ -180,14 +185,17 @@ def print_difference(difference: Difference, names: tuple[str, str]) -> None:
         more = f"{len(causes) - _CAUSES} more"
         rows.append([more, _signed(rest.total), *_parts(rest)])
     if rows:
-        print("\nwhat the devices that wait the least spend the difference on")
-        table(["op, module", "in all", "computes", "communicates", "waits"], rows)
+        print(
+            "\nwhat the devices that wait the least spend the difference on", file=file
+        )
+        table(["op, module", "in all", "computes", "communicates", "waits"], rows, file)
     changes = {kind: size for kind, size in difference.memory.items() if size}
     if changes:
-        print("\ndifference of the highest peak memory")
+        print("\ndifference of the highest peak memory", file=file)
         table(
             ["kind", "bytes"],
             [[kind, _signed_bytes(size)] for kind, size in changes.items()],
+            file,
         )
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, Required, TypedDict
 
 
-class DistributeOptions(TypedDict, total=False):
+class ParallelizeOptions(TypedDict, total=False):
     """The options of `distir distribute`."""
 
-    cluster: str | Path
-    devices: int
     r: int
     d: int
     e: int
@@ -23,20 +21,16 @@ class DistributeOptions(TypedDict, total=False):
     t: int
     p: int
     k: int
-    schedule: str
     chunks: int
     schedule_file: str | Path
     blocking_sends: bool
-    stage_meshes: str | Sequence[str]
     stages: str | Sequence[str]
     shard: str | Sequence[str]
     whole: str | Sequence[str]
-    pad: Literal["heads"] | Sequence[Literal["heads"]]
     zero: Literal[0, 1, 2, 3]
     no_sync: bool
     sync: bool
     checkpoint: str
-    offload_states: bool
     sequence_parallel: bool
     token_dispatch: Literal["auto", "gather", "all-to-all"]
     context: Literal["gather", "ring"]
@@ -44,6 +38,17 @@ class DistributeOptions(TypedDict, total=False):
     buckets: bool
     no_buckets: bool
     overlap: bool | str | Sequence[str]
+
+
+class DistributeOptions(ParallelizeOptions, total=False):
+    """The options of `distir distribute`."""
+
+    cluster: str | Path
+    devices: int
+    schedule: str
+    stage_meshes: str | Sequence[str]
+    pad: Literal["heads"] | Sequence[Literal["heads"]]
+    offload_states: bool
 
 
 class ImportOptions(TypedDict, total=False):
@@ -170,10 +175,114 @@ class BuildOptions(TypedDict, total=False):
     groups: int
 
 
+class SchedulingOptions(TypedDict, total=False):
+    """The options of `distir schedule`."""
+
+    verify: bool
+    kernels: str | Path | Sequence[str | Path]
+    timeout: float
+    tune: str | Sequence[str | int]
+    resume: str | Path
+    seed: int
+    backend: Literal["gloo", "nccl"]
+    jobs: int
+    cluster: str | Path
+    devices: int
+    profile: str | Path | Sequence[str | Path]
+    world_size: int
+    degrees: Sequence[tuple[int, int, int]]
+    micro_batches: int | Sequence[int]
+    zero: int | Sequence[int]
+    checkpoint: str | Sequence[str]
+    schedules: str | Sequence[str]
+    c: int | Sequence[int]
+    e: int | Sequence[int]
+    r: int | Sequence[int]
+    no_sync: str | Sequence[str]
+    offload_states: str | Sequence[str]
+    overlap: str | Sequence[str]
+    buckets: bool
+    no_buckets: bool
+    training: bool
+    loss: Literal["cross_entropy", "mse", "none"]
+    loss_output: int
+    ignore_index: int
+    optimizer: Literal["adamw", "adam", "sgd", "none"]
+    dropout_masks: Literal["drawn", "stored"]
+    gradient_dtype: Literal["parameter", "f32"]
+    no_master_weights: bool
+    master_weights: bool
+    batch_norm_devices: int
+    batch_norm_micro_batches: int
+    loss_scaling: Literal["none", "dynamic"]
+    learning_rate: float
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    clip: float
+
+
+class SearchingOptions(TypedDict, total=False):
+    """The options of `distir search`."""
+
+    cluster: Required[str | Path]
+    devices: int
+    profile: str | Path | Sequence[str | Path]
+    world_size: int
+    degrees: Sequence[tuple[int, int, int]]
+    micro_batches: int | Sequence[int]
+    zero: int | Sequence[int]
+    checkpoint: str | Sequence[str]
+    schedules: str | Sequence[str]
+    c: int | Sequence[int]
+    e: int | Sequence[int]
+    r: int | Sequence[int]
+    no_sync: str | Sequence[str]
+    offload_states: str | Sequence[str]
+    overlap: str | Sequence[str]
+    buckets: bool
+    no_buckets: bool
+    auto: bool
+    time_limit: float
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    measure: int
+    backend: Literal["gloo", "nccl"]
+    jobs: int
+    resume: str | Path
+
+
 class ShowOptions(DistributeOptions, total=False):
     """The options of `distir show`."""
 
+    scope: str
     profile: str | Path | Sequence[str | Path]
+    r: int
+    d: int
+    e: int
+    c: int
+    t: int
+    p: int
+    k: int
+    chunks: int
+    schedule_file: str | Path
+    blocking_sends: bool
+    stages: str | Sequence[str]
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    zero: Literal[0, 1, 2, 3]
+    no_sync: bool
+    sync: bool
+    checkpoint: str
+    sequence_parallel: bool
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
+    buckets: bool
+    no_buckets: bool
+    overlap: bool | str | Sequence[str]
 
 
 class SimulateOptions(DistributeOptions, total=False):
@@ -181,12 +290,52 @@ class SimulateOptions(DistributeOptions, total=False):
 
     flat: bool
     profile: str | Path | Sequence[str | Path]
+    r: int
+    d: int
+    e: int
+    c: int
+    t: int
+    p: int
+    k: int
+    chunks: int
+    schedule_file: str | Path
+    blocking_sends: bool
+    stages: str | Sequence[str]
+    shard: str | Sequence[str]
+    whole: str | Sequence[str]
+    zero: Literal[0, 1, 2, 3]
+    no_sync: bool
+    sync: bool
+    checkpoint: str
+    sequence_parallel: bool
+    token_dispatch: Literal["auto", "gather", "all-to-all"]
+    context: Literal["gather", "ring"]
+    context_order: Literal["contiguous", "cyclic"]
+    buckets: bool
+    no_buckets: bool
+    overlap: bool | str | Sequence[str]
+
+
+class LowerOptions(TypedDict, total=False):
+    """The options of `distir lower`."""
+
+    evaluation: bool
+    compile: bool
+    check_memory: bool
+    kernels: str | Path | Sequence[str | Path]
+
+
+class CheckOptions(TypedDict, total=False):
+    """The options of `distir check`."""
+
+    seed: int
+    tolerance: float
 
 
 class RunOptions(TypedDict, total=False):
     """The options of `distir run`."""
 
-    backend: Literal["gloo", "nccl"]
+    backend: Required[Literal["gloo", "nccl"]]
     seed: int
     outputs: str | Path
     timeout: float
@@ -218,6 +367,7 @@ class ClusterOptions(TypedDict, total=False):
     nics_per_node: int
     link: str | float
     memory: str | int
+    name: str
 
 
 class ExportOptions(TypedDict, total=False):

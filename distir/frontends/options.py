@@ -1,0 +1,19 @@
+"""The options of models that are imported from PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleOptions:
+    """What is known of a module of PyTorch besides its code."""
+
+    equal_features: bool = option(
+        False,
+        "each sample has as many places for features of images or sounds as the module "
+        "gives it (masked_scatter): samples are then independent, as micro-batches need it; "
+        "results of other samples are NaN",
+    )

@@ -1,0 +1,137 @@
+"""
+The options of training steps, which the pass `differentiate` and several commands take. Little
+is imported here, so that commands know them before they load anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.options import option
+
+LOSSES = ("cross_entropy", "mse", "none")
+"""The losses that `differentiate` appends."""
+
+OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+"""The optimizers; with `none` a step returns the gradients."""
+
+DROPOUT_MASKS = ("drawn", "stored")
+"""Whether the backward draws the masks of dropout again, or the forward keeps them."""
+
+GRADIENT_DTYPES = ("parameter", "f32")
+"""The element types of gradients: that of their parameter, or f32."""
+
+LOSS_SCALINGS = ("none", "dynamic")
+"""Whether the loss is scaled, so that gradients in f16 do not underflow."""
+
+IGNORED_LABEL = -100
+"""The label of positions that do not count in PyTorch's cross-entropy, unless told otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """
+    The optimizer and its settings; numbers are as in PyTorch. `optimizer`: with `none` the
+    step returns the gradients. `master_weights`: whether f16 and bf16 parameters have an f32
+    copy that the optimizer updates; else it updates them, and has its states, in their type.
+    """
+
+    optimizer: str = option(
+        "adamw",
+        "none returns the gradients (default adamw)",
+        choices=OPTIMIZERS,
+    )
+    learning_rate: float = option(1e-3, "step size (default 0.001)", metavar="X")
+    momentum: float = option(0.0, "of sgd (default 0)", metavar="X")
+    beta1: float = option(0.9, "of adam and adamw (default 0.9)", metavar="X")
+    beta2: float = option(0.999, "of adam and adamw (default 0.999)", metavar="X")
+    epsilon: float = option(1e-8, "of adam and adamw (default 1e-8)", metavar="X")
+    weight_decay: float | None = option(
+        None,
+        "as in PyTorch (default 0.01 for adamw, 0 for the others)",
+        metavar="X",
+    )
+    clip: float = option(
+        0.0,
+        "the largest global norm of the gradients (default 0: any)",
+        metavar="X",
+    )
+    master_weights: bool = option(
+        True,
+        "update 16-bit parameters themselves instead of an f32 copy of each",
+        flag="no-master-weights",
+    )
+
+    @property
+    def decay(self) -> float:
+        """The weight decay; PyTorch's default of the optimizer if none is given."""
+        if self.weight_decay is not None:
+            return self.weight_decay
+        return 0.01 if self.optimizer == "adamw" else 0.0
+
+
+@dataclass(frozen=True)
+class StepOptions(OptimizerOptions):
+    """The options that make a training step of a forward program."""
+
+    loss: str = option(
+        "cross_entropy",
+        "cross_entropy of logits and integer labels, mse (mean squared error), or "
+        "none where the program's result is the loss",
+        choices=LOSSES,
+    )
+    output: int = option(
+        0,
+        "which result of the program the loss is taken of (default 0)",
+        flag="loss-output",
+        kind="non_negative_integer",
+        metavar="N",
+    )
+    ignore_index: int | None = option(
+        None,
+        "the label of positions that do not count in a cross_entropy, such as padding "
+        "(default -100, as in PyTorch; of a model that is built: every label is a class)",
+        kind="integer",
+        metavar="CLASS",
+    )
+    inputs: tuple[str, ...] = ()
+    dropout_masks: str = option(
+        "drawn",
+        "drawn again by the backward (default), or stored by the forward",
+        choices=DROPOUT_MASKS,
+    )
+    gradient_dtype: str = option(
+        "parameter",
+        "that of the parameter (default), or f32 for 16-bit parameters too",
+        choices=GRADIENT_DTYPES,
+    )
+    loss_scaling: str = option(
+        "none",
+        "whether gradients are those of the loss times a power of two, which is "
+        "halved where they overflow (default dynamic for --dtype f16 and --autocast f16)",
+        choices=LOSS_SCALINGS,
+    )
+    dropout_seed: int = option(
+        0,
+        "seed of the random numbers of dropout, which a model exported in training "
+        "mode has (default 0)",
+        kind="non_negative_integer",
+        metavar="N",
+    )
+    fused_attention: bool = option(
+        True,
+        "keep attention as the file has it, instead of one op where it is written out",
+        flag="no-fused-attention",
+    )
+    batch_norm_devices: int = option(
+        1,
+        "batch normalisation has statistics of the samples of one of N devices, as in "
+        "PyTorch (default 1: of all of them)",
+        metavar="N",
+    )
+    batch_norm_micro_batches: int = option(
+        1,
+        "batch normalisation has statistics of the samples of one of N micro-batches, as in "
+        "PyTorch (default 1: of all of them)",
+        metavar="N",
+    )

@@ -1,0 +1,38 @@
+"""The options of commands, passes and functions that say which devices there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distir.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The cluster that a program is distributed over, and its size."""
+
+    cluster: str = option(
+        "",
+        "dgx2, dgx-a100, dgx-h100, dgx-h200, v100-roce, cpu, or an .mlir file with a "
+        "device.cluster",
+        metavar="NAME|FILE",
+    )
+    devices: int | None = option(
+        None,
+        "grow the cluster by whole nodes to N devices",
+        metavar="N",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions:
+    """What the devices of a cluster reach in practice; see docs/profiles.md."""
+
+    profile: tuple[str, ...] = option(
+        (),
+        "what the devices reach in practice instead of what their data sheets say: a "
+        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, auto "
+        "for those that the cluster names (default), or none for the data sheets; once for "
+        "each kind of device",
+        metavar="NAME|FILE|auto|none",
+    )
