@@ -242,6 +242,34 @@ def test_a_module_with_dropout_is_as_before(exporter: Any, training: bool) -> No
     assert torch.equal(torch.get_rng_state(), states[2])
 
 
+class Captures(nn.Module):
+    """Installs a hook when it first runs, as models of transformers do to collect states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states: list[torch.Tensor] = []
+        self.layer.__dict__["states"] = states
+        if not self.__dict__.get("installed"):
+            self.layer.register_forward_hook(
+                lambda layer, _, out: layer.__dict__["states"].append(out)
+            )
+            self.__dict__["installed"] = True
+        self.layer(x)
+        return torch.stack(states).sum(0)
+
+
+@pytest.mark.parametrize("runs_before", [False, True])
+def test_hooks_that_a_module_installs_are_installed_once(runs_before: bool) -> None:
+    module, x = Captures().eval(), torch.randn(2, 4)
+    if runs_before:
+        module(x)
+    import_torch(module, (x,))
+    torch.testing.assert_close(module(x), module.layer(x))
+
+
 def test_a_program_that_takes_long_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_WORK", 100.0)
     program = distir.import_model(Layers(), (X,))

@@ -70,7 +70,7 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
     """
     A context manager inside which a module runs in training or evaluation mode (None: each
     part in its own) without updates of the running statistics of batch normalisation.
-    Afterwards it has its modes, buffers and attributes back, and Python, NumPy and PyTorch
+    Afterwards it has its modes, buffers, attributes and hooks back, and Python, NumPy and PyTorch
     continue with the random numbers that they had before. Raises DistIRError for the
     normalisations that `training_norms` refuses.
     """
@@ -87,8 +87,9 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
         held.append((attributes, kept))
         containers += [
             (value, value.copy())
-            for value in kept.values()
-            if type(value) in (list, dict, set)
+            for name, value in attributes.items()
+            if _are_hooks(name, value)
+            or (name in kept and type(value) in (list, dict, set))
         ]
         tensors: Any = part._buffers  # pyright: ignore[reportPrivateUsage]
         if isinstance(tensors, dict):  # not those of a ScriptModule
@@ -118,6 +119,14 @@ def unchanged(module: torch.nn.Module, training: bool | None = None) -> Generato
                 for tensor, value in values:
                     if not torch.equal(tensor, value):
                         tensor.copy_(value)
+
+
+def _are_hooks(name: str, value: Any) -> bool:
+    """
+    Whether an attribute of a module holds its hooks. Models that install hooks when they
+    first run note that in another attribute: both or neither must remain.
+    """
+    return "_hooks" in name and isinstance(value, dict)
 
 
 def _uses_cuda() -> bool:
