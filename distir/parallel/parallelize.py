@@ -129,7 +129,6 @@ def parallelize(
             f'parallelize: check="step" compares with the module as PyTorch runs it, which '
             f'{given[0]} changes; check a step without that, or take check="import"'
         )
-    _join()
     forward, pipeline = ForwardOptions.of(dtype, float8, fused_attention, schedule)
     forward = replace(forward, equal_features=equal_features)
     given = command_options(
@@ -154,6 +153,7 @@ def parallelize(
         trust=trust,
         compiled=compiled,
     )
+    _join()
     if request.devices != dist.get_world_size():
         raise DistIRError(
             f"parallelize: {_degrees(request.distribution)} needs {request.devices} "

@@ -227,9 +227,10 @@ def class_of(op: Operation) -> str | None:
 def cost_of(context: CostContext) -> Cost:
     """Returns the cost of an op on one device."""
     function = cost_function.get(context.op.name)
-    if function is None:
-        function = no_work if VIEWS.of(context.op) else CostContext.roofline
-    cost = function(context)
+    if function is not None:
+        cost = function(context)
+    else:
+        cost = context.unworked() if VIEWS.of(context.op) else context.roofline()
     copies = context.copies_of_logits
     return replace(cost, workspace=cost.workspace + copies) if copies else cost
 
