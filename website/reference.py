@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
 from typing import Any, get_type_hints
@@ -26,7 +26,8 @@ from xdsl.passes import ModulePass
 
 import distir
 from distir import scheduling
-from distir.dialects import get_all_dialects
+from distir.dialects import dist, dist_attributes, get_all_dialects
+from distir.dialects.dist_attributes import DistAttribute, declared
 from distir.frontends.options import ModuleOptions
 from distir.gradients.options import StepOptions
 from distir.hardware.options import ProfileOptions, TargetOptions
@@ -271,6 +272,8 @@ def dialect_page(name: str) -> str:
         return "\n".join([*lines, *_operators(list(dialect.operations))])
     for attribute in dialect.attributes:
         lines += _attribute_section(attribute)
+    if name == "dist":
+        lines += _attribute_table(declared(dist_attributes, dist).values())
     for op in dialect.operations:
         lines += _op_section(op)
     return "\n".join(lines)
@@ -286,6 +289,22 @@ def _operators(ops: list[type[Operation]]) -> Iterator[str]:
 
 def _attribute_section(attribute: type[Attribute]) -> list[str]:
     return [f"## #{attribute.name}", "", inspect.getdoc(attribute) or "", ""]
+
+
+def _attribute_table(attributes: Iterable[DistAttribute]) -> list[str]:
+    """Returns the attributes that parts of a program carry, with forms and meanings."""
+    rows = [
+        f"| `{each}` | {each.FORM.replace('NAME', each)} | {_sentence(each.meaning)} |"
+        for each in sorted(attributes)
+    ]
+    return [
+        "## Attributes",
+        "",
+        "| name | value | meaning |",
+        "|---|---|---|",
+        *rows,
+        "",
+    ]
 
 
 def _op_section(op: type[Operation]) -> list[str]:

@@ -231,14 +231,20 @@ class Layouts(DistAttribute):
     ELEMENTS = (LayoutAttr,)
 
 
-LAYOUT = OneLayout("dist.layout")
-"""Of an argument of a sequential program: the layout that is asked for."""
+LAYOUT = OneLayout(
+    "dist.layout",
+    "Of an argument of a sequential program: the layout that is asked for",
+)
 
-OPERAND_LAYOUTS = Layouts("dist.operand_layouts")
-"""Of an op of an annotated sequential program: the layouts of its operands."""
+OPERAND_LAYOUTS = Layouts(
+    "dist.operand_layouts",
+    "Of an op of an annotated sequential program: the layouts of its operands",
+)
 
-RESULT_LAYOUTS = Layouts("dist.result_layouts")
-"""Of an op of an annotated sequential program: the layouts of its results."""
+RESULT_LAYOUTS = Layouts(
+    "dist.result_layouts",
+    "Of an op of an annotated sequential program: the layouts of its results",
+)
 
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:

@@ -1,13 +1,15 @@
 """
 The attributes of the `dist` dialect that arguments, results, ops, functions and modules of a
 program carry. Each is its name with the kind of value that it has: `STAGE in op.attributes`,
-`STAGE.of(op.attributes)`, `op.attributes[STAGE] = STAGE.attr(2)`.
+`STAGE.of(op.attributes)`, `op.attributes[STAGE] = STAGE.attr(2)`. `declared` lists those of a
+module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from types import ModuleType
+from typing import Any, ClassVar, Self
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -30,14 +32,25 @@ _STRINGS = (StringAttr, BytesAttr)
 
 class DistAttribute(str):
     """
-    The name of an attribute. `FORM` says in words which values it may have, with NAME for
-    its name; `CLASSES` are their classes, and those of the elements of a list are
-    `ELEMENTS`.
+    The name of an attribute, with its meaning. `FORM` says in words which values it may
+    have, with NAME for its name; `CLASSES` are their classes, and those of the elements of a
+    list are `ELEMENTS`.
     """
 
     FORM: ClassVar[str]
     CLASSES: ClassVar[tuple[type[Attribute], ...]]
     ELEMENTS: ClassVar[tuple[type[Attribute], ...]] = ()
+
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str) -> Self:
+        """Returns the attribute of that name; `meaning` is a sentence without its dot."""
+        found = super().__new__(cls, name)
+        found.meaning = meaning
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.meaning)
 
     def holds(self, attr: Attribute) -> bool:
         """Whether the attribute may have this value."""
@@ -138,6 +151,16 @@ class Dictionaries(DistAttribute):
     ELEMENTS = (DictionaryAttr,)
 
 
+def declared(*modules: ModuleType) -> dict[str, DistAttribute]:
+    """Returns the attributes that modules declare, by their names, in order."""
+    return {
+        str(value): value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, DistAttribute)
+    }
+
+
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """
     Returns the string under that name, or None. Raises DistIRError for bytes that are no
@@ -156,165 +179,207 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
 
 # Of arguments and results.
 
-ROLE = Text("dist.role")
-"""
-The role of an argument: `"parameter"`, `"state"`, `"constant"`, `"input"`, `"label"` or
-`"setting"`; of a result: `"loss"` or `"gradient"`.
-"""
+ROLE = Text(
+    "dist.role",
+    'The role of an argument: `"parameter"`, `"state"`, `"constant"`, '
+    '`"input"`, `"label"` or `"setting"`; of a result: `"loss"` or `"gradient"`',
+)
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
 """The roles of arguments."""
 
-NAME = Text("dist.name")
-"""The name in the source model, under which loaders look an argument up."""
+NAME = Text(
+    "dist.name",
+    "The name in the source model, under which loaders look an argument up",
+)
 
-UPDATES = Text("dist.updates")
-"""Of a result: the name of the argument that it replaces in the next step."""
+UPDATES = Text(
+    "dist.updates",
+    "Of a result: the name of the argument that it replaces in the next step",
+)
 
-OF = Text("dist.of")
-"""
-Of a state: the name of the parameter that it belongs to; of a gradient: that of its
-parameter.
-"""
+OF = Text(
+    "dist.of",
+    "Of a state: the name of the parameter that it belongs to; of a gradient: "
+    "that of its parameter",
+)
 
-COUNTER = Flag("dist.counter")
-"""Of a state: it counts the steps done before."""
+COUNTER = Flag(
+    "dist.counter",
+    "Of a state: it counts the steps done before",
+)
 
-LOSS_SCALE = Text("dist.loss_scale")
-"""Of a state: what it does for a loss that is scaled."""
+LOSS_SCALE = Text(
+    "dist.loss_scale",
+    "Of a state: what it does for a loss that is scaled",
+)
 
-INITIAL = Text("dist.initial")
-"""
-Of a state: the value where no file holds it: `"ones"`, or `"copy"` of the parameter that it
-belongs to.
-"""
+INITIAL = Text(
+    "dist.initial",
+    'Of a state: the value where no file holds it: `"ones"`, or `"copy"` of the '
+    "parameter that it belongs to",
+)
 
-SETTING = Text("dist.setting")
-"""Of a setting: the hyper-parameter of the optimizer that it is in this step."""
+SETTING = Text(
+    "dist.setting",
+    "Of a setting: the hyper-parameter of the optimizer that it is in this step",
+)
 
-DEFAULT = Number("dist.default")
-"""Of a setting: the value where nobody gives another one."""
+DEFAULT = Number(
+    "dist.default",
+    "Of a setting: the value where nobody gives another one",
+)
 
-FROZEN = Flag("dist.frozen")
-"""Of a parameter: it is not trained."""
+FROZEN = Flag(
+    "dist.frozen",
+    "Of a parameter: it is not trained",
+)
 
-FIXED = Texts("dist.fixed")
-"""
-Axes for which a user asks for the requested layout of an argument (`dist.layout`); others
-are free to split the argument too.
-"""
+FIXED = Texts(
+    "dist.fixed",
+    "Axes for which a user asks for the requested layout of an argument "
+    "(`dist.layout`); others are free to split the argument too",
+)
 
-FIXED_BY = Dictionary("dist.fixed_by")
-"""Who asked for the requested layout along each of these axes."""
+FIXED_BY = Dictionary(
+    "dist.fixed_by",
+    "Who asked for the requested layout along each of these axes",
+)
 
-REPACKED = Dictionary("dist.repacked")
-"""
-The argument is several tensors of the source model in one, along `dim`, with these `names`
-and `sizes`.
-"""
+REPACKED = Dictionary(
+    "dist.repacked",
+    "The argument is several tensors of the source model in one, along `dim`, "
+    "with these `names` and `sizes`",
+)
 
-FLATTENED = Dictionary("dist.flattened")
-"""
-The argument or result is a tensor of the source model of that `shape`, as `train.flatten`
-makes it, with that `length` and those `blocks`.
-"""
+FLATTENED = Dictionary(
+    "dist.flattened",
+    "The argument or result is a tensor of the source model of that `shape`, as "
+    "`train.flatten` makes it, with that `length` and those `blocks`",
+)
 
-PADDED = Integers("dist.padded")
-"""
-The argument or result is a tensor of the source model that had this shape, with zeros behind
-it in some dimensions (before it is flattened).
-"""
+PADDED = Integers(
+    "dist.padded",
+    "The argument or result is a tensor of the source model that had this "
+    "shape, with zeros behind it in some dimensions (before it is flattened)",
+)
 
-PADDED_RUNS = Integers("dist.padded_runs")
-"""
-Beside `dist.padded`, where zeros are not only behind a dimension but between its elements:
-the dimension and, in turn, how many elements and how many zeros come next.
-"""
+PADDED_RUNS = Integers(
+    "dist.padded_runs",
+    "Beside `dist.padded`, where zeros are not only behind a dimension but "
+    "between its elements: the dimension and, in turn, how many elements and "
+    "how many zeros come next",
+)
 
 # Of ops.
 
-SCOPE = Text("scope")
-"""The dotted path of the module of the source model that an op came from."""
+SCOPE = Text(
+    "scope",
+    "The dotted path of the module of the source model that an op came from",
+)
 
-DOUBT = Text("dist.doubt")
-"""
-Why a parameter cannot be trained, or no gradient can flow through an op: a word of
-`distir.program.doubts`, or text.
-"""
+DOUBT = Text(
+    "dist.doubt",
+    "Why a parameter cannot be trained, or no gradient can flow through an op: "
+    "a word of `distir.program.doubts`, or text",
+)
 
-STOP_GRADIENT = Flag("dist.stop_gradient")
-"""Of an `onnx.Identity`: no gradient flows through it."""
+STOP_GRADIENT = Flag(
+    "dist.stop_gradient",
+    "Of an `onnx.Identity`: no gradient flows through it",
+)
 
-STAGE_START = OptionalText("dist.stage_start")
-"""Of an op of the entry function: the next stage of a pipeline begins with it."""
+STAGE_START = OptionalText(
+    "dist.stage_start",
+    "Of an op of the entry function: the next stage of a pipeline begins with it",
+)
 
-STAGE = Integer("dist.stage")
-"""Of an op of the entry function: the number of its stage, as it was found."""
+STAGE = Integer(
+    "dist.stage",
+    "Of an op of the entry function: the number of its stage, as it was found",
+)
 
-PLACE = Integer("dist.place")
-"""While layouts are searched: the index of the op in the sequential program."""
+PLACE = Integer(
+    "dist.place",
+    "While layouts are searched: the index of the op in the sequential program",
+)
 
-RECOMPUTE = Text("dist.recompute")
-"""
-Of a call: the policy of `activation-checkpoint` for it alone; of another op of a function:
-the backward of the function recomputes it.
-"""
+RECOMPUTE = Text(
+    "dist.recompute",
+    "Of a call: the policy of `activation-checkpoint` for it alone; of another "
+    "op of a function: the backward of the function recomputes it",
+)
 
-RECOMPUTE_BY = Text("dist.recompute_by")
-"""Who asked for the recomputation."""
+RECOMPUTE_BY = Text(
+    "dist.recompute_by",
+    "Who asked for the recomputation",
+)
 
-RESHARD_EARLY = Flag("dist.reshard_early")
-"""
-Asks `partition` to bring the operands of an op to their layouts where they are computed
-instead of where they are used, and `pipeline` to do so for each micro-batch before it adds
-these up.
-"""
+RESHARD_EARLY = Flag(
+    "dist.reshard_early",
+    "Asks `partition` to bring the operands of an op to their layouts where "
+    "they are computed instead of where they are used, and `pipeline` to do so "
+    "for each micro-batch before it adds these up",
+)
 
-REDUCE_LATE = Flag("dist.reduce_late")
-"""Partial sums that reach the op are reduced there, or behind it."""
+REDUCE_LATE = Flag(
+    "dist.reduce_late",
+    "Partial sums that reach the op are reduced there, or behind it",
+)
 
-ENTRIES = Integer("dist.entries")
-"""
-Of an op that looks something up in a padded table: how many of its entries are not padding.
-"""
+ENTRIES = Integer(
+    "dist.entries",
+    "Of an op that looks something up in a padded table: how many of its "
+    "entries are not padding",
+)
 
-RAGGED = Flag("dist.ragged")
-"""
-Of a `dist.constrain` of rows of experts: where it is obeyed by an all-to-all, only rows that
-are taken travel (`collective.ragged_all_to_all`).
-"""
+RAGGED = Flag(
+    "dist.ragged",
+    "Of a `dist.constrain` of rows of experts: where it is obeyed by an all-to- "
+    "all, only rows that are taken travel (`collective.ragged_all_to_all`)",
+)
 
-ASYNCHRONOUS = Flag("dist.asynchronous")
-"""Of a collective or a send: devices go on meanwhile."""
+ASYNCHRONOUS = Flag(
+    "dist.asynchronous",
+    "Of a collective or a send: devices go on meanwhile",
+)
 
-BUCKET = Integer("dist.bucket")
-"""
-Of a collective: the number of the message that it travels in with others of that number
-(`CollectiveOp`).
-"""
+BUCKET = Integer(
+    "dist.bucket",
+    "Of a collective: the number of the message that it travels in with others "
+    "of that number (`CollectiveOp`)",
+)
 
-KEPT = Flag("dist.kept")
-"""The op must not be removed even if nothing uses its results."""
+KEPT = Flag(
+    "dist.kept",
+    "The op must not be removed even if nothing uses its results",
+)
 
 # Of functions and modules.
 
-COMPILED = Text("dist.compiled")
-"""
-Of a function: the backend that runs it as one piece (`"inductor"`, `"eager"`,
-`"cuda_graph"`).
-"""
+COMPILED = Text(
+    "dist.compiled",
+    'Of a function: the backend that runs it as one piece (`"inductor"`, '
+    '`"eager"`, `"cuda_graph"`)',
+)
 
-WEIGHTS = Text("dist.weights")
-"""Of a module: the file with the values of parameters."""
+WEIGHTS = Text(
+    "dist.weights",
+    "Of a module: the file with the values of parameters",
+)
 
-EXPECTED = Dictionaries("dist.expected")
-"""Of a module: how often modules of the model are to communicate."""
+EXPECTED = Dictionaries(
+    "dist.expected",
+    "Of a module: how often modules of the model are to communicate",
+)
 
-SEPARATE_COPIES = Flag("dist.separate_copies")
-"""
-Of a module: asks `partition` to bring a value to a layout for each use by itself, so that no
-copy is kept for later ones.
-"""
+SEPARATE_COPIES = Flag(
+    "dist.separate_copies",
+    "Of a module: asks `partition` to bring a value to a layout for each use by "
+    "itself, so that no copy is kept for later ones",
+)
 
-NOTES = Texts("dist.notes")
-"""Of a module: remarks of passes for the user."""
+NOTES = Texts(
+    "dist.notes",
+    "Of a module: remarks of passes for the user",
+)

@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
 
 from distir.dialects import dist, dist_attributes
-from distir.dialects.dist_attributes import BUCKET, ROLE, ROLES, DistAttribute
+from distir.dialects.dist_attributes import BUCKET, ROLE, ROLES, declared
 from distir.errors import DistIRError, did_you_mean
 from distir.program import GRADIENT, LOSS, describe
 
@@ -76,11 +76,7 @@ def _undefined(op: Operation, value: SSAValue, function: FuncOp) -> DistIRError:
 _PREFIX = "dist."
 
 
-_KNOWN: Mapping[str, DistAttribute] = {
-    name: name
-    for name in (*vars(dist_attributes).values(), *vars(dist).values())
-    if isinstance(name, DistAttribute)
-}
+_KNOWN = declared(dist_attributes, dist)
 
 _FORMER: Mapping[str, str] = {
     "dist.joined": f"remove it and run `distir-opt -p bucket-collectives`, which numbers the "
