@@ -7,7 +7,7 @@ module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, Self
 
@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
     i64,
 )
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 
 from distir.errors import DistIRError
 
@@ -67,10 +67,6 @@ class Flag(DistAttribute):
 
     FORM = "no value (NAME alone)"
     CLASSES = (UnitAttr,)
-
-    def attr(self) -> UnitAttr:
-        """Returns its value."""
-        return UnitAttr()
 
 
 class Text(DistAttribute):
@@ -120,6 +116,15 @@ class Integer(DistAttribute):
     def attr(self, number: int) -> IntegerAttr:
         """Returns a number as its value."""
         return IntegerAttr(number, i64)
+
+    def taken_from(self, ops: Iterable[Operation]) -> dict[Operation, int]:
+        """Returns the integers of the ops that have one, and removes them there."""
+        found = {
+            op: number for op in ops if (number := self.of(op.attributes)) is not None
+        }
+        for op in found:
+            del op.attributes[self]
+        return found
 
 
 class Integers(DistAttribute):

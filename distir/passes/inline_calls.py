@@ -76,8 +76,8 @@ def inline_calls(module: ModuleOp) -> None:
 
 def bucket_number(op: Operation) -> int:
     """Returns the number of an op's message; -1 for ops that are in none."""
-    number = op.attributes.get(BUCKET)
-    return number.value.data if isinstance(number, IntegerAttr) else -1
+    number = BUCKET.of(op.attributes)
+    return -1 if number is None else number
 
 
 class InlineCallsPass(DistIRPass):

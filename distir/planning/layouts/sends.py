@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue, Use
 
@@ -32,12 +32,7 @@ def note_places(places: Mapping[Operation, int]) -> None:
 
 def take_places(module: ModuleOp) -> dict[Operation, int]:
     """Removes what `note_places` noted on ops of the entry function, and returns it."""
-    found: dict[Operation, int] = {}
-    for op in entry_function(module).body.block.ops:
-        place = op.attributes.pop(PLACE, None)
-        if isinstance(place, IntegerAttr):
-            found[op] = place.value.data
-    return found
+    return PLACE.taken_from(entry_function(module).body.block.ops)
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,9 @@ class StagesOfOps:
         """
         found: dict[int, frozenset[int]] = {}
         for op, stages in _stages(division).items():
-            place = op.attributes.get(PLACE)
-            if isinstance(place, IntegerAttr):
-                found[place.value.data] = stages
+            place = PLACE.of(op.attributes)
+            if place is not None:
+                found[place] = stages
         return StagesOfOps(found, _homes(division))
 
     def sent(self, function: FuncOp) -> Iterator[tuple[SSAValue, Use]]:

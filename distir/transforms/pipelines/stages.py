@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr
+from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
@@ -147,12 +147,7 @@ def mark(stages: Mapping[Operation, int]) -> None:
 
 def take_marks(ops: Iterable[Operation]) -> dict[Operation, int]:
     """Returns the stages that ops are marked with, and removes the marks."""
-    found: dict[Operation, int] = {}
-    for op in ops:
-        attr = op.attributes.pop(STAGE, None)
-        if isinstance(attr, IntegerAttr):
-            found[op] = attr.value.data
-    return found
+    return STAGE.taken_from(ops)
 
 
 def _check_marks(
