@@ -126,7 +126,6 @@ ROWS = {
     "passes": "one file per pass, named like it",
     "dialects/train_ops": "one file per family of ops",
     "gradients/rules": "one file per family of ops",
-    "interpreters/train": "one file per family of ops",
 }
 """Folders of more than 20 files, with the reason."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist import SendOp
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.exports.walk import ProgramRun, RunStep, RunValue
 from distir.exports.weights import WeightKind, WeightUse, weight_use
 

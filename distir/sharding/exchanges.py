@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.gathered_recurrent import Exchange, GatheredOp
+from distir.dialects.train_ops.recurrent import Exchange, GatheredOp
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
 

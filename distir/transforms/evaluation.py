@@ -9,8 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist_attributes import COUNTER, LOSS_SCALE
-from distir.dialects.train_ops.dropout import DropoutOp
-from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
+from distir.dialects.train_ops.dropout import DropoutOp, DroppedAttentionOp
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,

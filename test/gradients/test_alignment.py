@@ -13,7 +13,7 @@ from gradients.harness import (
     operands_of,
 )
 
-from distir.dialects.train_ops.alignment import CtcLossOp
+from distir.dialects.train_ops.losses import CtcLossOp
 from distir.interpreters.reference import run_program
 
 STEPS, SAMPLES, CLASSES = 7, 5, 4

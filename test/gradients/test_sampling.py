@@ -4,7 +4,7 @@ import pytest
 import torch.nn.functional as F
 from gradients.harness import GradientCase, check, normal
 
-from distir.dialects.train_ops.sampling import PADDINGS
+from distir.dialects.train_ops.resampling import PADDINGS
 
 IN_TORCH = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 

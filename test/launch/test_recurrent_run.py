@@ -16,7 +16,7 @@ from xdsl.context import Context
 from xdsl.ir import Operation
 
 from distir.dialects.dist import layout_of
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.frontends.torch.importer import import_torch
 from distir.launch.packages import Spawner, run_package
 from distir.lowering.torch_package import write_package

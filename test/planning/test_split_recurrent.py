@@ -14,7 +14,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import layout_of
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program

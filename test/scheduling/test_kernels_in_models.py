@@ -21,8 +21,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.kernel import kernels as kernels_of
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.dropout import DropoutOp
-from distir.dialects.train_ops.dropped_attention import (
+from distir.dialects.train_ops.dropout import (
+    DropoutOp,
     DroppedAttentionGradOp,
     DroppedAttentionOp,
 )

@@ -24,12 +24,19 @@ from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import shape_of
 from distir.dialects.train_ops.activation import (
     GeluGradOp,
+    LogSoftmaxGradOp,
     ReluGradOp,
     ShrinkGradOp,
+    SoftmaxGradOp,
     SwishGradOp,
 )
-from distir.dialects.train_ops.alignment import CtcLossGradOp, CtcLossOp
-from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
+from distir.dialects.train_ops.attention import (
+    AttentionGradOp,
+    AttentionOp,
+    MergeAttentionOp,
+    PlacedAttentionGradOp,
+    PlacedAttentionOp,
+)
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,
@@ -37,11 +44,6 @@ from distir.dialects.train_ops.batch_normalization import (
     BatchNormVarianceOp,
     GhostBatchNormGradOp,
     GhostBatchNormOp,
-)
-from distir.dialects.train_ops.causal_attention import (
-    MergeAttentionOp,
-    PlacedAttentionGradOp,
-    PlacedAttentionOp,
 )
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
@@ -51,8 +53,9 @@ from distir.dialects.train_ops.convolution import (
 )
 from distir.dialects.train_ops.cumulative import CumProdGradOp
 from distir.dialects.train_ops.determinant import SlogdetGradOp, SlogdetOp
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
-from distir.dialects.train_ops.dropped_attention import (
+from distir.dialects.train_ops.dropout import (
+    DropoutGradOp,
+    DropoutOp,
     DroppedAttentionGradOp,
     DroppedAttentionOp,
 )
@@ -72,16 +75,6 @@ from distir.dialects.train_ops.float8 import (
     ToFloat8Op,
     float8_linear,
 )
-from distir.dialects.train_ops.gathered_recurrent import (
-    GatheredGruGradOp,
-    GatheredGruOp,
-    GatheredLayerOp,
-    GatheredLstmGradOp,
-    GatheredLstmOp,
-    GatheredOp,
-    GatheredRnnGradOp,
-    GatheredRnnOp,
-)
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
@@ -90,7 +83,12 @@ from distir.dialects.train_ops.loss_steps import (
     LabelLogitOp,
     LogitMaximumOp,
 )
-from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
+from distir.dialects.train_ops.losses import (
+    CrossEntropyGradOp,
+    CrossEntropyOp,
+    CtcLossGradOp,
+    CtcLossOp,
+)
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
     LayerNormOp,
@@ -105,21 +103,28 @@ from distir.dialects.train_ops.optimizers import (
     SquareSumOp,
 )
 from distir.dialects.train_ops.recurrent import (
+    GatheredGruGradOp,
+    GatheredGruOp,
+    GatheredLayerOp,
+    GatheredLstmGradOp,
+    GatheredLstmOp,
+    GatheredOp,
+    GatheredRnnGradOp,
+    GatheredRnnOp,
     GruGradOp,
     LstmGradBase,
     LstmGradOp,
     RnnGradOp,
 )
-from distir.dialects.train_ops.resize import ResizeGradOp
-from distir.dialects.train_ops.sampling import (
+from distir.dialects.train_ops.resampling import (
     GridSampleGradGridOp,
     GridSampleGradInputOp,
+    ResizeGradOp,
 )
 from distir.dialects.train_ops.selective_scan import (
     SelectiveScanGradOp,
     SelectiveScanOp,
 )
-from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
 

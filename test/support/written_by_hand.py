@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from distir.dialects.train_ops.activation import (
     GeluGradOp,
+    LogSoftmaxGradOp,
     ReluGradOp,
     ShrinkGradOp,
+    SoftmaxGradOp,
     SwishGradOp,
 )
 from distir.dialects.train_ops.batch_normalization import (
@@ -56,7 +58,6 @@ from distir.dialects.train_ops.optimizers import (
     SquareSumOp,
     UpdateOp,
 )
-from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.interpreters.kernels import erf
 
 Array = npt.NDArray[Any]

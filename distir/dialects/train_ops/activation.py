@@ -1,4 +1,7 @@
-"""Gradients of activation functions that are one op in ONNX."""
+"""
+Gradients of activation functions that are one op in ONNX, softmax and its logarithm among
+them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.formula import Expr, absolute, erf, exp, tanh, where
-from distir.dialects.train_ops.base import F32, FormulaOp, Types, like
+from distir.dialects.tensors import shape_of
+from distir.dialects.train_ops.base import F32, I64, FormulaOp, Types, like
+from distir.dialects.train_ops.checks import checked_axis
 
 
 class ActivationGradOp(FormulaOp):
@@ -119,4 +124,64 @@ class ShrinkGradOp(ActivationGradOp):
         return where(absolute(x) > lambd, dy, 0)
 
 
-OPS = [GeluGradOp, ReluGradOp, SwishGradOp, ShrinkGradOp]
+class SoftmaxFamilyGradOp(FormulaOp):
+    """
+    Base of the gradients of ops that normalise along `axis`. `dy` and `y` are the
+    gradient of the result and the result itself, `dx` the gradient of the input; all
+    of one shape and element type.
+    """
+
+    COST_CLASS: ClassVar[str] = "normalization"
+    FROM_RESULT: ClassVar[bool] = True
+
+    dy = operand_def(TensorType)
+    y = operand_def(TensorType)
+    axis = prop_def(I64)
+    dx = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"dy": like("y")}
+
+    @property
+    def dimension(self) -> int:
+        """The index of the normalised dimension."""
+        return checked_axis(self, self.axis.value.data, len(shape_of(self.y)))
+
+
+@irdl_op_definition
+class SoftmaxGradOp(SoftmaxFamilyGradOp):
+    """The gradient of y = softmax(x): dx = y * (dy - sum(dy * y) along axis)."""
+
+    name = "train.softmax_grad"
+    GRADIENT_OF: ClassVar[str] = "Softmax"
+    TORCH: ClassVar[str] = (
+        "torch.ops.aten._softmax_backward_data({*}, {op.dimension}, {1}.dtype)"
+    )
+
+    @staticmethod
+    def formula(dy: Expr, y: Expr, *, axis: int) -> Expr:
+        return y * (dy - (dy * y).sum(axis, keepdims=True))
+
+
+@irdl_op_definition
+class LogSoftmaxGradOp(SoftmaxFamilyGradOp):
+    """The gradient of y = log(softmax(x)): dx = dy - exp(y) * sum(dy along axis)."""
+
+    name = "train.log_softmax_grad"
+    GRADIENT_OF: ClassVar[str] = "LogSoftmax"
+    TORCH: ClassVar[str] = (
+        "torch.ops.aten._log_softmax_backward_data({*}, {op.dimension}, {1}.dtype)"
+    )
+
+    @staticmethod
+    def formula(dy: Expr, y: Expr, *, axis: int) -> Expr:
+        return dy - exp(y) * dy.sum(axis, keepdims=True)
+
+
+OPS = [
+    GeluGradOp,
+    ReluGradOp,
+    SwishGradOp,
+    ShrinkGradOp,
+    SoftmaxGradOp,
+    LogSoftmaxGradOp,
+]

@@ -14,7 +14,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.onnx import operator
 from distir.dialects.tensors import element_type, rank_of, shape_of
-from distir.dialects.train_ops.alignment import CtcLossOp
 from distir.dialects.train_ops.determinant import SlogdetOp
 from distir.dialects.train_ops.experts import (
     CombineOp,
@@ -22,6 +21,7 @@ from distir.dialects.train_ops.experts import (
     ExpertPlacesOp,
     GroupedProductOp,
 )
+from distir.dialects.train_ops.losses import CtcLossOp
 from distir.dialects.train_ops.selective_scan import SelectiveScanOp
 from distir.frontends.custom_operators import custom_operator
 from distir.frontends.onnx.names import TRAIN_DOMAIN

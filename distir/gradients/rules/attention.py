@@ -8,10 +8,9 @@ from xdsl.ir import SSAValue
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import element_type
+from distir.dialects.train_ops.activation import SoftmaxGradOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
-from distir.dialects.train_ops.dropout import DropoutOp
-from distir.dialects.train_ops.dropped_attention import DroppedAttentionGradOp
-from distir.dialects.train_ops.softmax import SoftmaxGradOp
+from distir.dialects.train_ops.dropout import DropoutOp, DroppedAttentionGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,

@@ -1,9 +1,18 @@
-"""The gradient rule of dropout."""
+"""The gradient rules of dropout, and of attention with dropout inside."""
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from xdsl.ir import SSAValue
+
+from distir.dialects.train_ops.dropout import (
+    DropoutGradOp,
+    DropoutOp,
+    DroppedAttentionGradOp,
+    DroppedAttentionOp,
+)
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
+from distir.gradients.rules.arithmetic import is_wanted
+from distir.gradients.rules.attention import mask_gradient
 
 
 @gradient_rule("train.dropout")
@@ -20,3 +29,22 @@ def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Grad
     drawn = {"ratio": op.ratio, "seed": op.seed, "stream": op.stream}
     again = DropoutOp(gradient, op.counter, **drawn)
     return [build.result(again), None]
+
+
+@gradient_rule("train.dropped_attention")
+def dropped_attention(
+    op: DroppedAttentionOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the operands and the results, and draws the random numbers again."""
+    dy = gradients[0]
+    assert dy is not None
+    settings = {n: a for n, a in op.properties.items() if n != "operandSegmentSizes"}
+    fused = DroppedAttentionGradOp(
+        *(dy, op.y, op.logsumexp, op.q, op.k, op.v),
+        *(op.mask, op.counter, op.coordinates),
+        **settings,
+    )
+    found: list[SSAValue | None] = [*build.add(fused).results]
+    if op.mask is not None:
+        found.append(mask_gradient(fused, build) if is_wanted(op.mask) else None)
+    return [*found, *[None] * (len(op.operands) - len(found))]

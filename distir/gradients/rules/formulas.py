@@ -1,4 +1,4 @@
-"""Gradients of ONNX operators that are one op of `train`, whose class says so."""
+"""Gradients of ONNX operators that are one op of `train`, whose class says so, and of SwiGLU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train import Train
+from distir.dialects.train_ops.activation import SwishGradOp
 from distir.dialects.train_ops.base import FormulaOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient
 
@@ -23,3 +24,13 @@ def _register(kernel: type[FormulaOp]) -> None:
 for _op in Train.operations:
     if issubclass(_op, FormulaOp) and _op.GRADIENT_OF:
         _register(_op)
+
+
+@onnx_gradient("SwiGLU")
+def swi_glu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """Needs both inputs: `y = swish(gate) * x`."""
+    gate, x = op.operands
+    alpha = op.attribute("alpha")
+    scaled = build.onnx("Mul", dy, x)
+    dgate = build.result(SwishGradOp(scaled, gate, alpha=alpha))
+    return [dgate, build.onnx("Mul", dy, build.onnx("Swish", gate, alpha=alpha))]

@@ -1,17 +1,160 @@
-"""The gradient rule of look-ups."""
+"""Gradient rules of look-ups and scatters, of TopK and of triangles."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
+    gradient_rule,
     onnx_gradient,
+    shape,
 )
+from distir.gradients.rules.arithmetic import is_wanted
+from distir.gradients.rules.shape import zeros
+
+
+@onnx_gradient("GatherElements")
+def gather_elements(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """Every element of the gradient is added where it was read."""
+    data, indices = op.operands
+    made = ScatterSumOp(dy, indices, axis=op.attribute("axis"), result=data.type)
+    return [build.result(made)]
+
+
+@onnx_gradient("GatherND")
+def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """Every slice of the gradient is added where it was read."""
+    data, indices = op.operands
+    count = op.attribute("batch_dims") or None
+    made = ScatterSumOp(dy, indices, batch_dims=count, result=data.type)
+    return [build.result(made)]
+
+
+@dataclass(frozen=True)
+class _WrittenPlaces:
+    """The places that a scatter names by its indices."""
+
+    op: OnnxOp
+    build: GradientBuilder
+
+    def read(self, value: SSAValue) -> SSAValue:
+        """Returns the elements at the places, of a value of the data's shape."""
+        return self._at("Gather", value)
+
+    def written(self, value: SSAValue, updates: SSAValue, reduction: str) -> SSAValue:
+        """Returns a value of the data's shape with updates at the places."""
+        return self._at("Scatter", value, updates, reduction=reduction)
+
+    def _at(self, kind: str, *values: SSAValue, **attributes: Any) -> SSAValue:
+        name = f"{kind}ND"
+        if self.op.name == "onnx.ScatterElements":
+            name = f"{kind}Elements"
+            attributes["axis"] = self.op.attribute("axis")
+        first, *more = values
+        return self.build.onnx(name, first, self.op.operands[1], *more, **attributes)
+
+
+@onnx_gradient("ScatterElements", "ScatterND")
+def scatter(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
+    """
+    The updates get the gradient at the positions where they were written, the data the
+    gradient with zeros there, or all of it if updates are added. Of a maximum or minimum,
+    those that attain it share the gradient evenly, as in PyTorch.
+    """
+    data, _, updates = op.operands
+    reduction, places = op.attribute("reduction"), _WrittenPlaces(op, build)
+    if reduction in ("max", "min"):
+        return _of_extremes(op, gradient, places, build)
+    if reduction == "mul":
+        return _of_products(op, gradient, places, build)
+    d_data = d_updates = None
+    if is_wanted(data):
+        d_data = gradient
+        if reduction == "none":
+            nothing = zeros(shape(updates), updates, build)
+            d_data = places.written(gradient, nothing, "none")
+    if is_wanted(updates):
+        d_updates = places.read(gradient)
+    return [d_data, None, d_updates]
+
+
+def _of_extremes(
+    op: OnnxOp, gradient: SSAValue, places: _WrittenPlaces, build: GradientBuilder
+) -> Gradients:
+    data, _, updates = op.operands
+    found = op.results[0]
+    own = build.cast(build.onnx("Equal", data, found), gradient)
+    theirs = build.cast(build.onnx("Equal", updates, places.read(found)), gradient)
+    share = build.onnx("Div", gradient, places.written(own, theirs, "add"))
+    d_data = build.onnx("Mul", own, share) if is_wanted(data) else None
+    d_updates = None
+    if is_wanted(updates):
+        d_updates = build.onnx("Mul", theirs, places.read(share))
+    return [d_data, None, d_updates]
+
+
+def _of_products(
+    op: OnnxOp, gradient: SSAValue, places: _WrittenPlaces, build: GradientBuilder
+) -> Gradients:
+    """
+    Each factor gets the gradient times the product of the other ones: the whole product
+    divided by it, or, for the only zero among the updates of a place, the product with a
+    one instead.
+    """
+    data, _, updates = op.operands
+    d_data = d_updates = None
+    zero, one = build.scalar(0, data), build.scalar(1, data)
+    if is_wanted(data):
+        factor = build.onnx("Where", build.onnx("Equal", data, zero), one, data)
+        product = places.written(factor, updates, "mul")
+        others = build.onnx("Div", product, factor)
+        d_data = build.onnx("Mul", gradient, others)
+    if is_wanted(updates):
+        is_zero = build.onnx("Equal", updates, zero)
+        none = zeros(shape(data), data, build)
+        zeros_there = places.written(none, build.cast(is_zero, data), "add")
+        is_only = build.onnx("Equal", places.read(zeros_there), one)
+        is_only = build.onnx("And", is_zero, is_only)
+        without = build.onnx("Where", is_only, one, updates)
+        product = places.written(data, without, "mul")
+        of_only = places.read(build.onnx("Mul", gradient, product))
+        whole = places.read(build.onnx("Mul", gradient, op.results[0]))
+        divisor = build.onnx("Where", is_zero, one, updates)
+        quotient = build.onnx("Div", whole, divisor)
+        d_updates = build.onnx("Where", is_only, of_only, quotient)
+    return [d_data, None, d_updates]
+
+
+@gradient_rule("onnx.TopK")
+def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient of the values, written to the positions where these were found."""
+    gradient = gradients[0]
+    if gradient is None:
+        return [None, None]
+    x = op.operands[0]
+    dx = build.onnx(
+        "ScatterElements",
+        zeros(shape(x), x, build),
+        op.results[1],
+        gradient,
+        axis=op.attribute("axis"),
+    )
+    return [dx, None]
+
+
+@onnx_gradient("Trilu")
+def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """The same triangle of the gradient."""
+    dx = build.onnx("Trilu", dy, op.input(1), upper=op.attribute("upper"))
+    return [dx]
 
 
 @onnx_gradient("Gather")

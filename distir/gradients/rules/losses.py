@@ -5,13 +5,18 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
-from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
+from distir.dialects.train_ops.losses import (
+    CrossEntropyGradOp,
+    CrossEntropyOp,
+    CtcLossGradOp,
+    CtcLossOp,
+)
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
 from distir.program import describe
@@ -138,3 +143,17 @@ def negative_log_likelihood(
         axis=1,
     )
     return [build.onnx("Mul", chosen, each), None]
+
+
+@gradient_rule("train.ctc_loss")
+def loss(op: Operation, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """One kernel, which computes the variables of the forward again."""
+    assert isinstance(op, CtcLossOp)
+    (gradient,) = gradients
+    if gradient is None:
+        return [None] * 4
+    given = (gradient, op.log_probs, op.targets, op.steps, op.labels)
+    made = CtcLossGradOp(
+        *given, blank=op.blank, zero_infinity=op.zero_infinity is not None
+    )
+    return [build.result(made), None, None, None]

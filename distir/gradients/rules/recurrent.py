@@ -1,4 +1,4 @@
-"""The gradient rules of recurrent layers."""
+"""The gradient rules of recurrent layers and of selective state spaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.train_ops.gathered_recurrent import (
+from distir.dialects.train_ops.recurrent import (
     GatheredGruGradOp,
     GatheredGruOp,
     GatheredLayerOp,
@@ -16,13 +16,15 @@ from distir.dialects.train_ops.gathered_recurrent import (
     GatheredLstmOp,
     GatheredRnnGradOp,
     GatheredRnnOp,
-)
-from distir.dialects.train_ops.recurrent import (
     GruGradOp,
     LstmGradBase,
     LstmGradOp,
     RecurrentGradOp,
     RnnGradOp,
+)
+from distir.dialects.train_ops.selective_scan import (
+    SelectiveScanGradOp,
+    SelectiveScanOp,
 )
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
@@ -123,3 +125,13 @@ def _of_starts(made: RecurrentGradOp) -> list[SSAValue]:
     """Returns the gradients of the first states."""
     cells = [made.dstart_cell] if isinstance(made, LstmGradBase) else []
     return [made.dstart, *cells]
+
+
+@gradient_rule("train.selective_scan")
+def selective_scan(
+    op: SelectiveScanOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """One op, which needs the operands alone."""
+    (dy,) = gradients
+    assert dy is not None
+    return build.add(SelectiveScanGradOp(dy, *op.operands)).results

@@ -1,4 +1,4 @@
-"""Gradient rules of reductions."""
+"""Gradient rules of reductions, and of running sums and products."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx_ops.op import OnnxOp
+from distir.dialects.train_ops.cumulative import CumProdGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
@@ -149,3 +150,30 @@ def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue
     behind = build.onnx("CumProd", flat, axis, exclusive=1, reverse=1)
     others = build.reshape_like(build.onnx("Mul", before, behind), x)
     return build.onnx("Mul", others, dy)
+
+
+@onnx_gradient("CumSum")
+def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """The running sum from the other end."""
+    dx = build.onnx(
+        "CumSum",
+        dy,
+        op.operands[1],
+        exclusive=op.attribute("exclusive"),
+        reverse=1 - op.attribute("reverse"),
+    )
+    return [dx]
+
+
+@onnx_gradient("CumProd")
+def running_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """One kernel, which is right where factors are zero. Raises DistIRError."""
+    axis = constant_input(op, 1)
+    assert axis is not None
+    made = CumProdGradOp(
+        *(dy, op.operands[0]),
+        axis=int(axis.reshape(-1)[0]),
+        exclusive=bool(op.attribute("exclusive")),
+        reverse=bool(op.attribute("reverse")),
+    )
+    return [build.result(made)]

@@ -1,21 +1,32 @@
-"""Fused attention and its gradient on arrays."""
+"""
+Fused attention and its gradient on arrays, and the share of work that a causal mask leaves to
+each device that has a part of a sequence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
+from distir.dialects.dist import layout_of
 from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
+    CausalAttentionOp,
     FusedAttentionOp,
-)
-from distir.dialects.train_ops.causal_attention import (
     MergeAttentionOp,
     PlacedAttentionGradOp,
     PlacedAttentionOp,
+)
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
 )
 from distir.interpreters.train.arithmetic import Array, computes
 
@@ -201,3 +212,57 @@ def attention_gradients(
     dv = over_groups((p * factors).astype(dy.dtype).swapaxes(2, 3) @ dy)
     gradients = zip((ds @ found.k, dk, dv), operands, strict=False)
     return tuple(_like(gradient, operand) for gradient, operand in gradients)
+
+
+@cache
+def seen_pairs(
+    length: int, devices: int, run: int | None = None, step: int | None = None
+) -> npt.NDArray[np.int64]:
+    """
+    Returns for each device the number of pairs of one of its queries and a key that this
+    query sees. The sequence of `length` tokens is dealt out to `devices` in runs of `run`
+    (None: contiguously). Only keys of the device `step` places before are counted, or where
+    `step` is None, all keys.
+    """
+    rounds = 1 if run is None else length // (devices * run)
+    places = np.arange(length).reshape(rounds, devices, -1)
+    own = [places[:, device].ravel() for device in range(devices)]
+
+    def keys(device: int) -> npt.NDArray[np.int64]:
+        return places.ravel() if step is None else own[(device - step) % devices]
+
+    counts = [
+        np.searchsorted(keys(i), queries, side="right").sum()
+        for i, queries in enumerate(own)
+    ]
+    return np.array(counts)
+
+
+def imbalance(context: CostContext) -> float:
+    """
+    Returns the work of the busiest device divided by the mean work of all devices that a
+    causal mask leaves; 1 where queries are not split.
+    """
+    op = context.op
+    assert isinstance(op, CausalAttentionOp)
+    layout, length = layout_of(op.query_positions), op.sizes.queries
+    parts = context.work.parts
+    place = list(op.operands).index(op.query_positions)
+    (row,) = context.work.rule.operands[place]
+    devices = prod(parts.get(factor, 1) for factor in row)
+    shards = () if layout is None else layout.dim(0)
+    if len(shards) != 1 or op.sizes.keys != length:
+        return 1.0
+    step = None if op.step is None else op.step.value.data
+    pairs = seen_pairs(length, devices, shards[0].run, step)
+    return pairs.max() * devices * op.block_count / (length * (length + 1) / 2)
+
+
+@cost_function("train.placed_attention", "train.placed_attention_grad")
+def causal_work(context: CostContext) -> Cost:
+    """
+    The cost of causal attention: kernels skip what no query sees, and all devices wait for
+    the slowest. Work that is dealt out evenly costs the same as attention without
+    positions.
+    """
+    return context.roofline(flops=context.flops * imbalance(context))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from distir.dialects.train_ops.gathered_recurrent import (
+from distir.dialects.train_ops.recurrent import (
     GatheredGruGradOp,
     GatheredGruOp,
     GatheredLayerOp,
@@ -21,8 +21,6 @@ from distir.dialects.train_ops.gathered_recurrent import (
     GatheredLstmOp,
     GatheredRnnGradOp,
     GatheredRnnOp,
-)
-from distir.dialects.train_ops.recurrent import (
     GruGradOp,
     LstmGradOp,
     RecurrentGradOp,

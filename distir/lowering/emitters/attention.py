@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.train_ops.attention import FusedAttentionOp
-from distir.dialects.train_ops.dropped_attention import DroppedAttentionBase
+from distir.dialects.train_ops.dropout import DroppedAttentionBase
 from distir.lowering.emitter import Call, torch_emitter
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distir.dialects.train_ops.resize import ResizeGradOp
-from distir.dialects.train_ops.sampling import (
+from distir.dialects.train_ops.resampling import (
     MODES,
     PADDINGS,
     GridSampleGradInputOp,
     GridSampleGradOp,
+    ResizeGradOp,
 )
 from distir.lowering.emitter import Call, torch_emitter
 

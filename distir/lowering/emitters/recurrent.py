@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.onnx_ops.traits import RECURRENT
-from distir.dialects.train_ops.gathered_recurrent import (
+from distir.dialects.train_ops.recurrent import (
     GatheredGradOp,
     GatheredGruGradOp,
     GatheredGruOp,

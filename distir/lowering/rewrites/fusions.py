@@ -15,7 +15,7 @@ from xdsl.traits import is_side_effect_free
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.dist_attributes import KEPT
 from distir.dialects.torch import MessageOp
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.rewrites.gradients import fuse_convolution_gradients, fuse_look_ups
 from distir.lowering.rewrites.messages import fuse_messages
 from distir.lowering.rewrites.products import (

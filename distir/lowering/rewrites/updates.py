@@ -27,8 +27,8 @@ from distir.dialects.torch import (
     settings_of,
     shared_operands,
 )
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.rewrites.sharing import SharedMemory
 from distir.program import entry_function, functions, return_op, updated_arguments
 

@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.collective_ops.per_rank import CoordinateOp
 from distir.dialects.torch import MessageOp
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.lowering.emitter import known_constant
 from distir.lowering.helper_modules import helper_modules
 from distir.lowering.source.class_names import ClassNames

@@ -1,4 +1,4 @@
-"""Rules of matrix products and other contractions."""
+"""Rules of matrix products and other contractions, and of Fourier transforms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from math import prod
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule
+from distir.sharding.rules.builder import (
+    Dims,
+    RuleBuilder,
+    constant_axes,
+    onnx_rule,
+)
 
 
 def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
@@ -125,3 +130,24 @@ def einsum(op: OnnxOp) -> Rule:
         linear=[(index,) for index in range(len(terms))],
         flops=builder.contraction_flops() if len(terms) > 1 else 0,
     )
+
+
+@onnx_rule("DFT")
+def transform(op: OnnxOp) -> Rule:
+    """
+    The rule of DFT: the dimension that is transformed, and the last one, of real and imaginary
+    parts, are whole; others are parallel. It is linear.
+    """
+    builder = RuleBuilder(op)
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
+    rank = len(source)
+    axes = [rank - 2] if op.input(2) is None else constant_axes(op, 2, rank)
+    if axes is None:
+        return Rule.replicated(op)
+    whole = {*axes, rank - 1}
+    before = builder.whole_along(source, whole)
+    after = tuple(
+        builder.factor(size, "replicate") if dim in whole else before[dim]
+        for dim, size in enumerate(target)
+    )
+    return builder.rule([before], [after], linear=[(0,)])

@@ -14,7 +14,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.dialects.train_ops.resampling import ResizeGradOp
 from distir.sharding.factor_text import rule_from
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule

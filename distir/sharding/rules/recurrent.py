@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import RECURRENT
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.gathered_recurrent import (
+from distir.dialects.train_ops.recurrent import (
     GatheredGruOp,
     GatheredLayerOp,
     GatheredLstmOp,

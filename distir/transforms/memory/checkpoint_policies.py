@@ -13,9 +13,8 @@ from math import floor
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.train_ops.attention import AttentionOp
-from distir.dialects.train_ops.causal_attention import PlacedAttentionOp
-from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
+from distir.dialects.train_ops.attention import AttentionOp, PlacedAttentionOp
+from distir.dialects.train_ops.dropout import DroppedAttentionOp
 from distir.errors import DistIRError, did_you_mean, listed, one_of
 from distir.program import ancestors, argument_roles, return_op
 from distir.sharding.rule import rule_for

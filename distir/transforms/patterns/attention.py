@@ -22,8 +22,7 @@ from distir.dialects.dist import layout_of
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type
 from distir.dialects.tensors import known_shape
-from distir.dialects.train_ops.dropout import DropoutOp
-from distir.dialects.train_ops.dropped_attention import DroppedAttentionOp
+from distir.dialects.train_ops.dropout import DropoutOp, DroppedAttentionOp
 from distir.transforms.patterns.attention_scores import (
     Fill,
     Mask,

@@ -20,7 +20,7 @@ from distir.dialects.collective_ops.per_rank import (
 from distir.dialects.collective_ops.rooted import RootedOp
 from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
 from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.errors import DistIRError
 from distir.program import (
     ENTRY,

@@ -21,8 +21,6 @@ from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
     FusedAttentionOp,
-)
-from distir.dialects.train_ops.causal_attention import (
     PlacedAttentionGradOp,
     PlacedAttentionOp,
 )

@@ -30,9 +30,10 @@ from distir.dialects.dist_attributes import ASYNCHRONOUS, SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import constant_attr
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.attention import AttentionGradOp, FusedAttentionOp
-from distir.dialects.train_ops.causal_attention import (
+from distir.dialects.train_ops.attention import (
+    AttentionGradOp,
     CausalAttentionOp,
+    FusedAttentionOp,
     MergeAttentionOp,
     PlacedAttentionGradOp,
 )

@@ -11,7 +11,7 @@ from support.programs import parse
 from xdsl.context import Context
 
 from distir.interpreters.simulator import simulate
-from distir.interpreters.train.causal_work import seen_pairs
+from distir.interpreters.train.attention import seen_pairs
 from distir.passes.distribute import DistributePass
 
 LENGTH, DEVICES = 256, 4

@@ -22,7 +22,7 @@ from distir.dialects.collective_ops.over_axes import (
     PermuteOp,
     ReduceScatterOp,
 )
-from distir.dialects.train_ops.causal_attention import CausalAttentionOp
+from distir.dialects.train_ops.attention import CausalAttentionOp
 from distir.errors import DistIRError
 from distir.frontends.models.basic import build_gpt
 from distir.interpreters.inputs import random_arguments

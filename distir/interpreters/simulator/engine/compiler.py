@@ -14,9 +14,9 @@ from distir.dialects.collective_ops.base import CollectiveOp, is_per_rank
 from distir.dialects.dist import ReshardOp, SendOp, layout_of
 from distir.dialects.dist_attributes import ASYNCHRONOUS
 from distir.dialects.tensors import element_type
-from distir.dialects.train_ops.gathered_recurrent import GatheredOp
 from distir.dialects.train_ops.indexing import GatherGradOp, adds_by_row
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
+from distir.dialects.train_ops.recurrent import GatheredOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,

@@ -13,8 +13,6 @@ from distir.dialects.train_ops.attention import (
     AttentionGradOp,
     AttentionOp,
     FusedAttentionOp,
-)
-from distir.dialects.train_ops.causal_attention import (
     MergeAttentionOp,
     PlacedAttentionGradOp,
     PlacedAttentionOp,

@@ -8,8 +8,8 @@ from math import prod
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.dropout import DropoutOp
-from distir.dialects.train_ops.dropped_attention import (
+from distir.dialects.train_ops.dropout import (
+    DropoutOp,
     DroppedAttentionBase,
     DroppedAttentionGradOp,
     DroppedAttentionOp,

@@ -9,13 +9,14 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation
 
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.gathered_recurrent import (
+from distir.dialects.train_ops.recurrent import (
     GatheredGradOp,
     GatheredGruGradOp,
     GatheredLstmGradOp,
     GatheredRnnGradOp,
+    LstmGradBase,
+    RecurrentGradOp,
 )
-from distir.dialects.train_ops.recurrent import LstmGradBase, RecurrentGradOp
 from distir.sharding.decompose import decomposition, in_scope_of
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule

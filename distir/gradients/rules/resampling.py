@@ -1,4 +1,7 @@
-"""The gradient rule of resizing, which is linear in its input."""
+"""
+The gradient rules of resizing, which is linear in its input, and of sampling at the points of
+a grid.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.constants import constant_of
 from distir.dialects.onnx_ops.op import OnnxOp
-from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.dialects.train_ops.resampling import (
+    GridSampleGradGridOp,
+    GridSampleGradInputOp,
+    ResizeGradOp,
+)
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
+from distir.gradients.rules.arithmetic import is_wanted
 from distir.program import describe
 
 _ATTRIBUTES = (
@@ -58,3 +66,20 @@ def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
     for axis, scale in zip(axes, scales, strict=True):
         found[axis] = float(scale)
     return found
+
+
+@onnx_gradient("GridSample")
+def grid_sample(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """One kernel for the images and one for the grid."""
+    x, grid = op.operands
+    options = {
+        "mode": op.attribute("mode"),
+        "padding_mode": op.attribute("padding_mode"),
+        "align_corners": bool(op.attribute("align_corners")),
+    }
+    dx = dgrid = None
+    if is_wanted(x):
+        dx = build.result(GridSampleGradInputOp(dy, grid, dx=x.type, **options))
+    if is_wanted(grid):
+        dgrid = build.result(GridSampleGradGridOp(dy, x, grid, **options))
+    return [dx, dgrid]

@@ -1,4 +1,4 @@
-"""The gradient of resizing on arrays."""
+"""Gradients of resizing, and of sampling at the points of a grid, on arrays."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from xdsl.ir import Block
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_ops.values import element_type_of_dtype
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.dialects.train_ops.resampling import (
+    GridSampleGradGridOp,
+    GridSampleGradInputOp,
+    GridSampleGradOp,
+    ResizeGradOp,
+)
 from distir.interpreters.onnx_evaluator import evaluate
+from distir.interpreters.sampling import Sampling
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -56,3 +62,17 @@ def _weights(op: ResizeGradOp, axis: int) -> Array:
         },
     )
     return evaluate(forward, operands)[0]
+
+
+def _sampling(op: GridSampleGradOp) -> Sampling:
+    return Sampling(op.mode.data, op.padding_mode.data, op.align_corners is not None)
+
+
+@computes(GridSampleGradInputOp)
+def of_image(op: GridSampleGradInputOp, dy: Array, grid: Array) -> Array:
+    return _sampling(op).image_gradient(dy, grid, shape_of(op.dx))
+
+
+@computes(GridSampleGradGridOp)
+def of_grid(op: GridSampleGradGridOp, dy: Array, x: Array, grid: Array) -> Array:
+    return _sampling(op).grid_gradient(dy, x, grid)
