@@ -85,7 +85,7 @@ class ForwardOptions:
         from distir.passes.raise_patterns import RaisePatternsPass
         from distir.scheduling.script import add_schedules, parse_script
         from distir.tools.files import apply_passes, named_pass, verify
-        from distir.transforms.precision.conversion import convert
+        from distir.transforms.precision.retyping import convert
 
         fold, outline = named_pass("fold-shapes"), named_pass("outline-repeats")
         apply_passes(program, fold, RaisePatternsPass(attention=self.attention))

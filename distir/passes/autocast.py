@@ -12,8 +12,8 @@ from distir.errors import one_of
 from distir.options import same_option
 from distir.passes.convert_floats import ConvertFloatsPass
 from distir.passes.options import DistIRPass
-from distir.transforms.precision.autocast import autocast
 from distir.transforms.precision.options import PrecisionOptions
+from distir.transforms.precision.retyping import autocast
 
 
 @dataclass(frozen=True)

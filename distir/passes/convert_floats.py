@@ -11,8 +11,8 @@ from distir.dialects.onnx_ops.values import FLOAT_TYPES
 from distir.errors import one_of
 from distir.options import same_option
 from distir.passes.options import DistIRPass
-from distir.transforms.precision.conversion import convert
 from distir.transforms.precision.options import PrecisionOptions
+from distir.transforms.precision.retyping import convert
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist_attributes import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError, listed, one_of
-from distir.gradients.dropout_masks import with_masks
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.loss_scaling import LossScaling
 from distir.gradients.losses import add_loss, described, prediction_of
@@ -36,6 +35,7 @@ from distir.passes.train_dropout import TrainDropoutPass
 from distir.program import BATCH_ROLES, LOSS, argument_roles, erase_dead
 from distir.program.doubts import reason
 from distir.program.functions import erase_unreachable
+from distir.transforms.dropout import with_masks
 
 
 @dataclass(frozen=True)

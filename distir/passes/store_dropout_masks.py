@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.gradients.dropout_masks import with_masks
 from distir.passes.options import DistIRPass
+from distir.transforms.dropout import with_masks
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ from distir.pipelining.actions import Action, Phase, PipelineSchedule
 from distir.pipelining.check import check_schedule
 from distir.pipelining.csv_format import read_csv, write_csv
 from distir.pipelining.dependencies import StageEdges, dependencies
-from distir.pipelining.in_flight import in_flight_per_rank, in_flight_per_stage
 from distir.pipelining.options import SEARCH, PipelineOptions, ScheduleOptions
-from distir.pipelining.order import global_order, global_steps
 from distir.pipelining.registry import SCHEDULES, ScheduleKind, build_schedule
 from distir.pipelining.simulation import (
     ScheduleTimeline,
+    global_order,
+    global_steps,
+    in_flight_per_rank,
+    in_flight_per_stage,
     phase_durations,
     simulate_schedule,
 )

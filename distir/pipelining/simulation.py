@@ -1,12 +1,14 @@
 """
-The time that a schedule takes, from durations of its actions alone: no program, no cluster.
+The time that a schedule takes, from durations of its actions alone, the order of its actions,
+and the number of micro-batches that it keeps: no program, no cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import inf
 
 from distir.errors import DistIRError
@@ -103,3 +105,56 @@ def simulate_schedule(
         start[action] = max(free[rank], *arrivals, 0.0)
         end[action] = free[rank] = start[action] + duration
     return ScheduleTimeline(schedule, start, end)
+
+
+def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
+    """
+    Returns the most micro-batches that each stage has begun and not ended at any time. A
+    micro-batch ends with `B` or `W`, in inference with the forward.
+    """
+    rows = [schedule.actions[schedule.stage_rank(s)] for s in range(schedule.stages)]
+    return [
+        _peak((a for a in row if a.stage == stage), schedule.forward_only)
+        for stage, row in enumerate(rows)
+    ]
+
+
+def in_flight_per_rank(schedule: PipelineSchedule) -> list[int]:
+    """
+    Returns the most pairs of a stage and a micro-batch that each rank has begun and not
+    ended at any time: with v stages on a rank, each counts for one v-th of the rank's
+    layers.
+    """
+    return [_peak(row, schedule.forward_only) for row in schedule.actions]
+
+
+def _peak(actions: Iterable[Action], forward_only: bool) -> int:
+    held = peak = 0
+    for action in actions:
+        held += action.phase is Phase.FORWARD
+        peak = max(peak, held)
+        held -= forward_only or action.phase.ends_backward
+    return peak
+
+
+def global_steps(
+    schedule: PipelineSchedule, edges: StageEdges | None = None
+) -> list[list[Action]]:
+    """
+    Returns the actions of all ranks in groups that start at the same time if all actions
+    take equally long; groups are ordered by time, and actions in a group by rank. Raises
+    DistIRError for lists that `check_schedule` rejects.
+    """
+    start = simulate_schedule(schedule, lambda _: 1.0, edges=edges).start
+    order = sorted(start, key=lambda a: (start[a], schedule.stage_rank(a.stage)))
+    return [list(step) for _, step in groupby(order, key=lambda a: start[a])]
+
+
+def global_order(
+    schedule: PipelineSchedule, edges: StageEdges | None = None
+) -> list[Action]:
+    """
+    Returns the actions of all ranks in one order, that of `global_steps`, which keeps each
+    rank's own order and every dependency.
+    """
+    return [action for step in global_steps(schedule, edges) for action in step]

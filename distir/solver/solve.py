@@ -12,14 +12,12 @@ import numpy as np
 from distir.errors import DistIRError, one_of
 from distir.solver.clock import Clock
 from distir.solver.elimination import EliminationOrder, eliminate, plan
-from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
 from distir.solver.flow import Segments
 from distir.solver.graph import CostGraph, replay
 from distir.solver.memory.lagrangian import Lagrangian
 from distir.solver.memory.relaxed import WORK, Optimum, fits, near_optimum, optimum
 from distir.solver.memory.smallest_peak import SmallestPeak, smallest_peak
-from distir.solver.memory.top_k import forbid_largest
 from distir.solver.problem import Costs, Problem, Solution
 from distir.solver.programs.integer_program import (
     SolverName,
@@ -27,7 +25,7 @@ from distir.solver.programs.integer_program import (
     solve_integer_program,
 )
 from distir.solver.reductions import NoAlternative, Reductions, reduce
-from distir.solver.result import ROUNDING, SolverResult, trivial_bound
+from distir.solver.result import ROUNDING, InfeasibleError, SolverResult, trivial_bound
 from distir.solver.segments import solve_by_segments
 
 Level = Literal["O2", "O3"]
@@ -444,3 +442,35 @@ def settled(problem: Problem, objective: float, bound: float) -> float:
 
 def _integral(costs: Costs) -> bool:
     return bool((np.isinf(costs) | (costs == np.floor(costs))).all())
+
+
+def forbid_largest(
+    graph: CostGraph, clock: Clock, optimum: Optimum
+) -> Mapping[int, int] | None:
+    """
+    Rhino's rule for a memory limit (section 4.4), as a few large tensors take most of the
+    memory: forbids the k nodes that can occupy the most the alternatives in which they do, and
+    solves the rest without a limit, for the least k that fits in memory. Returns the
+    choice; None if there is none, or no time to find it. `optimum` solves a graph, which
+    loses its nodes.
+    """
+    sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
+    largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))
+    # A node that always occupies the same has nothing to lose.
+    largest = [i for i in largest if np.ptp(sizes[i])]
+    best: Mapping[int, int] | None = None
+    least, most = 1, len(largest)
+    while least <= most and not clock.stopped:
+        k = most if best is None else (least + most) // 2
+        free = graph.copy(memory=False)
+        for i in largest[:k]:
+            whole = sizes[i] == sizes[i].max()
+            free.costs[i] = np.where(whole, math.inf, free.costs[i])
+        choice = optimum(free, clock).choice
+        if choice is not None and not (graph.load(choice) > graph.capacity).any():
+            best, most = choice, k - 1
+        elif best is None:
+            return None
+        else:
+            least = k + 1
+    return best

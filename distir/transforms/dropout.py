@@ -1,4 +1,7 @@
-"""Makes dropout drop the same elements under every distribution of a program."""
+"""
+Makes dropout drop the same elements under every distribution of a program, and lets its
+backward take the masks of the forward instead of drawing them again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import ModuleOp, TensorType, i1, i64
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -17,15 +20,17 @@ from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder
+from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.program import (
     argument_attributes,
     describe,
     entry_function,
+    made_with,
     reachable_functions,
     replace_call,
     set_argument_attributes,
+    walk_functions,
 )
 from distir.transforms.patterns.raising import raise_dropped_attention
 
@@ -193,3 +198,16 @@ def _replace_all(module: ModuleOp, found: Mapping[OnnxOp, FuncOp], seed: int) ->
     counters = Counters(module, found.values())
     for op, function in found.items():
         replace_dropout(op, counters.values[function], seed, next(streams))
+
+
+def with_masks(module: ModuleOp) -> None:
+    """Makes every dropout of a program return its mask, which its gradient then takes."""
+    for _, op in list(walk_functions(module)):
+        if not isinstance(op, DropoutOp) or op.mask is not None:
+            continue
+        mask = TensorType(i1, shape(op.x))
+        new = made_with(op, op.operands, [op.y.type, mask])
+        assert isinstance(new, DropoutOp)
+        new.y.name_hint = op.y.name_hint
+        new.results[1].name_hint = "mask"
+        Rewriter.replace_op(op, new, [new.y])

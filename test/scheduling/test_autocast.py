@@ -23,7 +23,7 @@ from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import argument_names, entry_function, walk_functions
 from distir.scheduling import Schedule
-from distir.transforms.precision.autocast import autocast
+from distir.transforms.precision.retyping import autocast
 
 
 class Layer(nn.Module):

@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import Layout, layout_of
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.pipelining import Action, Phase, PipelineSchedule, simulate_schedule
-from distir.pipelining.in_flight import in_flight_per_stage
+from distir.pipelining.simulation import in_flight_per_stage
 from distir.planning.costs.rank_links import RankLink
 from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles

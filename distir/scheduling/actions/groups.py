@@ -1,6 +1,6 @@
 """
-Actions of the ops that find groups of ops by a pattern, and of those that change such
-groups.
+Actions of the ops that find groups of ops by a pattern, and of those that change such groups
+or replace them by users' kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from distir.dialects.schedule import (
     DecomposeOp,
     FindOp,
     FuseOp,
+    KernelOp,
     NodeOp,
     RecomputeOp,
     ReplaceOp,
@@ -23,7 +24,7 @@ from distir.dialects.schedule import (
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ScopedOp
 from distir.program import describe
-from distir.scheduling.groups import check_groups, result_of
+from distir.scheduling.rewrites.kernels import KernelMaker, check_groups, result_of
 from distir.scheduling.rewrites.match import find_pattern
 from distir.scheduling.rewrites.outline import GroupOutliner
 from distir.scheduling.rewrites.replacement import difference, put, replacing
@@ -167,4 +168,22 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
             for inner in group.ops[:-1]:
                 inner.attributes[RECOMPUTE] = RECOMPUTE.attr(policy)
     run.consume(op.modules, op)
+    run.rewritten(op)
+
+
+@schedule_action("schedule.kernel")
+def replace_by_kernel(op: Operation, run: ScheduleRun) -> None:
+    """See `KernelOp`. Raises DistIRError."""
+    assert isinstance(op, KernelOp)
+    groups = run.groups_of(op.groups)
+    check_groups(groups, origin(op))
+    maker = KernelMaker(run.module, op.attributes)
+    for group in separate(run.module, groups):
+        try:
+            maker.replace(group)
+        except DistIRError as error:
+            raise DistIRError(
+                f"{origin(op)}: kernel {op.symbol.data!r} ({op.implementation.data}): {error}"
+            ) from error
+    run.consume(op.groups, op)
     run.rewritten(op)

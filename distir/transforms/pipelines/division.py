@@ -1,4 +1,11 @@
-"""A program divided into the stages of a pipeline, before a schedule is chosen."""
+"""
+A program divided into the stages of a pipeline, before a schedule is chosen: the groups of ops
+of every stage and phase.
+
+Groups that do the same on other meshes and other values are served by one function. The groups
+are of one program, and their ops are compared by the caller: `Structure.signature` numbers ops
+within a program, `distir.planning.grid.contents` across programs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,7 @@ from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MeshOp
@@ -21,14 +28,125 @@ from distir.sharding.mesh import Mesh
 from distir.sharding.placement import PartialPlacement, SplitPlacement
 from distir.transforms.pipelines.emit import Emitter, Groups
 from distir.transforms.pipelines.entry import Entry, V
-from distir.transforms.pipelines.equal_groups import GroupContents
 from distir.transforms.pipelines.fold import Fold
-from distir.transforms.pipelines.groups import stage_groups
+from distir.transforms.pipelines.functions import StageOps, needed_inside
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import Axes, FoldedTypes, over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
+
+
+@dataclass(frozen=True)
+class GroupContent:
+    """
+    What a group of ops does. Groups have the same function, but for its mesh, if their
+    `ops` are alike one by one and connected in the same way (`wiring`). `inputs` are the
+    values that the function takes, in the order of its arguments.
+    """
+
+    ops: tuple[Operation, ...]
+    wiring: tuple[tuple[int, ...], ...]
+    inputs: tuple[SSAValue, ...]
+
+
+class GroupContents:
+    """The contents of the groups of a divided program, each computed once."""
+
+    def __init__(self, structure: Structure):
+        self._structure = structure
+        self._known: dict[StageOps, GroupContent] = {}
+
+    def of(self, group: StageOps) -> GroupContent:
+        """Returns the content of a group of ops, and its inputs."""
+        if group not in self._known:
+            self._known[group] = self._find(group)
+        return self._known[group]
+
+    def _find(self, group: StageOps) -> GroupContent:
+        own, found = set(group.ops), list[Operation]()
+        numbers: dict[SSAValue, int] = {}
+        inputs: list[SSAValue] = []
+        wiring: list[tuple[int, ...]] = []
+
+        def number(value: SSAValue) -> int:
+            if value not in numbers:
+                owner = value.owner
+                needed = None
+                if not (isinstance(owner, Operation) and owner in own):
+                    needed = needed_inside(value, self._structure)
+                if needed is None:
+                    inputs.append(value)
+                    numbers[value] = len(numbers)
+                else:
+                    assert isinstance(value, OpResult)
+                    owners = (v.owner for v in (value, *value.op.operands))
+                    add(needed, *[o for o in owners if isinstance(o, Operation)])
+            return numbers[value]
+
+        def add(needed: Sequence[SSAValue], *what: Operation) -> None:
+            wiring.append((len(what), *[number(v) for v in needed]))
+            found.extend(what)
+            for result in what[0].results:
+                numbers[result] = len(numbers)
+
+        for op in group.ops:
+            add(op.operands, op)
+        outputs = (group.kept, group.accumulated)
+        wiring += [tuple([numbers[v] for v in values]) for values in outputs]
+        return GroupContent(tuple(found), tuple(wiring), tuple(inputs))
+
+
+NAMES = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.BACKWARD_INPUT: "backward_input",
+    Phase.BACKWARD_WEIGHT: "backward_weight",
+}
+
+
+def stage_groups(
+    structure: Structure, stages: Mapping[Operation, int], schedule: PipelineSchedule
+) -> dict[tuple[int, Phase], StageOps]:
+    """
+    Returns the ops of every stage and phase that the schedule has. `stages` has the stage
+    of each op that runs once per micro-batch.
+    """
+    groups: dict[tuple[int, Phase], StageOps] = {}
+    for stage, phase in schedule.stage_phases:
+        source = structure.forward if phase is Phase.FORWARD else structure.backward
+        ops = [op for op in source if stages[op] == stage]
+        if phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT):
+            first = _needed_by_others(ops, structure)
+            wanted = phase is Phase.BACKWARD_INPUT
+            ops = [op for op in ops if (op in first) is wanted]
+        if ops:
+            name = NAMES[phase]
+            if schedule.stages > 1:
+                name = f"stage{stage}_{name}"
+            groups[stage, phase] = StageOps.of(name, stage, ops, structure)
+    return groups
+
+
+def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
+    """
+    Returns the backward ops of a stage on which gradients for other stages depend; on a
+    stage that sends none, all but those that give gradients of weights alone.
+    """
+    found = set(structure.backward) - set(ops)
+    own: set[Operation] = set()
+    for op in reversed(ops):
+        if any(u.operation in found for r in op.results for u in r.uses):
+            found.add(op)
+            own.add(op)
+    if own:
+        return own
+    wanted = [
+        op
+        for op in ops
+        if any(not isinstance(over_time(r), PartialPlacement) for r in op.results)
+    ]
+    return set(wanted) or set(ops)
 
 
 @dataclass(frozen=True)

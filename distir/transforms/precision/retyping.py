@@ -1,8 +1,12 @@
-"""Carries floating-point element types through a sequential program."""
+"""
+Carries floating-point element types through a sequential program: one type for all of it, or
+mixed precision as PyTorch's `autocast` does it on GPUs, where some operators compute in 16
+bits and some in 32, whatever the types of their operands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +15,12 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    IntegerAttr,
     ModuleOp,
     TensorType,
     f32,
+    f64,
+    i64,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
@@ -22,6 +29,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_ops.traits import FULL_PRECISION, LOW_PRECISION
 from distir.dialects.onnx_ops.values import numpy_dtype, onnx_element_type, tensor_type
 from distir.dialects.train_ops.checks import FLOATS
 from distir.dialects.train_ops.experts import CombineOp, DispatchOp, GroupedProductOp
@@ -29,6 +37,7 @@ from distir.dialects.train_ops.selective_scan import SelectiveScanOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.program import (
+    argument_names,
     argument_roles,
     describe,
     entry_function,
@@ -319,3 +328,85 @@ def _takes(op: OnnxOp, position: int, element: Float) -> bool:
 
 def _is_large(value: SSAValue) -> bool:
     return isinstance(value.type, TensorType) and bool(value.type.get_shape())
+
+
+def autocast(module: ModuleOp, element: Float) -> None:
+    """
+    Casts operands in a sequential program, in place, as PyTorch does under
+    `torch.autocast("cuda", dtype)`: matrix products, convolutions and attention compute in
+    that type, norms, softmax, powers, sums and losses in f32, everything else in the widest
+    type of its operands. A parameter of one dimension that is added to a matrix product is
+    the bias of a linear layer, and is added in 16 bits. Parameters stay as they are, and
+    each is cast once a step. What follows from constants alone stays as it is, as where
+    models switch autocast off for their rotary tables, and so does an op with an operand in
+    f64. Raises DistIRError for a program with calls.
+    """
+
+    def wanted(op: OnnxOp) -> Float | None:
+        if any(float_of(operand) == f64 for operand in op.operands):
+            return None
+        if op.name in LOW_PRECISION or _adds_bias(op):
+            return element
+        return f32 if op.name in FULL_PRECISION else None
+
+    Retyping(module, promoting=True).run(wanted)
+
+
+def _adds_bias(op: OnnxOp) -> bool:
+    """Returns whether an op is the second half of a linear layer, a product and its bias."""
+    if op.name != "onnx.Add":
+        return False
+    product, bias = sorted(op.operands, key=lambda v: isinstance(v, BlockArgument))
+    return (
+        isinstance(product.owner, OnnxOp)
+        and product.owner.name == "onnx.MatMul"
+        and isinstance(bias, BlockArgument)
+        and isinstance(bias.type, TensorType)
+        and bias.type.get_num_dims() == 1
+    )
+
+
+_LOSSES = frozenset(
+    (
+        "onnx.LogSoftmax",
+        "onnx.NegativeLogLikelihoodLoss",
+        "onnx.SoftmaxCrossEntropyLoss",
+    )
+)
+"""
+The operators of losses, which compute in 32 bits whatever the type of the rest, as models
+do.
+"""
+
+
+def convert(
+    module: ModuleOp, element: Float, *, stored: bool, apart: Collection[str] = ()
+) -> None:
+    """
+    Makes a sequential program compute in one type of floats, in place, as a module does
+    behind `module.to(dtype)`, but for its losses. Parameters have that type themselves
+    (`stored`), or are cast where the program begins, as inputs always are, but for those
+    that `apart` names. Buffers and what follows from constants alone, such as rotary
+    tables and masks, keep their type, and are cast where they are used. Raises DistIRError
+    for a program with calls.
+    """
+    retyping = Retyping(module, promoting=False)
+    roles, names = argument_roles(retyping.function), argument_names(retyping.function)
+    for argument, role, name in zip(
+        list(retyping.block.args), roles, names, strict=True
+    ):
+        if float_of(argument) in (None, element) or name in apart:
+            continue
+        if role == "parameter" and stored:
+            retyping.retype(argument, element)
+        elif role in ("parameter", "input"):
+            retyping.begin(argument, element)
+    for op in retyping.block.ops:
+        # In a model of 16 bits a cast to these means the type of the rest.
+        if isinstance(op, OnnxOp) and op.name == "onnx.Cast":
+            (result,) = op.results
+            type_ = float_of(result)
+            if type_ not in (None, element) and type_.bitwidth == 16:
+                retyping.retype(result, element)
+                op.properties["to"] = IntegerAttr(onnx_element_type(element), i64)
+    retyping.run(lambda op: f32 if op.name in _LOSSES else None)

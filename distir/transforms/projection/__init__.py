@@ -8,7 +8,6 @@ rank runs; `devices_of` lists the devices.
 """
 
 from distir.transforms.projection.devices import devices_of
-from distir.transforms.projection.function import MESH
-from distir.transforms.projection.program import project
+from distir.transforms.projection.function import MESH, project
 
 __all__ = ["MESH", "devices_of", "project"]
