@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
-import distir.interpreters.attention_kernel  # pyright: ignore[reportUnusedImport]
+import distir.interpreters.kernels  # pyright: ignore[reportUnusedImport]
 import distir.interpreters.reduction_kernels  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from distir.dialects.onnx_ops.inference import node_of
 from distir.dialects.onnx_ops.op import OnnxOp

@@ -22,7 +22,7 @@ from distir.program import (
     updated_arguments,
 )
 from distir.system.output_files import replaced_files, write_text
-from distir.transforms.evaluation import evaluation_program
+from distir.transforms.slicing import evaluation_program
 from distir.transforms.step_settings import add_step_settings, has_step_settings
 
 ALWAYS = (

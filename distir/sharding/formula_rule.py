@@ -19,7 +19,7 @@ from xdsl.ir import Operation
 from distir.dialects.formula import Expr, Formula
 from distir.dialects.tensors import known_shape
 from distir.dialects.train_ops.base import FormulaOp
-from distir.sharding.atoms import Atoms
+from distir.sharding.kernel_propagation import Atoms
 from distir.sharding.local import local_form
 from distir.sharding.rule import Dim, Factor, Kind, Linear, Rule
 

@@ -1,4 +1,7 @@
-"""Reduces a program to what some of its results need."""
+"""
+Reduces a program to what some of its results need, as the forward of a training step, which
+evaluates it on other data without updates.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,28 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
+from xdsl.rewriter import Rewriter
 
+from distir.dialects.dist_attributes import COUNTER, LOSS_SCALE
+from distir.dialects.train_ops.dropout import DropoutOp, DroppedAttentionOp
+from distir.errors import DistIRError
 from distir.program import (
     ancestors,
+    argument_attributes,
+    argument_names,
+    argument_roles,
     callees_first,
     drop_unused_results,
     entry_function,
+    forward_results,
     functions,
     is_removable,
+    parameters_of_states,
+    reachable_functions,
+    result_attributes,
     return_op,
+    set_result_attributes,
+    updated_arguments,
 )
 
 
@@ -63,4 +79,38 @@ def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
         module.attributes,
     )
     drop_unused_results(part)
+    return part
+
+
+def evaluation_program(module: ModuleOp) -> ModuleOp:
+    """
+    Returns a copy of a training step, distributed or not, that computes its loss and its
+    other results besides updates and gradients, with the same arguments and without
+    dropout. Raises DistIRError for a step with running statistics: in evaluation, batch
+    normalisation would have to use these, and the step uses those of its batch.
+    """
+    entry = entry_function(module)
+    roles, attributes = argument_roles(entry), argument_attributes(entry)
+    owned = parameters_of_states(entry)
+    for argument in updated_arguments(entry).values():
+        if (
+            roles[argument] == "state"
+            and argument not in owned
+            and not {COUNTER, LOSS_SCALE} & attributes[argument].keys()
+        ):
+            raise DistIRError(
+                f"the step updates {argument_names(entry)[argument]!r}, as running "
+                f"statistics are, with which batch normalisation computes another result "
+                f"in evaluation; evaluate a program that is not a training step"
+            )
+    results = forward_results(entry)
+    kept = result_attributes(entry)
+    part = sliced(module, results)
+    set_result_attributes(entry_function(part), [kept[i] for i in results])
+    for function in reachable_functions(part):
+        for op in list(function.body.block.ops):
+            if isinstance(op, DropoutOp):
+                Rewriter.replace_op(op, [], [op.x, *([None] * (len(op.results) - 1))])
+            elif isinstance(op, DroppedAttentionOp):
+                Rewriter.replace_op(op, op.without_dropout())
     return part

@@ -25,7 +25,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, entry_function, result_names
 from distir.runtime import runtime
 from distir.runtime.loop import batches
-from distir.transforms.evaluation import evaluation_program
+from distir.transforms.slicing import evaluation_program
 
 SAMPLES = np.random.default_rng(3).standard_normal((20, 8)).astype(np.float32)
 TARGETS = np.tanh(SAMPLES[:, ::-1]).copy()

@@ -33,7 +33,7 @@ from distir.interpreters.train.dropout import threefry
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.program import argument_names, entry_function, functions, result_names
 from distir.runtime import random_numbers
-from distir.transforms.evaluation import evaluation_program
+from distir.transforms.slicing import evaluation_program
 
 PROGRAM = """
 func.func @main(

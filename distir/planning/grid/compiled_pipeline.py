@@ -45,9 +45,8 @@ from distir.pipelining import (
 from distir.planning.grid.shared_stages import Compilation, SharedStages
 from distir.planning.layouts.fitted_plan import Step
 from distir.program import updated_arguments
-from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
-from distir.transforms.pipelines.functions import StageFunction, StageOps
+from distir.transforms.pipelines.functions import Make, StageFunction, StageOps
 from distir.transforms.pipelines.over_time import monoid_over_time
 from distir.transforms.pipelines.pipeline import check_fits
 

@@ -1,6 +1,6 @@
 """
-The sharding rules and local forms of ONNX operators and, in `train`, of training steps, one
-file per family.
+The sharding rules and local forms of ONNX operators and of training steps, one file per
+family.
 
 Importing this package registers them. Ops without a rule are replicated.
 """

@@ -11,9 +11,10 @@ from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import SendOp
 from distir.dialects.dist_attributes import ASYNCHRONOUS
-from distir.transforms.pipelines.body import BlockBody, Make
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
+    BlockBody,
+    Make,
     StageFunction,
     StageFunctionBuilder,
     StageOps,

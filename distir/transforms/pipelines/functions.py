@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
-from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import FunctionType, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.sharding.placement import COMBINED_BY, PartialPlacement
-from distir.transforms.pipelines.body import BlockBody
 from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import monoid_over_time, over_time
 from distir.transforms.pipelines.part import is_repeated, repeated_ops
 from distir.transforms.pipelines.structure import Structure
+
+Make = Callable[[Sequence[SSAValue]], Sequence[Operation]]
+"""Makes ops on operands; the last op has the results."""
+
+
+class BlockBody:
+    """A body as IR."""
+
+    def __init__(self) -> None:
+        self.block = Block()
+
+    def arguments(self, types: Sequence[Attribute]) -> Sequence[SSAValue]:
+        """See `Entry`."""
+        self.block = Block(arg_types=types)
+        return self.block.args
+
+    def type_of(self, value: SSAValue) -> Attribute:
+        """See `Entry`."""
+        return value.type
+
+    def name(self, value: SSAValue, hint: str | None) -> None:
+        """See `Entry`."""
+        if value.name_hint is None:
+            value.name_hint = hint
+
+    def op(self, make: Make, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
+        """See `Entry`."""
+        ops = make(operands)
+        self.block.add_ops(ops)
+        return ops[-1].results
+
+    def function(
+        self,
+        name: str,
+        results: Sequence[SSAValue],
+        visibility: StringAttr | None = None,
+    ) -> FuncOp:
+        """Returns the function of that name that returns these values."""
+        self.block.add_op(ReturnOp(*results))
+        types = [a.type for a in self.block.args], [v.type for v in results]
+        body = Region(self.block)
+        return FuncOp(name, FunctionType.from_lists(*types), body, visibility)
 
 
 @dataclass(eq=False)

@@ -25,7 +25,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.annotations import read_notes
 from distir.program import argument_names, entry_function, scope_of, walk_functions
 from distir.program.source_forms import SourceForm
-from distir.sharding.rules.train.attention import attention_flops
+from distir.sharding.rules.attention import attention_flops
 from distir.transforms.uneven_sizes.head_padding import PaddedHeads
 
 

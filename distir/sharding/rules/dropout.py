@@ -17,14 +17,14 @@ from distir.dialects.train_ops.dropout import (
 from distir.dialects.train_ops.splits import Split
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import Dims, train_rule
-from distir.sharding.rules.local_builder import LocalBuilder
-from distir.sharding.rules.train.attention import (
+from distir.sharding.rules.attention import (
     AttentionFactors,
     attention_flops,
     gradient_rule,
     with_local_heads,
 )
+from distir.sharding.rules.builder import Dims, train_rule
+from distir.sharding.rules.local_builder import LocalBuilder
 
 
 @local_form("train.dropout")
