@@ -16,8 +16,7 @@ from distir.dialects.dist_attributes import ENTRIES
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import LOOK_UPS, SAME_VALUES, SELECTIONS
 from distir.dialects.tensors import shape_of
-from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
-from distir.dialects.train_ops.losses import CrossEntropyOp
+from distir.dialects.train_ops.losses import CrossEntropyOp, CrossEntropySumOp
 from distir.errors import DistIRError
 from distir.program import describe, functions
 

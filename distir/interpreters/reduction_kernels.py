@@ -158,15 +158,15 @@ def top_k(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [np.take_along_axis(x, places, axis), places.astype(np.int64)]
 
 
-def _windowed(op: OnnxOp, x: Array, fill: Any) -> tuple[Windows, Array]:
-    """The windows of a pooling, and their elements as the last dimension."""
+def _windowed(op: OnnxOp, x: Array) -> tuple[Windows, Array]:
+    """The windows of a pooling, and their elements, zero beyond `x`, as the last dimension."""
     windows = Windows.of(
         op,
         x.shape[2:],
         op.attribute("kernel_shape"),
         ceil=bool(op.attribute("ceil_mode")),
     )
-    view = windows.view(x, fill)
+    view = windows.view(x, 0)
     return windows, view.reshape(*view.shape[: x.ndim], math.prod(windows.kernel))
 
 
@@ -174,7 +174,7 @@ def _windowed(op: OnnxOp, x: Array, fill: Any) -> tuple[Windows, Array]:
 def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` leaves NaN out of a mean."""
     x = widened(inputs[0])
-    windows, elements = _windowed(op, x, 0)
+    windows, elements = _windowed(op, x)
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if op.attribute("count_include_pad"):
         # What ceil mode adds beyond the padding is not counted.
@@ -196,7 +196,7 @@ def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def lp_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` leaves NaN out of a norm."""
     x, p = widened(inputs[0]), op.attribute("p")
-    _, elements = _windowed(op, x, 0)
+    _, elements = _windowed(op, x)
     total = np.power(np.abs(elements), p).sum(-1)
     return [np.power(total, 1 / p).astype(inputs[0].dtype)]
 

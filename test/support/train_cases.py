@@ -76,18 +76,16 @@ from distir.dialects.train_ops.float8 import (
     float8_linear,
 )
 from distir.dialects.train_ops.indexing import GatherGradOp, ScatterSumOp
-from distir.dialects.train_ops.loss_steps import (
-    CrossEntropyPartGradOp,
-    CrossEntropySumOp,
-    ExponentialSumOp,
-    LabelLogitOp,
-    LogitMaximumOp,
-)
 from distir.dialects.train_ops.losses import (
     CrossEntropyGradOp,
     CrossEntropyOp,
+    CrossEntropyPartGradOp,
+    CrossEntropySumOp,
     CtcLossGradOp,
     CtcLossOp,
+    ExponentialSumOp,
+    LabelLogitOp,
+    LogitMaximumOp,
 )
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,

@@ -31,17 +31,15 @@ from distir.dialects.train_ops.batch_normalization import (
     GhostNormOp,
 )
 from distir.dialects.train_ops.dropout import DropoutGradOp
-from distir.dialects.train_ops.loss_steps import (
+from distir.dialects.train_ops.losses import (
+    CrossEntropyGradOp,
+    CrossEntropyOp,
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
     ExponentialSumOp,
     LabelLogitOp,
-    LogitMaximumOp,
-)
-from distir.dialects.train_ops.losses import (
-    CrossEntropyGradOp,
-    CrossEntropyOp,
     LabelLossOp,
+    LogitMaximumOp,
 )
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,

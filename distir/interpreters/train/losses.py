@@ -9,10 +9,10 @@ from functools import reduce
 
 import numpy as np
 
-from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import (
     CrossEntropyGradOp,
     CrossEntropyOp,
+    CrossEntropySumOp,
     CtcLossGradOp,
     CtcLossOp,
     CtcOp,

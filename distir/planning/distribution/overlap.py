@@ -14,11 +14,10 @@ from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.annotations import add_notes
 from distir.planning.distribution.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
-from distir.transforms.overlap.hoist import hoist_gathers
+from distir.transforms.overlap.across_calls import hoist_gathers, sink_reductions
 from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
 from distir.transforms.overlap.pieces import products_in_pieces
 from distir.transforms.overlap.place import place_functions
-from distir.transforms.overlap.sink import sink_reductions
 
 _WHAT = "overlap-communication"
 

@@ -1,21 +1,29 @@
 """
-Actions of the ops that leave requests on a program, which every way of distributing it
-obeys.
+Actions of the ops that leave requests on a program, for layouts of what modules compute among
+them, which every way of distributing it obeys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr
-from xdsl.dialects.func import CallOp
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, StringAttr, TensorType
+from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective import Collective
-from distir.dialects.dist import Layout, Shard
-from distir.dialects.dist_attributes import RECOMPUTE, RECOMPUTE_BY, STAGE_START
+from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.dist_attributes import (
+    FIXED_BY,
+    RECOMPUTE,
+    RECOMPUTE_BY,
+    SCOPE,
+    STAGE_START,
+)
 from distir.dialects.schedule import (
     ExpectOp,
+    PlaceOp,
     RecomputeOp,
     ShardOp,
     SplitLinearOp,
@@ -30,6 +38,7 @@ from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
 from distir.program import describe, scope_of
 from distir.scheduling.actions.groups import recompute_groups
+from distir.scheduling.rewrites.separate import OpGroup, separate
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rule_for
 from distir.transforms.memory.checkpoint_policies import check_layer_policy
@@ -230,3 +239,88 @@ def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
             f"`inline-calls` first"
         )
     return entered
+
+
+@schedule_action("schedule.place")
+def place(op: Operation, run: ScheduleRun) -> None:
+    """See `PlaceOp`. Raises DistIRError."""
+    assert isinstance(op, PlaceOp)
+    groups: list[OpGroup] = []
+    for scope in run.modules_of(op.modules):
+        inside = list(run.modules.within(scope) if scope else run.modules.ops)
+        found = _outputs(inside)
+        index = op.index.value.data
+        if index >= len(found):
+            raise DistIRError(
+                f"{origin(op)}: there is no output {index} of {scope or 'the model'!r}, which "
+                f"has {len(found)}; they count from 0, in the order of the program"
+            )
+        value, scoped = found[index]
+        _check(op, value)
+        groups.append(OpGroup(scoped.path, (scoped.op,), (value,)))
+    for group in separate(run.module, groups):
+        (value,) = group.inputs
+        _constrain(op, value)
+    run.rewritten(op)
+
+
+def _outputs(inside: list[ScopedOp]) -> list[tuple[OpResult, ScopedOp]]:
+    """
+    Returns the values that ops of a module compute and that others use, in the order of
+    the program; of a module that runs several times, those of every run.
+    """
+    ops = {(s.path, s.op) for s in inside if not isinstance(s.op, ReturnOp)}
+    found: list[tuple[OpResult, ScopedOp]] = []
+    for scoped in inside:
+        for result in scoped.op.results:
+            users = [use.operation for use in result.uses]
+            if any((scoped.path, user) not in ops for user in users):
+                found.append((result, scoped))
+    return found
+
+
+def _check(op: PlaceOp, value: SSAValue) -> None:
+    owner = value.owner
+    assert isinstance(owner, Operation)
+    if not isinstance(value.type, TensorType):
+        raise DistIRError(
+            f"{origin(op)}: {describe(owner)} computes {value.type}, which has no layout"
+        )
+    if op.dim is not None and op.dim.value.data >= rank_of(value.type):
+        raise DistIRError(
+            f"{origin(op)}: what {describe(owner)} computes has no dimension "
+            f"{op.dim.value.data}: its type is {value.type}"
+        )
+
+
+def _constrain(op: PlaceOp, value: SSAValue) -> None:
+    """Puts a `dist.constrain` behind a value, before all of its uses."""
+    axis, layout = op.axis.data, Layout(MESH)
+    if op.dim is not None:
+        shard = Shard(axis, None)
+        layout = layout.with_dim(op.dim.value.data, (shard,), rank_of(value.type))
+    owner = value.owner
+    assert isinstance(owner, Operation) and not isinstance(owner, CallOp)
+    before = owner
+    while isinstance(before, ConstrainOp):
+        if before.fixes(axis):
+            raise DistIRError(
+                f"{origin(op)}: what axis {axis!r} does to {describe(before)} is asked for "
+                f"already ({_requester(before, axis)}); ask for one of these"
+            )
+        before = before.source.owner
+    constrain = ConstrainOp(value, layout, [axis])
+    constrain.attributes[FIXED_BY] = DictionaryAttr({axis: StringAttr(origin(op))})
+    if SCOPE in owner.attributes:
+        constrain.attributes[SCOPE] = owner.attributes[SCOPE]
+    constrain.result.name_hint = value.name_hint
+    Rewriter.insert_op(constrain, InsertPoint.after(owner))
+    value.replace_uses_with_if(
+        constrain.result, lambda use: use.operation is not constrain
+    )
+
+
+def _requester(constrain: ConstrainOp, axis: str) -> str:
+    by = constrain.attributes.get(FIXED_BY)
+    found = by.data.get(axis) if isinstance(by, DictionaryAttr) else None
+    return found.data if isinstance(found, StringAttr) else f"`{constrain.name}`"

@@ -128,15 +128,10 @@ class RuleBuilder:
         """Adds a factor for each size."""
         return tuple(self.factor(size, kind) for size in sizes)
 
-    def whole_along(
-        self, sizes: Sequence[int], axes: Collection[int], kind: Kind = "replicate"
-    ) -> Dims:
-        """
-        Adds a factor for each size; those of `axes` have the given kind, by default one
-        that must not be split.
-        """
+    def whole_along(self, sizes: Sequence[int], axes: Collection[int]) -> Dims:
+        """Adds a factor for each size; those of `axes` must not be split."""
         return tuple(
-            self.factor(size, kind if axis in axes else "parallel")
+            self.factor(size, "replicate" if axis in axes else "parallel")
             for axis, size in enumerate(sizes)
         )
 

@@ -22,14 +22,15 @@ from distir.dialects.onnx_ops.values import (
     tensor_type,
 )
 from distir.dialects.tensors import element_type, shape_of
-from distir.dialects.train_ops.loss_steps import (
+from distir.dialects.train_ops.losses import (
+    CrossEntropyGradOp,
+    CrossEntropyOp,
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
     ExponentialSumOp,
     LabelLogitOp,
     LogitMaximumOp,
 )
-from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.sharding.decompose import decomposition, in_scope_of, named_parts
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
@@ -96,7 +97,7 @@ def loss_in_steps(op: Operation) -> list[Operation] | None:
     ignored = op.attribute("ignore_index")
     is_mean = op.attribute("reduction") == "mean"
     divisor = shape_of(op.operands[1])[0] if is_mean and ignored is None else None
-    ops = _softmax_steps(op, ignored, divisor)
+    ops = _softmax_steps(op, divisor=divisor, ignore_index=ignored)
     loss = op.results[0].type
     assert isinstance(loss, TensorType)
     if ops[-1].results[0].type != loss:
@@ -154,10 +155,11 @@ def _divided(op: OnnxOp, total: SSAValue, ignored: int) -> list[Operation]:
     return ops
 
 
-def _softmax_steps(
-    op: OnnxOp, ignored: int | None, divisor: int | None
-) -> list[Operation]:
-    """Returns the steps of the sum of cross-entropies, over a divisor if there is one."""
+def _softmax_steps(op: Operation, **properties: Any) -> list[Operation]:
+    """
+    Returns the steps of the sum of cross-entropies of logits and labels; `properties` are
+    those of the sum (`divisor`, `ignore_index`).
+    """
     scores, labels = op.operands
     maximum = LogitMaximumOp(scores)
     total = ExponentialSumOp(scores, maximum.maximum)
@@ -165,8 +167,7 @@ def _softmax_steps(
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, labels),
         classes=ENTRIES.of(op.attributes) or shape_of(scores)[-1],
-        divisor=divisor,
-        ignore_index=ignored,
+        **properties,
     )
     return [maximum, total, chosen, loss]
 
@@ -197,15 +198,7 @@ def cross_entropy_in_steps(op: Operation) -> list[Operation]:
     logits, its own logit, and the sum over labels.
     """
     assert isinstance(op, CrossEntropyOp)
-    maximum = LogitMaximumOp(op.logits)
-    total = ExponentialSumOp(op.logits, maximum.maximum)
-    chosen = LabelLogitOp(op.logits, op.labels)
-    loss = CrossEntropySumOp(
-        *(maximum.maximum, total.total, chosen.chosen, op.labels),
-        classes=ENTRIES.of(op.attributes) or shape_of(op.logits)[-1],
-        **op.properties,
-    )
-    return in_scope_of(op, [maximum, total, chosen, loss])
+    return in_scope_of(op, _softmax_steps(op, **op.properties))
 
 
 @decomposition("train.cross_entropy_grad")

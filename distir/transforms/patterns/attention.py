@@ -30,10 +30,12 @@ from distir.transforms.patterns.attention_scores import (
     Scores,
     readings,
 )
-from distir.transforms.patterns.known_masks import HIDDEN, KnownMasks, value_of
 from distir.transforms.patterns.masks import (
+    HIDDEN,
+    KnownMasks,
     is_finite,
     is_learned,
+    value_of,
 )
 from distir.transforms.patterns.match import (
     array_of,

@@ -16,7 +16,7 @@ from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.tensors import known_shape, rank_of, shape_of
 from distir.dialects.train_ops.dropout import DroppedAttentionOp
-from distir.transforms.patterns.known_masks import KnownMasks
+from distir.transforms.patterns.masks import KnownMasks
 from distir.transforms.patterns.match import (
     array_of,
     element,

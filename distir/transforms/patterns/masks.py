@@ -1,15 +1,27 @@
-"""Facts about masks that may depend on inputs: whether they are finite or learned."""
+"""
+Facts about masks: whether they are finite or learned, and what those hide that depend on
+constants alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from distir.dialects.collective_ops.base import CollectiveOp
 from distir.dialects.onnx_ops.op import OnnxOp
 from distir.dialects.onnx_ops.traits import SAME_VALUES, SELECTIONS, SUMS
+from distir.dialects.tensors import known_shape
 from distir.program import argument_roles, calls_of
-from distir.transforms.patterns.match import element, is_finite_constant
+from distir.transforms.patterns.attention_scores import Fill, Mask, Scaled
+from distir.transforms.patterns.known_arrays import KnownArrays, once
+from distir.transforms.patterns.match import array_of, element, is_finite_constant
 
 _FINITE_IF_OPERANDS_ARE = (
     SAME_VALUES | SELECTIONS | SUMS | {"onnx.Mul", "onnx.Neg", "onnx.Where"}
@@ -86,3 +98,125 @@ def only_source(value: SSAValue) -> SSAValue | None:
             return None
         (value,) = given
     return value
+
+
+HIDDEN = -1e4
+"""The highest number that hides a key in the place of its score."""
+
+
+class KnownMasks:
+    """Computes masks, and keeps them for other layers, which often have the same."""
+
+    def __init__(self) -> None:
+        self._arrays = KnownArrays()
+        self._causal: dict[Hashable, bool] = {}
+        self._showing: dict[Hashable, bool] = {}
+        self._seeing: dict[Hashable, bool] = {}
+
+    def is_causal(self, mask: Mask, size: int) -> bool:
+        """
+        Whether a mask of `size` queries and keys is known to hide the keys after each
+        query's position and nothing else.
+        """
+        shape = known_shape(value_of(mask))
+        if isinstance(mask, Scaled) or shape is None or shape[-2:] != (size, size):
+            return False
+        key = _content(mask)
+        if key not in self._causal:
+            self._causal[key] = self._every_block(
+                mask, lambda first, rows: _is_triangle(rows, first, size)
+            )
+        return self._causal[key]
+
+    def shows_a_key(self, mask: Mask) -> bool:
+        """Whether a mask is known to leave each query at least one key."""
+        key = _content(mask)
+        if key not in self._showing:
+            self._showing[key] = self._every_block(
+                mask, lambda _, rows: bool((once(rows) > HIDDEN).any(-1).all())
+            )
+        return self._showing[key]
+
+    def lets_all_see(self, seen: SSAValue) -> bool:
+        """
+        Whether a mask of booleans, true where a query sees a key, is known to let each
+        query see at least one.
+        """
+        source = only_source(seen)
+        if source not in self._seeing:
+            self._seeing[source] = self._every_block(
+                seen, lambda _, rows: bool(once(rows).any(-1).all())
+            )
+        return self._seeing[source]
+
+    def _every_block(
+        self, mask: Mask, holds: Callable[[int, npt.NDArray[Any]], bool]
+    ) -> bool:
+        """
+        Whether a mask is known, and a property holds for each block of rows of what it adds
+        to the scores.
+        """
+        source = only_source(value_of(mask))
+        return source is not None and self._arrays.every_block(
+            source, lambda first, rows: holds(first, _added(mask, rows))
+        )
+
+
+def value_of(mask: Mask) -> SSAValue:
+    """Returns the value of a mask: its condition, or what it adds before it is scaled."""
+    match mask:
+        case Fill():
+            return mask.condition
+        case Scaled():
+            return mask.value
+        case _:
+            return mask
+
+
+def _content(mask: Mask) -> Hashable:
+    """Returns a key that is equal for masks that add the same to scores."""
+    source = only_source(value_of(mask))
+    match mask:
+        case Fill():
+            lowest = _lowest(mask)
+            return source, mask.hidden, element(mask.lowest), lowest.tobytes()
+        case Scaled():
+            return source, mask.factor
+        case _:
+            return source
+
+
+def _lowest(mask: Fill) -> npt.NDArray[Any]:
+    lowest = array_of(mask.lowest)
+    assert lowest is not None
+    return lowest.reshape(())
+
+
+def _added(mask: Mask, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the addend of scores that a mask stands for, from the rows of its value."""
+    match mask:
+        case Fill():
+            lowest = _lowest(mask)
+            hidden = once(rows) == mask.hidden
+            added = np.where(hidden, lowest, lowest.dtype.type(0))
+        case Scaled():
+            added = once(rows) * rows.dtype.type(mask.factor)
+        case _:
+            return rows
+    return np.broadcast_to(added, rows.shape)
+
+
+def _is_triangle(rows: npt.NDArray[Any], first: int, size: int) -> bool:
+    """
+    Whether these rows of square masks, the one of number `first` and those after it, add 0
+    to the scores up to the diagonal, and after it a number so low that the weights there
+    vanish next to that of the diagonal.
+    """
+    count, parts = rows.shape[-2], once(rows)
+    parts = np.broadcast_to(parts, (*parts.shape[:-2], count, size))
+    lowest = float(ml_dtypes.finfo(rows.dtype).min) / 2
+    last = first + count
+    before, after = parts[..., :first], parts[..., last:]
+    at_diagonal = parts[..., first:last].astype(np.float64)
+    right = np.where(np.tri(count), at_diagonal == 0, at_diagonal <= lowest)
+    return bool(right.all() and (before == 0).all() and (after <= lowest).all())

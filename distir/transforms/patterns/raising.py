@@ -24,7 +24,7 @@ from distir.transforms.patterns.activation import raise_gelu, raise_silu
 from distir.transforms.patterns.attention import AttentionRaiser
 from distir.transforms.patterns.blind_queries import BlindQueryRaiser
 from distir.transforms.patterns.identity import drop_identity
-from distir.transforms.patterns.known_masks import KnownMasks
+from distir.transforms.patterns.masks import KnownMasks
 from distir.transforms.patterns.merged_heads import split_heads
 from distir.transforms.patterns.normalization import raise_rms_norm
 from distir.transforms.patterns.slices import raise_split

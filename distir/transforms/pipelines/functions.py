@@ -13,10 +13,16 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from distir.dialects.dist_attributes import SCOPE
 from distir.dialects.onnx import operator
 from distir.sharding.placement import COMBINED_BY, PartialPlacement
-from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
+from distir.transforms.pipelines.fold import (
+    NUMBER,
+    Fold,
+    NeedsNumber,
+    is_repeated,
+    number_type,
+    repeated_ops,
+)
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import monoid_over_time, over_time
-from distir.transforms.pipelines.part import is_repeated, repeated_ops
 from distir.transforms.pipelines.structure import Structure
 
 Make = Callable[[Sequence[SSAValue]], Sequence[Operation]]
