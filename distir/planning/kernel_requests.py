@@ -12,9 +12,7 @@ from distir.dialects.kernel import KernelCallOp
 from distir.errors import DistIRError
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
 from distir.program import (
-    argument_attributes,
-    argument_names,
-    entry_function,
+    Program,
     functions,
     walk_functions,
 )
@@ -29,22 +27,19 @@ def check_kernels(module: ModuleOp) -> None:
     that can be split (a loss with the layer before it), the split was meant for these. Raises
     DistIRError.
     """
-    function, known = entry_function(module), functions(module)
-    names = argument_names(function)
-    for arg, entry, name in zip(
-        function.body.block.args, argument_attributes(function), names, strict=True
-    ):
-        layout = requested_layout(entry)
+    known = functions(module)
+    for argument in Program(module).arguments:
+        layout = requested_layout(argument.attributes)
         if layout is None:
             continue
-        for axis in fixed_axes(entry):
+        for axis in fixed_axes(argument.attributes):
             placement = placement_in(layout, axis)
             if not isinstance(placement, SplitPlacement):
                 continue
             dim = placement.dim
             gathers = [
                 call
-                for call, index in _kernels_that_read(arg, known)
+                for call, index in _kernels_that_read(argument.value, known)
                 if not _can_split(call, index, dim)
             ]
             if not gathers:
@@ -52,8 +47,8 @@ def check_kernels(module: ModuleOp) -> None:
             order = [op for _, op in walk_functions(module)]
             call = min(gathers, key=order.index)  # the kernel, not its gradient
             raise DistIRError(
-                f"argument {name!r}: {origin_of(entry, axis)} asks that axis {axis!r} splits "
-                f"dimension {dim}, but kernel @{call.symbol}, which reads it, keeps that "
+                f"argument {argument.name!r}: {origin_of(argument.attributes, axis)} asks that "
+                f"axis {axis!r} splits dimension {dim}, but kernel @{call.symbol}, which reads it, keeps that "
                 f"dimension whole (its rule is {call.rule.data!r}), so that each of its calls "
                 f"would gather it; leave out the split, or the kernel: the ops that it takes "
                 f"the place of may be split there"

@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.tensors import rank_of, shape_of
-from distir.program import argument_roles, entry_function, functions, return_op
+from distir.program import arguments_of, entry_function, functions, return_op
 from distir.sharding.rule import Dim, rule_for
 
 
@@ -62,10 +62,12 @@ class FeatureDims:
         self._run(
             entry,
             [
-                _all(value, Origin.INPUT if role == "input" else Origin.UNKNOWN, role)
-                for value, role in zip(
-                    entry.body.block.args, argument_roles(entry), strict=True
+                _all(
+                    argument.value,
+                    Origin.INPUT if argument.role == "input" else Origin.UNKNOWN,
+                    argument.role,
                 )
+                for argument in arguments_of(entry)
             ],
         )
 
