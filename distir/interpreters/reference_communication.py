@@ -21,11 +21,7 @@ from xdsl.ir import Operation
 
 from distir.dialects import collective, dist
 from distir.dialects.collective_ops.base import CollectiveOp
-from distir.dialects.collective_ops.over_axes import (
-    MirrorOp,
-    PermuteOp,
-    RaggedAllToAllOp,
-)
+from distir.dialects.collective_ops.over_axes import PermuteOp, RaggedAllToAllOp
 from distir.dialects.collective_ops.per_rank import (
     CoordinateOp,
     RecvFromRankOp,
@@ -164,18 +160,6 @@ class CommunicationFunctions(InterpreterFunctions):
             source.shards[
                 mesh.position({**at, axis: (at[axis] - shift) % mesh.size(axis)})
             ]
-            for at in mesh.coordinates
-        ]
-        return (from_shards(shards, op.result.type, self.meshes),)
-
-    @impl(MirrorOp)
-    def run_mirror(
-        self, interpreter: Interpreter, op: MirrorOp, args: PythonValues
-    ) -> PythonValues:
-        source = self._distributed(op, args[0])
-        (axis,), mesh = op.axis_names, source.mesh
-        shards = [
-            source.shards[mesh.position({**at, axis: mesh.size(axis) - 1 - at[axis]})]
             for at in mesh.coordinates
         ]
         return (from_shards(shards, op.result.type, self.meshes),)

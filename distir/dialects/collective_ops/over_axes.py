@@ -216,22 +216,3 @@ class PermuteOp(CollectiveOp):
                 f"{self.name}: expected one axis that splits the operand, got {before}"
             )
         return [before]
-
-
-@irdl_op_definition
-class MirrorOp(CollectiveOp):
-    """
-    Each device exchanges its shard with the device that is as far from the other end of the
-    axis. The layout stays; the order of shards in the global value is reversed.
-    """
-
-    name = "collective.mirror"
-    KEEPS_VALUE: ClassVar[bool] = False
-    TRAFFIC: ClassVar[Traffic | None] = Traffic("shift")
-
-    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
-        if len(self.axis_names) != 1 or self.axis_names[0] not in before.split_axes:
-            raise VerifyException(
-                f"{self.name}: expected one axis that splits the operand, got {before}"
-            )
-        return [before]

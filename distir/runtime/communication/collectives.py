@@ -220,20 +220,6 @@ def permute(x, group, shift=1):
     return start_permute(x, group, shift).wait()
 
 
-def mirror(x, group):
-    """Exchanges each process's tensor with the process at the mirrored position."""
-    peer = group.ranks[group.size - 1 - group.position]
-    if peer == group.ranks[group.position]:
-        return x
-    packed = _packed(x)
-    received = torch.empty_like(packed)
-    for handle in dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, packed, peer), dist.P2POp(dist.irecv, received, peer)]
-    ):
-        handle.wait()
-    return _unpacked(received, x.dtype, x.shape)
-
-
 def broadcast(x, group, root):
     """Returns the root's tensor; the tensors of the others give its shape."""
     if group.size == 1:
