@@ -30,7 +30,7 @@ from distir.planning.axes.edge_costs import (
     availability_of,
 )
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
+from distir.planning.axes.reach import Alternatives, ArgumentFacts, Reached
 from distir.planning.costs.unit import PREFERENCE
 from distir.planning.graph.bodies import Body
 from distir.planning.graph.nodes import Node, Port, StrategyGraph

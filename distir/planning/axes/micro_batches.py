@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.program import AxisProgram
+from distir.planning.axes.axis_op import AxisProgram
 from distir.planning.graph.function_plan import AxisPlan
 from distir.planning.graph.strategies import AxisStrategy, PassPartial, Strategy
 from distir.sharding.placement import (

@@ -18,11 +18,10 @@ from distir.planning.costs.cost_model import CostModel
 from distir.planning.graph.annotate import annotate
 from distir.planning.graph.strategies import LayoutStrategy
 from distir.planning.graph.written_plan import WrittenPlan
-from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.builder import GraphBuilder, LayoutGraph
 from distir.planning.layouts.building import Before
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.flow import flow_of
-from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.layouts.memory import (
     LimitedProblem,
     Peak,
