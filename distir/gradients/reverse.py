@@ -26,13 +26,18 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import ConstrainOp
-from distir.dialects.dist_attributes import COMPILED, DOUBT, SCOPE, STOP_GRADIENT
+from distir.dialects.dist_attributes import (
+    COMPILED,
+    DOUBT,
+    RECOMPUTE,
+    SCOPE,
+    STOP_GRADIENT,
+)
 from distir.dialects.kernel import KernelCallOp
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.kernel_gradients import KernelGradients
-from distir.gradients.recomputation import recompute_marked
 from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
     GradientBuilder,
@@ -52,6 +57,37 @@ from distir.program import (
     unique_name,
 )
 from distir.program.doubts import reason
+
+
+def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
+    """
+    Makes a backward, which still uses values of its forward, recompute the results of ops
+    that are marked `dist.recompute` (`ops` are the forward's). It then needs their operands
+    instead. The marks are removed.
+    """
+    marked = {
+        op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)
+    }
+    if not marked or body.first_op is None:
+        return
+    for op in marked:
+        del op.attributes[RECOMPUTE]
+    first, known = body.first_op, dict[SSAValue, SSAValue]()
+    used = {value for op in body.ops for value in op.operands}
+    wanted: set[Operation] = set()
+    for op in reversed(ops):
+        if op in marked and any(result in used for result in op.results):
+            wanted.add(op)
+            used.update(op.operands)
+    backward = list(body.ops)
+    for op in ops:
+        if op in wanted:
+            copy = op.clone(known)
+            body.insert_op_before(copy, first)
+            known.update(zip(op.results, copy.results, strict=True))
+    for op in backward:
+        op.operands = [known.get(value, value) for value in op.operands]
+
 
 STATISTIC = "train.statistic"
 """

@@ -22,7 +22,7 @@ from distir.launch.timing import (
     typical,
 )
 from distir.lowering.torch_package import write_package
-from distir.transforms.projection.devices import devices_of
+from distir.transforms.projection.program import devices_of
 
 
 @dataclass(frozen=True)

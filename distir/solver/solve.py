@@ -12,7 +12,6 @@ import numpy as np
 from distir.errors import DistIRError, one_of
 from distir.solver.clock import Clock
 from distir.solver.elimination import EliminationOrder, eliminate, plan
-from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
 from distir.solver.flow import Segments
 from distir.solver.graph import CostGraph, replay
@@ -27,7 +26,7 @@ from distir.solver.programs.integer_program import (
     solve_integer_program,
 )
 from distir.solver.reductions import NoAlternative, Reductions, reduce
-from distir.solver.result import ROUNDING, SolverResult, trivial_bound
+from distir.solver.result import ROUNDING, InfeasibleError, SolverResult, trivial_bound
 from distir.solver.segments import solve_by_segments
 
 Level = Literal["O2", "O3"]

@@ -152,7 +152,7 @@ class Curve:
 class Dispatch:
     """
     The seconds in which the host issues an op or a collective, while the device works on
-    earlier ones (see `distir.interpreters.simulator.engine.pacing`). A host that does not
+    earlier ones (see `distir.interpreters.simulator.engine.compiler`). A host that does not
     run `ahead` issues an op when the one before it is done, so that no op takes less than
     that. A collective then takes that much longer, as its devices wait for the last of
     their hosts.

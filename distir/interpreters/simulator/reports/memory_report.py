@@ -24,8 +24,7 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution
 from distir.interpreters.simulator.engine.run import DeviceGroup
 from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
 from distir.interpreters.simulator.reports.group_rows import GroupRows
-from distir.interpreters.simulator.reports.held import Held
-from distir.interpreters.simulator.reports.savings import Saving, savings
+from distir.interpreters.simulator.reports.savings import Held, Saving, savings
 from distir.interpreters.simulator.reports.value_kinds import (
     KINDS,
     RECEIVED,

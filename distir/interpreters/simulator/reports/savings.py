@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
 
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.compiled import CallStep
-from distir.interpreters.simulator.reports.held import Held
 from distir.interpreters.simulator.reports.value_kinds import (
     ACTIVATIONS,
     GRADIENTS,
@@ -19,6 +19,23 @@ from distir.interpreters.simulator.reports.value_kinds import (
 )
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Held:
+    """
+    Memory of a value (None: of an op's workspace, or of libraries) that is alive at the
+    peak of a group of devices: `size` bytes on each. `scope` is the module of the source
+    model; `calls` lead to the call that made it, if that has returned.
+    """
+
+    value: SSAValue | None
+    kind: str
+    name: str
+    scope: str
+    size: int
+    calls: tuple[CallStep, ...] = ()
+
 
 _OPTIONS = {
     (STATES, "d"): "--zero 1",
