@@ -44,7 +44,7 @@ class RecurrentOp(TrainOp):
 
     @property
     def features(self) -> int:
-        """The hidden features of which the weights have the gates."""
+        """The number of hidden features whose gates the weights hold."""
         raise NotImplementedError
 
     def verify_weights(self) -> None:
@@ -129,7 +129,7 @@ class RecurrentGradOp(RecurrentOp):
 
     @property
     def features(self) -> int:
-        """The hidden features of which the weights have the gates: all of them here."""
+        """The number of hidden features; the weights hold the gates of all."""
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:

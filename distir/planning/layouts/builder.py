@@ -356,8 +356,9 @@ calls.
 @dataclass(frozen=True)
 class LayoutGraph:
     """
-    Builds the graphs of a program; `first` is what the micro-batch axis does, if there is
-    one, and `steps` are the plans for which the program was changed (`ChosenLayouts`).
+    The builder of a program's graphs, with the decisions made before: `first` on the
+    micro-batch axis, if there is one, and `steps`, the plans for which the program was
+    changed (`ChosenLayouts`).
     """
 
     builder: GraphBuilder

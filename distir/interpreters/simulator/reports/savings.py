@@ -1,4 +1,4 @@
-"""Finds what would take less memory at a peak, as far as layouts and calls tell."""
+"""Suggestions for less memory at a peak, from layouts and calls."""
 
 from __future__ import annotations
 
