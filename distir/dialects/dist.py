@@ -286,7 +286,7 @@ def _verify_same_tensor(
 
 class _LayoutChange(IRDLOperation):
     """
-    What `dist.reshard` and `dist.send` share: the tensor stays the same, its layout
+    Base of `dist.reshard` and `dist.send`: the tensor stays the same, its layout
     changes.
     """
 

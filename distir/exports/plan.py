@@ -1,4 +1,4 @@
-"""What a distributed program says in the terms of eager PyTorch, and what it cannot."""
+"""A distributed program in the terms of eager PyTorch, with remarks on the rest."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class UserKernels:
 @dataclass(frozen=True)
 class Request:
     """
-    What a module is to be compiled to.
+    A request to compile a module.
 
     - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if the
       module's output is the loss;

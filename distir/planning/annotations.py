@@ -1,4 +1,6 @@
-"""What the annotating passes share: requested layouts of arguments, and notes."""
+"""
+Requested layouts of arguments, and notes, as annotating passes read and write them.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?"
 @dataclass(frozen=True)
 class Requests:
     """
-    What every plan of a search must keep to.
+    The requests that every plan of a search keeps.
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
     - `whole`: names (which may hold `*`) of arguments that must not be split;

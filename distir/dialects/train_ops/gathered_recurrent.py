@@ -76,7 +76,7 @@ class GatheredOp(RecurrentOp):
 
     @property
     def _exchanged(self) -> int:
-        """How often a step exchanges a state."""
+        """The number of exchanges of a state in a step."""
         return 1
 
     def _verify_features(self) -> None:

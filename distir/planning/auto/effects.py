@@ -15,8 +15,8 @@ _IMPOSSIBLE = 2.0
 @dataclass
 class Effects:
     """
-    How changes of one option changed a step's time and memory: a change that made one plan
-    faster most likely makes others faster too, so that it is tried first.
+    The effects of changes of one option on a step's time and memory: a change that made
+    one plan faster most likely makes others faster too, so that it is tried first.
 
     The effect of a change is the ratio of times, and of bytes, after and before it, of the last
     pair of plans that differ in it and that both were judged.

@@ -1,4 +1,4 @@
-"""What one mesh axis can do to an op, and a program as an axis sees it."""
+"""The strategies of an op on one mesh axis, and a program as an axis sees it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Decomposition(NamedTuple):
 
 class AxisOp:
     """
-    What one mesh axis can do to an op, and to all ops that are like it, given what the axes
-    planned before do to it (`base`).
+    The strategies of an op, and of all ops like it, on one mesh axis, given its
+    strategy on the axes planned before (`base`).
     """
 
     def __init__(
@@ -211,7 +211,10 @@ class AxisOp:
             discard(parts)
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
-        """What the axes planned before do to the ops of this op's decomposition."""
+        """
+        Returns the strategies of the ops of this op's decomposition on the axes planned
+        before.
+        """
         found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
         return tuple(part._replace(options=part.options[:-1]) for part in found.parts)

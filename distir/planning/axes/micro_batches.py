@@ -1,4 +1,4 @@
-"""How the split of the batch into micro-batches propagates through a program."""
+"""The propagation of the split into micro-batches through a program."""
 
 from __future__ import annotations
 

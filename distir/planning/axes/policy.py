@@ -28,7 +28,7 @@ Splits = dict[SSAValue, set[SplitPlacement]]
 
 class AxisPolicy:
     """
-    What one mesh axis is used for.
+    The purpose of one mesh axis.
 
     - `program`: the program as the axis sees it;
     - `split_parameters`: whether parameters (and values computed from parameters and

@@ -36,7 +36,7 @@ def restricted(layout: Layout, axes: Set[str]) -> Layout:
 @dataclass(frozen=True)
 class ArgumentRequest:
     """
-    What a user asks for an argument.
+    A user's request for the layout of an argument.
 
     - `layout`: what the axes are to do to it;
     - `fixed`: the axes for which the request holds, while others may split the argument as

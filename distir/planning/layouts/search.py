@@ -108,7 +108,7 @@ class NoLayouts:
 @dataclass(frozen=True)
 class LayoutResult:
     """
-    What a search found.
+    The result of a search for layouts.
 
     - `objective`: the cost of all ops and communication, in the `unit` of the cost model
       (seconds, as the simulator counts them); `bound`: no choice that was weighed costs

@@ -1,6 +1,6 @@
 """
-What follows the products of a transformer's layer in one function: a bias, dropout, the
-residual, and the normalisation of the sum.
+The ops behind the products of a transformer's layer in one function: a bias, dropout,
+the residual, and the normalisation of the sum.
 
 `noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for the others.
 The program draws it, so that every distribution drops the same elements; without dropout

@@ -85,8 +85,8 @@ def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Ope
 @dataclass(frozen=True)
 class DividedProgram:
     """
-    What `pipeline` finds out about a program before it builds the pipeline. It depends on
-    the number of stages, but on the number of micro-batches only if the structure does
+    The analysis of a program before `pipeline` builds the pipeline. It depends on the
+    number of stages, but on the number of micro-batches only if the structure does
     (`Structure.is_for_one_count`).
 
     `module` holds the program; `stages` has the stage of each op that runs once per

@@ -19,9 +19,9 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class GroupContent:
     """
-    What a group of ops does. Groups have the same function, but for its mesh, if their
-    `ops` are alike one by one and connected in the same way (`wiring`). `inputs` are the
-    values that the function takes, in the order of its arguments.
+    The content of a group of ops. Groups have the same function, but for its mesh, if
+    their `ops` are alike one by one and connected in the same way (`wiring`). `inputs`
+    are the values that the function takes, in the order of its arguments.
     """
 
     ops: tuple[Operation, ...]

@@ -1,7 +1,7 @@
 """
-Which dimensions of a value are features: columns that a product with a matrix of parameters
-made, or parts of them, such as the heads of queries. Others come from the inputs: samples and
-tokens.
+The dimensions of a value that are features: columns that a product with a matrix of
+parameters made, or parts of them, such as the heads of queries. Others come from the
+inputs: samples and tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distir.sharding.rule import Dim, rule_for
 
 
 class Origin(IntEnum):
-    """Where a dimension comes from; of several origins the greatest one counts."""
+    """The origin of a dimension; of several origins the greatest one counts."""
 
     UNKNOWN = 0
     FEATURES = 1

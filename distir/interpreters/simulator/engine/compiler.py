@@ -51,8 +51,8 @@ from distir.program import describe, return_op, updated_arguments
 @dataclass
 class _Queue:
     """
-    What one function issues to the devices of a mesh: the seconds that issuing takes, the
-    seconds that they communicate and compute, and the steps that compute.
+    The work that one function issues to the devices of a mesh: the seconds that issuing
+    takes, the seconds that they communicate and compute, and the steps that compute.
     """
 
     issuing: float = 0.0

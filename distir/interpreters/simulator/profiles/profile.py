@@ -1,5 +1,6 @@
 """
-What a kind of device and its links reach in practice, beside the figures of its data sheet.
+Profiles: the performance that a kind of device and its links reach in practice, beside
+the figures of its data sheet.
 
 A `Profile` is a JSON file (`docs/profiles.md` has the format): how well large and small ops
 use a device, how long the host takes to issue one, what messages cost beyond their bytes.
@@ -234,7 +235,7 @@ class LinkFigures:
 @dataclass(frozen=True)
 class MemoryFigures:
     """
-    What a software keeps in a device's memory beside the values of the program.
+    The memory of a device that software takes beside the values of the program.
 
     - `fragments`: the free memory that the allocator cannot use again, as a fraction of
       what comes and goes within a step;
