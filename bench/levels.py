@@ -26,12 +26,12 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.costs.micro_batches import costs_on
 from distir.planning.distribution.meshes import add_mesh
 from distir.planning.layouts.builder import (
+    LayoutGraph,
     work_size,
 )
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.fitted_plan import FittedPlan
 from distir.planning.layouts.flow import flow_of
-from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.layouts.search import LEVELS, Limits, search_sharding
 from distir.planning.plans.programs import replace_cluster
 from distir.program import reachable_functions

@@ -44,8 +44,8 @@ class Sample:
 @dataclass(frozen=True)
 class Residual:
     """
-    What figures leave unexplained: the mean and the largest error over so many samples,
-    relative to the measured time (but at least to `SHORTEST`).
+    The error that fitted figures leave: the mean and the largest error over so many
+    samples, relative to the measured time (but at least to `SHORTEST`).
     """
 
     name: str

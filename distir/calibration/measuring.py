@@ -39,7 +39,7 @@ Timer = Callable[[Sequence[Probe]], tuple[list[float], str, int]]
 @dataclass(frozen=True)
 class Settings:
     """
-    How a machine is measured.
+    Settings for the measurement of a machine.
 
     - `backend`: `gloo` measures CPUs, with one core as a device, `nccl` GPUs;
     - `devices`: how many work at the same time, as in a distributed program; with one,
@@ -68,9 +68,9 @@ class Settings:
     @property
     def timing(self) -> TimingSettings:
         """
-        How probes are timed. On CPUs they take turns, so that data is as far away as in a
-        program. A GPU runs many calls in a row: it works while the host issues the next
-        ones.
+        The timing of probes. On CPUs they take turns, so that data is as far away as in
+        a program. A GPU runs many calls in a row: it works while the host issues the
+        next ones.
         """
         if self.backend == "gloo":
             return TimingSettings(rounds=self.rounds, warm_up=1, samples=8, in_turn=2)

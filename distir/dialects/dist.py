@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import (
@@ -90,16 +90,13 @@ class Layout:
             object.__setattr__(self, "dims", ())
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
+    @cached_property
+    def _hash(self) -> int:
+        """The hash, cached: searches look up the same layouts millions of times."""
+        return hash((self.mesh, self.dims, self.partial))
+
     def __hash__(self) -> int:
-        """
-        Returns the hash, which is cached: searches look up the same layouts millions of
-        times.
-        """
-        known: int | None = self.__dict__.get("_hash")
-        if known is None:
-            known = hash((self.mesh, self.dims, self.partial))
-            object.__setattr__(self, "_hash", known)
-        return known
+        return self._hash
 
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
         """Pickles without the hash, which differs between processes."""
@@ -289,7 +286,7 @@ def _verify_same_tensor(
 
 class _LayoutChange(IRDLOperation):
     """
-    What `dist.reshard` and `dist.send` share: the tensor stays the same, its layout
+    Base of `dist.reshard` and `dist.send`: the tensor stays the same, its layout
     changes.
     """
 

@@ -1,4 +1,4 @@
-"""What the layers above the dialects read of an op, where it stands on the op's class."""
+"""Facts of an op, stated on its class, which the layers above the dialects read."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ def tensor_of(element_type: Attribute, shape: tuple[int, ...]) -> TensorType[Any
 
 def rank_of(type_: Attribute) -> int:
     """Returns the number of dimensions; 0 for anything that is not a ranked tensor."""
-    return type_.get_num_dims() if isinstance(type_, TensorType) else 0
+    # Not `isinstance`, which is slow where the answer is no; the class is final.
+    return type_.get_num_dims() if type(type_) is TensorType else 0
 
 
 def shape_of(tensor: SSAValue | Attribute | None) -> tuple[int, ...]:

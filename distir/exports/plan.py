@@ -1,4 +1,4 @@
-"""What a distributed program says in the terms of eager PyTorch, and what it cannot."""
+"""A distributed program in the terms of eager PyTorch, with remarks on the rest."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from distir.exports.tensor_parallel import (
 from distir.exports.walk import ProgramRun, RunStep, block_of
 from distir.exports.weights import WeightKind, weight_use
 from distir.program import (
-    argument_attributes,
-    argument_names,
+    BATCH_ROLES,
     argument_roles,
+    arguments_of,
     entry_function,
     is_training_step,
     parameters_of_states,
@@ -85,11 +85,10 @@ def eager_plan(module: ModuleOp, what: str) -> EagerPlan:
     layouts = list(map(layout_of, entry.body.block.args))
     data, tensor = _axes(mesh, entry, layouts)
     run = ProgramRun.of(module)
-    names = argument_names(entry)
     owners = {
-        i: names[i].rpartition(".")[0]
-        for i, role in enumerate(argument_roles(entry))
-        if role == "parameter"
+        argument.index: argument.name.rpartition(".")[0]
+        for argument in arguments_of(entry)
+        if argument.role == "parameter"
     }
     parallelism = TensorParallelism()
     if tensor is not None:
@@ -126,8 +125,8 @@ def _axes(
     sizes. Raises DistIRError for other kinds of axes.
     """
     batch: dict[str, None] = {}
-    for role, layout in zip(argument_roles(entry), layouts, strict=True):
-        if role in _OF_BATCH and layout is not None and layout.dims:
+    for argument, layout in zip(arguments_of(entry), layouts, strict=True):
+        if argument.role in BATCH_ROLES and layout is not None and layout.dims:
             batch.update((shard.axis, None) for shard in layout.dims[0])
             inner = [s.axis for own in layout.dims[1:] for s in own]
             if inner:
@@ -227,9 +226,8 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
             f"What is computed by {', '.join(alone)} is gathered, where the plan may go on "
             f"with parts (in a loss over split classes, for instance)."
         )
-    attributes = argument_attributes(entry)
-    names = argument_names(entry)
-    padded = [n for n, a in zip(names, attributes, strict=True) if PADDED in a]
+    arguments = arguments_of(entry)
+    padded = [a.name for a in arguments if PADDED in a.attributes]
     if padded:
         found.append(
             f"{padded[0]} is padded in the plan, so that it can be split; PyTorch splits "
@@ -241,7 +239,7 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
             "gradients are in parts, parameters are gathered in the forward and freed after "
             "the backward."
         )
-    elif any(FLATTENED in a for a in attributes):
+    elif any(FLATTENED in a.attributes for a in arguments):
         found.append(
             "Parameters that no number of devices divides are flattened in the plan; "
             "fully_shard pads their first dimension."
@@ -324,11 +322,9 @@ def _check_names(entry: FuncOp) -> None:
     Raises DistIRError for parameters that are not those of the source model, as a schedule
     makes them.
     """
-    for name, attributes in zip(
-        argument_names(entry), argument_attributes(entry), strict=True
-    ):
-        if REPACKED in attributes:
+    for argument in arguments_of(entry):
+        if REPACKED in argument.attributes:
             raise DistIRError(
-                f"export --to dtensor: a schedule merged parameters into {name!r}, which "
+                f"export --to dtensor: a schedule merged parameters into {argument.name!r}, which "
                 f"the model does not have; choose a plan without that"
             )

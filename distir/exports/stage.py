@@ -45,7 +45,7 @@ class ModelStage(nn.Module):
                 model.set_submodule(name, AbsentModule(model.get_submodule(name)))
 
     def own(self, names):
-        """Returns the paths among these of modules that the stage has."""
+        """Returns those of the names of modules that belong to this stage."""
         parts = [tuple(name.split(".")) for name in STAGES[self.index]]
         return [
             n for n in names if any(tuple(n.split("."))[: len(p)] == p for p in parts)

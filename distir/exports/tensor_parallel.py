@@ -17,10 +17,10 @@ from distir.exports.weights import WeightKind, WeightUse, weight_use
 @dataclass(frozen=True)
 class ParallelStyle:
     """
-    How the tensor-parallel devices share a module: by columns (`ColwiseParallel`) or by rows
-    (`RowwiseParallel`) of its weight. `joined`: whether its output (by columns) or its input
-    (by rows) stays in parts between it and a module that is split in the other way;
-    otherwise it is whole on each device.
+    The division of a module among tensor-parallel devices: by columns
+    (`ColwiseParallel`) or by rows (`RowwiseParallel`) of its weight. `joined`: whether
+    its output (by columns) or its input (by rows) stays in parts between it and a
+    module that is split in the other way; otherwise it is whole on each device.
     """
 
     kind: WeightKind

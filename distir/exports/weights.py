@@ -1,4 +1,6 @@
-"""Which modules of PyTorch use which parameters, and how a mesh axis splits these."""
+"""
+The parameters that each module of PyTorch uses, and their splits over a mesh axis.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from distir.exports.walk import ArgumentView, RunStep, RunValue
 
 class WeightKind(Enum):
     """
-    How a module uses a matrix: as `nn.Linear` and `nn.Embedding` do, or in a product with
-    inputs in its rows, as transformers' `Conv1D` does.
+    The use of a matrix by a module: as `nn.Linear` and `nn.Embedding` do, or in a
+    product with inputs in its rows, as transformers' `Conv1D` does.
     """
 
     LINEAR = "Linear"

@@ -24,8 +24,8 @@ from distir.tools.files import read_arrays
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """
-    How far the outputs of two programs are apart. It is true if all differences are within
-    the tolerance. `module` is the IR of the second program.
+    The differences between the outputs of two programs. It is true if all differences
+    are within the tolerance. `module` is the IR of the second program.
     """
 
     module: ModuleOp

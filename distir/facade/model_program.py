@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.planning.annotations import read_notes
-from distir.program import argument_names, argument_roles, entry_function
+from distir.program import BATCH_ROLES, Program
 from distir.program.weights import (
     SUFFIX,
     attributes_kept,
@@ -123,26 +123,20 @@ class ModelProgram:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        function = entry_function(self.module)
         ops = sum(1 for _ in self.module.walk())
-        return f"<{self.name}: {ops} ops, {len(argument_names(function))} arguments>"
+        arguments = Program(self.module).arguments
+        return f"<{self.name}: {ops} ops, {len(arguments)} arguments>"
 
     def _repr_html_(self) -> str:
         """
         Shows in a notebook its arguments and results, its notes, and the beginning of its
         text.
         """
-        function = entry_function(self.module)
         rows = "".join(
-            f"<tr><td>{escape(role)}</td><td>{escape(name)}</td>"
-            f"<td><code>{escape(str(type_))}</code></td></tr>"
-            for name, role, type_ in zip(
-                argument_names(function),
-                argument_roles(function),
-                function.function_type.inputs.data,
-                strict=True,
-            )
-            if role in ("input", "label")
+            f"<tr><td>{escape(argument.role)}</td><td>{escape(argument.name)}</td>"
+            f"<td><code>{escape(str(argument.type))}</code></td></tr>"
+            for argument in Program(self.module).arguments
+            if argument.role in BATCH_ROLES
         )
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         lines = str(self).splitlines()

@@ -26,9 +26,7 @@ from distir.tools.reports.layout_tables import LayoutTables
 
 @dataclass(frozen=True, eq=False)
 class ShownProgram:
-    """
-    How a `program` is split: its `tables`. As text they are what `distir show` prints.
-    """
+    """The layouts of a `program` as `tables`, which `distir show` prints as text."""
 
     program: ModelProgram
     tables: LayoutTables
@@ -45,7 +43,7 @@ class ShownProgram:
 
     @property
     def communication(self) -> Sequence[Sent]:
-        """What a device sends in a step, by module and kind of message."""
+        """The messages of a device in a step, by module and kind."""
         return self.tables.communication or ()
 
     def save(self, path: str | Path) -> None:

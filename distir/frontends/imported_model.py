@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
-from distir.program import argument_names, argument_roles, entry_function
+from distir.program import Program
 from distir.program.weights import attributes_kept, new_weights_beside
 from distir.system.output_files import replaced_file
 from distir.text import ProgramPrinter
@@ -52,14 +52,11 @@ def in_types_of(
     Returns the weights in the floating-point types of a program's arguments, which may have
     changed since the program was imported.
     """
-    function = entry_function(module)
-    pairs = zip(
-        argument_names(function), function.function_type.inputs.data, strict=True
-    )
     dtypes = {
-        name: numpy_dtype(type_.element_type)
-        for name, type_ in pairs
-        if isinstance(type_, TensorType) and isinstance(type_.element_type, FLOATS)
+        argument.name: numpy_dtype(type_.element_type)
+        for argument in Program(module).arguments
+        if isinstance(type_ := argument.type, TensorType)
+        and isinstance(type_.element_type, FLOATS)
     }
     return _CastWeights(weights, dtypes)
 
@@ -85,12 +82,11 @@ class ImportedModel:
     @property
     def valueless(self) -> list[str]:
         """The names of parameters and constants that have no value."""
-        function = entry_function(self.module)
-        roles = zip(argument_names(function), argument_roles(function), strict=True)
         return [
-            name
-            for name, role in roles
-            if role in ("parameter", "constant") and name not in self.weights
+            argument.name
+            for argument in Program(self.module).arguments
+            if argument.role in ("parameter", "constant")
+            and argument.name not in self.weights
         ]
 
     def save(self, path: str | Path) -> None:

@@ -9,7 +9,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleOptions:
-    """What is known of a module of PyTorch besides its code."""
+    """Facts about a module of PyTorch besides its code."""
 
     equal_features: bool = option(
         False,

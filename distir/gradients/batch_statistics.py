@@ -45,7 +45,7 @@ class BatchParts:
 
     @property
     def count(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return self.devices * self.micro_batches
 
     def check(self) -> None:

@@ -1,7 +1,4 @@
-"""
-The optimizers that `differentiate` appends to the gradients, and clipping by the global norm
-of all gradients, as `torch.nn.utils.clip_grad_norm_` does it.
-"""
+"""The optimizers that `differentiate` appends to the gradients, and gradient clipping."""
 
 from __future__ import annotations
 

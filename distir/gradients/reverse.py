@@ -162,6 +162,36 @@ def _block_of(value: SSAValue) -> Block | None:
     return owner if isinstance(owner, Block) else owner.parent_block()
 
 
+def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
+    """
+    Makes a backward, which still uses values of its forward, recompute the results of ops
+    that are marked `dist.recompute` (`ops` are the forward's). It then needs their operands
+    instead. The marks are removed.
+    """
+    marked = {
+        op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)
+    }
+    if not marked or body.first_op is None:
+        return
+    for op in marked:
+        del op.attributes[RECOMPUTE]
+    first, known = body.first_op, dict[SSAValue, SSAValue]()
+    used = {value for op in body.ops for value in op.operands}
+    wanted: set[Operation] = set()
+    for op in reversed(ops):
+        if op in marked and any(result in used for result in op.results):
+            wanted.add(op)
+            used.update(op.operands)
+    backward = list(body.ops)
+    for op in ops:
+        if op in wanted:
+            copy = op.clone(known)
+            body.insert_op_before(copy, first)
+            known.update(zip(op.results, copy.results, strict=True))
+    for op in backward:
+        op.operands = [known.get(value, value) for value in op.operands]
+
+
 STATISTIC = "train.statistic"
 """
 The attribute of a function's result that is kept for later steps and that no loss depends
@@ -418,33 +448,3 @@ class ReverseMode:
 def _statistics(function: FuncOp) -> set[int]:
     """Returns the results of a function that no gradient flows back from, by index."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}
-
-
-def recompute_marked(ops: Sequence[Operation], body: Block) -> None:
-    """
-    Makes a backward, which still uses values of its forward, recompute the results of ops
-    that are marked `dist.recompute` (`ops` are the forward's). It then needs their operands
-    instead. The marks are removed.
-    """
-    marked = {
-        op for op in ops if RECOMPUTE in op.attributes and not isinstance(op, CallOp)
-    }
-    if not marked or body.first_op is None:
-        return
-    for op in marked:
-        del op.attributes[RECOMPUTE]
-    first, known = body.first_op, dict[SSAValue, SSAValue]()
-    used = {value for op in body.ops for value in op.operands}
-    wanted: set[Operation] = set()
-    for op in reversed(ops):
-        if op in marked and any(result in used for result in op.results):
-            wanted.add(op)
-            used.update(op.operands)
-    backward = list(body.ops)
-    for op in ops:
-        if op in wanted:
-            copy = op.clone(known)
-            body.insert_op_before(copy, first)
-            known.update(zip(op.results, copy.results, strict=True))
-    for op in backward:
-        op.operands = [known.get(value, value) for value in op.operands]

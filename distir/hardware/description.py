@@ -20,7 +20,7 @@ NIC_LATENCY = 1e-5
 @dataclass(frozen=True)
 class ClusterDescription:
     """
-    What a person knows about a cluster of equal nodes.
+    A person's description of a cluster of equal nodes.
 
     Attributes:
         name: The name of the cluster, an identifier.

@@ -26,7 +26,10 @@ class TargetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
-    """What the devices of a cluster reach in practice; see docs/profiles.md."""
+    """
+    The profiles: the performance that devices of a cluster reach in practice; see
+    docs/profiles.md.
+    """
 
     profile: tuple[str, ...] = option(
         (),

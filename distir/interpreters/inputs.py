@@ -15,12 +15,7 @@ from distir.dialects.dist_attributes import DEFAULT
 from distir.dialects.onnx_ops.values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.lookups import Uses
-from distir.program import (
-    argument_attributes,
-    argument_names,
-    argument_roles,
-    entry_function,
-)
+from distir.program import Program
 from distir.program.repacking import Repacked, repacked_of
 from distir.program.source_forms import source_types
 
@@ -44,26 +39,20 @@ def random_arguments(
     every other row, like padding, if they have two dimensions). An argument with a default
     has that value. Raises DistIRError.
     """
-    function = entry_function(module)
-    uses = Uses(module)
+    program, uses = Program(module), Uses(module)
+    types, _ = source_types(program.entry)
     found: list[Array] = []
-    for arg, type_, name, role, attributes in zip(
-        function.body.block.args,
-        source_types(function)[0],
-        argument_names(function),
-        argument_roles(function),
-        argument_attributes(function),
-        strict=True,
-    ):
-        default = attributes.get(DEFAULT)
+    for argument, type_ in zip(program.arguments, types, strict=True):
+        name, role = argument.name, argument.role
+        default = argument.attributes.get(DEFAULT)
         if weights is not None and name in weights:
             found.append(np.asarray(weights[name]))
         elif isinstance(default, FloatAttr):
             found.append(np.array(default.value.data))
-        elif (repacked := repacked_of(attributes)) is not None:
+        elif (repacked := repacked_of(argument.attributes)) is not None:
             found.append(_repacked(repacked, type_, role, seed))
         else:
-            found.append(_random(name, type_, role, _bound(uses, arg), seed))
+            found.append(_random(name, type_, role, _bound(uses, argument.value), seed))
     return found
 
 

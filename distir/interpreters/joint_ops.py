@@ -35,7 +35,9 @@ class Peers:
 
 
 class _Meeting:
-    """What the members of a group hold out to each other, in runs of `run` elements."""
+    """
+    The exchange of arrays between the members of a group, in runs of `run` elements.
+    """
 
     def __init__(self, size: int, run: int | None):
         self.run = run

@@ -18,8 +18,8 @@ _CUBIC = -0.75
 @dataclass(frozen=True)
 class Sampling:
     """
-    How points of a grid become samples: `mode`, `padding` and `aligned` as the attributes of
-    `onnx.GridSample`.
+    The sampling at the points of a grid: `mode`, `padding` and `aligned` as the
+    attributes of `onnx.GridSample`.
     """
 
     mode: str

@@ -1,6 +1,6 @@
 """
-How much memory the processes of a package hold at most, counted from what PyTorch is asked
-for. No values are computed and nothing is sent, so one process of this machine does it for
+The peak memory of the processes of a package, counted from their requests to PyTorch.
+No values are computed and nothing is sent, so one process of this machine does it for
 packages of any size.
 """
 

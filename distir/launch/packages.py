@@ -186,7 +186,7 @@ def _last(text: str) -> str:
 @dataclass(frozen=True)
 class LearningRate:
     """
-    How the learning rate changes from step to step.
+    The schedule of the learning rate.
 
     - `warmup`: the number of first steps in which it grows to its full value;
     - `decay`: from then on it falls, `linear` or as a `cosine`, or stays: `none`;
@@ -209,7 +209,7 @@ class LearningRate:
 @dataclass(frozen=True)
 class Training:
     """
-    How to train with a package that holds a training step.
+    Settings of a training with a package that holds a training step.
 
     - `steps`: the number of the last step; the first one is 1.
     - `seed`: of parameters that no file holds.
@@ -419,7 +419,9 @@ def run_script(
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """What a package says of itself. Raises DistIRError for folders that hold none."""
+    """
+    Returns the manifest of a package. Raises DistIRError for folders that hold none.
+    """
     path = directory / "manifest.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))

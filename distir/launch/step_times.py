@@ -22,15 +22,16 @@ from distir.launch.timing import (
     typical,
 )
 from distir.lowering.torch_package import write_package
-from distir.transforms.projection.devices import devices_of
+from distir.transforms.projection.program import devices_of
 
 
 @dataclass(frozen=True)
 class StepTiming:
     """
-    How steps are timed: in each of several `launches` of the processes a step is taken
-    `warm_up` times, then timed `samples` times. `backend` is `gloo` for the cores of the
-    CPU or `nccl` for GPUs; a launch fails after `timeout_s` seconds without a result.
+    The timing of steps: in each of several `launches` of the processes a step is taken
+    `warm_up` times, then timed `samples` times. `backend` is `gloo` for the cores of
+    the CPU or `nccl` for GPUs; a launch fails after `timeout_s` seconds without a
+    result.
     """
 
     backend: str = "gloo"

@@ -47,13 +47,13 @@ class TimedPackage:
 @dataclass(frozen=True)
 class TimingSettings:
     """
-    How packages are timed. Every package has its turn in each of `rounds`, so that a
-    disturbance affects all of them and not one. In a turn it is called `warm_up` times,
-    then timed `samples` times, each time for so many calls in a row that they take about
-    `least_s` seconds. With `in_turn`, packages alternate as the ops of a program do: in a
-    turn, that many calls are timed after one that is not, each with other arguments, of which
-    inputs were just written: so code and activations are in the caches, and parameters are
-    not.
+    Settings for timing packages. Every package has its turn in each of `rounds`, so
+    that a disturbance affects all of them and not one. In a turn it is called `warm_up`
+    times, then timed `samples` times, each time for so many calls in a row that they
+    take about `least_s` seconds. With `in_turn`, packages alternate as the ops of a
+    program do: in a turn, that many calls are timed after one that is not, each with
+    other arguments, of which inputs were just written: so code and activations are in
+    the caches, and parameters are not.
     """
 
     rounds: int = 3

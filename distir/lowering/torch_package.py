@@ -15,7 +15,7 @@ from distir.lowering.kernel_files import kernel_files
 from distir.lowering.program_source import program_source
 from distir.program import (
     argument_names,
-    argument_roles,
+    arguments_of,
     check_links,
     entry_function,
     result_names,
@@ -104,10 +104,8 @@ def write_package(
         "processes": source.processes,
         "classes": [list(c) for c in source.classes],
         "arguments": [
-            {"name": name, "role": role}
-            for name, role in zip(
-                argument_names(entry), argument_roles(entry), strict=True
-            )
+            {"name": argument.name, "role": argument.role}
+            for argument in arguments_of(entry)
         ],
         "results": result_names(entry),
         "trains": trains,

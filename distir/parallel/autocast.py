@@ -1,4 +1,6 @@
-"""What `torch.autocast` around the call of a parallel module asks of its programs."""
+"""
+The effect of `torch.autocast` around the call of a parallel module on its programs.
+"""
 
 from __future__ import annotations
 

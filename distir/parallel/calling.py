@@ -137,8 +137,8 @@ class _Place:
 
 class Labels:
     """
-    What a call in training gives behind the inputs: a tensor, or tensors in the structure of
-    an example.
+    The labels of a call in training, after the inputs: a tensor, or tensors in the
+    structure of an example.
     """
 
     def __init__(self, example: Any = None):

@@ -70,7 +70,7 @@ class UserKernels:
 @dataclass(frozen=True)
 class Request:
     """
-    What a module is to be compiled to.
+    A request to compile a module.
 
     - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if the
       module's output is the loss;
@@ -398,11 +398,9 @@ def _inapplicable(program: ModuleOp) -> dict[str, Any]:
 
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:
     """Returns the names of a program's arguments that have a role."""
-    from distir.program import argument_names, argument_roles, entry_function
+    from distir.program import Program
 
-    function = entry_function(module)
-    pairs = zip(argument_names(function), argument_roles(function), strict=True)
-    return [name for name, role in pairs if role == wanted]
+    return [each.name for each in Program(module).arguments if each.role == wanted]
 
 
 def _loss_result(module: ModuleOp) -> int:

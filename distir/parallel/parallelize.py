@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -32,13 +34,43 @@ from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.step_check import StepCheck
 from distir.parallel.steps import Steps, training
-from distir.parallel.wording import in_python
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
 from distir.runtime.runtime import ProgramError, check_compiler
 from distir.tools.arguments.distribution import distribution_options
 from distir.tools.arguments.python_options import command_options
 from distir.tools.arguments.typed_options import ParallelizeOptions
+
+_DEGREE = re.compile(r"(?<![\w-])-([rdectpk])\b(?!-)")
+"""The option of a command for a degree of parallelism or the number of micro-batches."""
+
+_OPTIONS = {
+    "--batch-norm-micro-batches": 'batch_norm="device"',
+    "--float8 row-gw-hp": 'float8="row-gw-hp"',
+    "equal_features (--equal-features)": "equal_features=True",
+}
+"""Other options of commands, as arguments."""
+
+
+def in_words_of_python(message: str) -> str:
+    """Returns a message with the arguments of `parallelize` instead of options of commands."""
+    for option, argument in _OPTIONS.items():
+        message = message.replace(option, argument)
+    return _DEGREE.sub(r"\1=", message)
+
+
+@contextlib.contextmanager
+def in_python() -> Generator[None]:
+    """
+    A context manager that makes errors speak of the arguments of `parallelize`. Raises
+    DistIRError.
+    """
+    try:
+        yield
+    except DistIRError as error:
+        # The cause stays; a chain of two errors that say the same would not help.
+        raise DistIRError(in_words_of_python(str(error))) from error.__cause__
+
 
 CLUSTER = "cpu"
 """The cluster that modules are distributed for by default."""

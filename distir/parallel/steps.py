@@ -25,8 +25,8 @@ _KEPT = ("parameter", "state")
 @dataclass(frozen=True)
 class Needed:
     """
-    What a step computes gradients of: `parameters` by their first names in the source
-    module, `inputs` (and labels) by their names in the program.
+    The tensors whose gradients a step computes: `parameters` by their first names in
+    the source module, `inputs` (and labels) by their names in the program.
     """
 
     parameters: frozenset[str] = frozenset()

@@ -10,9 +10,9 @@ from functools import cached_property
 
 class Phase(Enum):
     """
-    What a stage does with a micro-batch. A backward is either whole (`B`), or split into
-    the part that the previous stage waits for (`I`, the gradient of the stage's input) and
-    the part that can wait (`W`, the gradients of its weights).
+    The work of a stage on a micro-batch. A backward is either whole (`B`), or split
+    into the part that the previous stage waits for (`I`, the gradient of the stage's
+    input) and the part that can wait (`W`, the gradients of its weights).
     """
 
     FORWARD = "F"

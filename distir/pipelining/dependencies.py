@@ -1,5 +1,6 @@
 """
-What each action of a schedule waits for, and what happens if all ranks follow their lists.
+The actions that each action of a schedule waits for, and the order in which ranks carry
+them out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user may ask of a pipeline: options that passes and commands share."""
+"""Options of pipelines, which passes and commands share."""
 
 from __future__ import annotations
 

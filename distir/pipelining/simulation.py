@@ -22,7 +22,7 @@ Durations = Callable[[Action], float]
 
 @dataclass(frozen=True)
 class ScheduleTimeline:
-    """When each action of a schedule starts and ends."""
+    """The start and end of each action of a schedule."""
 
     schedule: PipelineSchedule
     start: Mapping[Action, float]

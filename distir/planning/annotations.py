@@ -1,4 +1,6 @@
-"""What the annotating passes share: requested layouts of arguments, and notes."""
+"""
+Requested layouts of arguments, and notes, as annotating passes read and write them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
 def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
     """Returns the layout that an argument's attributes request, if any."""
     attr = attributes.get(LAYOUT)
-    return attr.data if isinstance(attr, LayoutAttr) else None
+    return attr.data if type(attr) is LayoutAttr else None
 
 
 def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
@@ -38,7 +40,7 @@ def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
     Returns the axes whose effect on an argument with these attributes the user has fixed.
     """
     attr = attributes.get(FIXED)
-    if not isinstance(attr, ArrayAttr):
+    if attr is None or not isinstance(attr, ArrayAttr):
         return ()
     return tuple(a.data for a in attr.data if isinstance(a, StringAttr))
 

@@ -1,4 +1,6 @@
-"""How often modules may communicate in a distributed program, as a user expects it."""
+"""
+A user's expectation of the number of collectives of modules in a distributed program.
+"""
 
 from __future__ import annotations
 

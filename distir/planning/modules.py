@@ -17,6 +17,7 @@ from distir.dialects.tensors import rank_of
 from distir.program import (
     argument_names,
     argument_roles,
+    arguments_of,
     entry_function,
     functions,
     scope_of,
@@ -85,9 +86,9 @@ class ProgramModules:
     def _on_inputs(self) -> set[Operation]:
         """The ops of the entry function that depend on inputs."""
         values: set[SSAValue] = {
-            arg
-            for arg, role in zip(self.entry.body.block.args, self.roles, strict=True)
-            if role not in ("parameter", "constant", "state")
+            argument.value
+            for argument in arguments_of(self.entry)
+            if argument.role not in ("parameter", "constant", "state")
         }
         found: set[Operation] = set()
         for op in self.entry.body.block.ops:

@@ -1,15 +1,16 @@
-"""What a user fixes before a search: axes, splits of arguments, arguments kept whole."""
+"""Requests of users before a search: axes, splits of arguments, arguments kept whole."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import (
@@ -21,23 +22,27 @@ from distir.dialects.dist import (
     layout_of,
 )
 from distir.dialects.dist_attributes import FIXED, FIXED_BY
+from distir.dialects.kernel import KernelCallOp
 from distir.dialects.tensors import rank_of, shape_of
 from distir.errors import DistIRError, did_you_mean, listed
 from distir.options import same_option
 from distir.planning.annotations import fixed_axes, origin_of, requested_layout
 from distir.planning.distribution.options import DistributionOptions
-from distir.planning.kernel_requests import check_kernels
 from distir.program import (
+    Program,
     argument_attributes,
     argument_names,
     describe,
     entry_function,
+    functions,
     set_argument_attributes,
     walk_functions,
 )
 from distir.program.repacking import Repacked, repacked_of
+from distir.sharding.kernel_rule import parse_rule
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import SplitPlacement, placement_in
 
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 
@@ -45,7 +50,7 @@ _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?"
 @dataclass(frozen=True)
 class Requests:
     """
-    What every plan of a search must keep to.
+    The requests that every plan of a search keeps.
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
     - `whole`: names (which may hold `*`) of arguments that must not be split;
@@ -339,3 +344,61 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
             )
         found.update(dict.fromkeys(chosen))
     return list(found)
+
+
+def check_kernels(module: ModuleOp) -> None:
+    """
+    Refuses a request for the split of an argument's dimension which a kernel that reads the
+    argument keeps whole: every call would gather it. Where a kernel is in the place of ops
+    that can be split (a loss with the layer before it), the split was meant for these. Raises
+    DistIRError.
+    """
+    known = functions(module)
+    for argument in Program(module).arguments:
+        layout = requested_layout(argument.attributes)
+        if layout is None:
+            continue
+        for axis in fixed_axes(argument.attributes):
+            placement = placement_in(layout, axis)
+            if not isinstance(placement, SplitPlacement):
+                continue
+            dim = placement.dim
+            gathers = [
+                call
+                for call, index in _kernels_that_read(argument.value, known)
+                if not _can_split(call, index, dim)
+            ]
+            if not gathers:
+                continue
+            order = [op for _, op in walk_functions(module)]
+            call = min(gathers, key=order.index)  # the kernel, not its gradient
+            raise DistIRError(
+                f"argument {argument.name!r}: {origin_of(argument.attributes, axis)} asks that "
+                f"axis {axis!r} splits dimension {dim}, but kernel @{call.symbol}, which reads it, keeps that "
+                f"dimension whole (its rule is {call.rule.data!r}), so that each of its calls "
+                f"would gather it; leave out the split, or the kernel: the ops that it takes "
+                f"the place of may be split there"
+            )
+
+
+def _can_split(call: KernelCallOp, index: int, dim: int) -> bool:
+    """Returns whether a kernel's rule lets that dimension of an operand be split."""
+    rule = parse_rule(call.rule.data)
+    factors = rule.operands[index][dim]
+    return any(isinstance(f, str) and f not in rule.kept for f in factors)
+
+
+def _kernels_that_read(
+    value: SSAValue, known: Mapping[str, FuncOp]
+) -> Iterator[tuple[KernelCallOp, int]]:
+    """
+    Yields the calls of kernels with this operand, also in functions that it is passed to,
+    with the index of the operand.
+    """
+    for use in value.uses:
+        op = use.operation
+        if isinstance(op, KernelCallOp):
+            yield op, use.index
+        elif isinstance(op, CallOp):
+            callee = known[op.callee.string_value()]
+            yield from _kernels_that_read(callee.body.block.args[use.index], known)

@@ -2,6 +2,7 @@
 Programs: what a module of xDSL's is to DistIR. Open this file first: the functions that all
 others use are imported from here.
 
+- `view`: a program with its entry, arguments and results at once;
 - `functions`: the entry function, the functions that it reaches, their calls, and functions
   of others beside them;
 - `arguments`: roles, names and links of arguments and results;
@@ -61,6 +62,13 @@ from distir.program.rewriting import (
     replace_program,
     set_results,
 )
+from distir.program.view import (
+    Argument,
+    Program,
+    ProgramResult,
+    arguments_of,
+    results_of,
+)
 
 __all__ = [
     "BATCH_ROLES",
@@ -69,10 +77,14 @@ __all__ = [
     "LOSS",
     "MAX_CALL_DEPTH",
     "MAX_EXECUTED",
+    "Argument",
+    "Program",
+    "ProgramResult",
     "ancestors",
     "argument_attributes",
     "argument_names",
     "argument_roles",
+    "arguments_of",
     "called",
     "callees_first",
     "calls_of",
@@ -100,6 +112,7 @@ __all__ = [
     "result_attributes",
     "result_names",
     "result_roles",
+    "results_of",
     "return_op",
     "scope_of",
     "set_argument_attributes",

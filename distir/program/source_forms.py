@@ -193,7 +193,7 @@ class SourceForm:
 
     @property
     def _places(self) -> tuple[slice | list[int], ...]:
-        """What selects the elements of the source tensor among the padded ones."""
+        """Returns the index of the source tensor's elements among the padded ones."""
         places: list[slice | list[int]] = [slice(size) for size in self.shape]
         if self.runs is not None:
             dim, runs = self.runs

@@ -1,4 +1,4 @@
-"""Where sizes that are not known come from, and what users can do about them."""
+"""The origin of sizes that are not known, with advice for users."""
 
 from __future__ import annotations
 

@@ -501,8 +501,8 @@ def _onnx_attribute(value: int | float | str) -> Attribute:
 
 class Schedule(Modules):
     """
-    How a program is to run, as a script says: a file with a function `schedule`, which is
-    passed an object of this class.
+    The schedule of a program, recorded from a script: a file with a function `schedule`
+    that takes an object of this class.
 
     ```python
     from distir.scheduling import Columns, Rows, Schedule

@@ -1,6 +1,6 @@
 """
-How tensors and ops are split over a mesh: layout arithmetic, sharding rules, plans of
-resharding, and what an op becomes on one device.
+The split of tensors and ops over a mesh: layout arithmetic, sharding rules, plans of
+resharding, and local forms of ops.
 
 This package knows types and ops, but no pass and no interpreter.
 """

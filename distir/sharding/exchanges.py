@@ -1,4 +1,4 @@
-"""What devices exchange within an op that gathers a state in each of its steps."""
+"""The communication within an op that gathers a state in each of its steps."""
 
 from __future__ import annotations
 

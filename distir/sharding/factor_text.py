@@ -261,8 +261,9 @@ def _lengths(
     tensors: Sequence[tuple[tuple[tuple[str, ...], ...], Shape]], known: dict[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """
-    Returns the numbers of dimensions of runs, by name (those of `*?` by their tensors'
-    patterns), and the sizes of factors that attributes give.
+    Returns two dictionaries: the number of dimensions that each `*name` stands for (a `*?`
+    has the pattern of its tensor as its name), and the sizes of the factors that attributes
+    give.
     """
     lengths: dict[str, int] = {}
     sizes: dict[str, int] = {}

@@ -1,5 +1,5 @@
 """
-What a kernel's reference computes on parts of its operands, and the proof of its rule.
+The reference of a kernel on parts of its operands, and the proof of its rule.
 
 A factor that a rule lets split is split, and the layouts are inferred through the
 reference. The rule is right if no op of it needs communication, each stays the same op on
@@ -42,9 +42,9 @@ MOST_PARTS = 1 << 16
 @dataclass(frozen=True)
 class ReferencePart:
     """
-    What a reference computes on one device: `block` takes that device's operands, `results`
-    are its values in it; `layouts` are those of the whole results, and `forms` are the ops
-    of the reference, each with its form on the device.
+    A kernel's reference on one device: `block` takes that device's operands, `results`
+    are its values in it; `layouts` are those of the whole results, and `forms` are the
+    ops of the reference, each with its form on the device.
     """
 
     block: Block

@@ -40,7 +40,10 @@ class Atoms:
         return [len(self.sizes) - 1]
 
     def found(self, atoms: Sequence[int]) -> list[int]:
-        """Returns the atoms that stand for these now, major to minor."""
+        """
+        Returns the atoms that unifications and splits have put in place of some atoms, major
+        to minor.
+        """
         out: list[int] = []
         for atom in atoms:
             while atom in self._same:

@@ -1,5 +1,5 @@
 """
-What a distributed op becomes on one device.
+Local forms: the ops that compute one device's result of a distributed op.
 
 Most ops stay themselves on local shapes. An op whose operands or attributes speak of
 global sizes or positions (a reshape's target shape, a vocabulary-split lookup, a mean
@@ -33,7 +33,7 @@ from distir.sharding.rule import Assignment, Rule, infer, rule_for
 @dataclass(frozen=True)
 class LocalContext:
     """
-    What the local form of an op is given.
+    The context that the local form of an op is built in.
 
     - `op`: the distributed op, with global shapes and layouts in its types;
     - `operands`: its operands on this device; `result_types`: its local result types;

@@ -1,4 +1,4 @@
-"""What one mesh axis does to a value."""
+"""Placements: the effect of one mesh axis on a value."""
 
 from __future__ import annotations
 

@@ -217,8 +217,8 @@ def layout_for(
 @dataclass(frozen=True)
 class Inference:
     """
-    What the layouts of an op's operands determine: the split of each factor, and the
-    layouts of the results.
+    The consequences of the layouts of an op's operands: the split of each factor, and
+    the layouts of the results.
     """
 
     assignment: Assignment

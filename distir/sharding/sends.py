@@ -1,5 +1,5 @@
 """
-Which devices send what when a value goes to another mesh, where it may be split otherwise.
+The sends between devices when a value goes to another mesh, where its split may differ.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Box = tuple[Interval, ...]
 @dataclass(frozen=True)
 class SentPiece:
     """
-    What a device sends another one of a value: the box `taken` of the sender's part, which
-    is the box `placed` of the receiver's. If values are partial on the sender's mesh, the
-    pieces of one `term` make up a term of the receiver's part, which is the sum (maximum,
-    minimum) of its terms.
+    A piece of a value that a device sends to another one: the box `taken` of the
+    sender's part, which is the box `placed` of the receiver's. If values are partial on
+    the sender's mesh, the pieces of one `term` make up a term of the receiver's part,
+    which is the sum (maximum, minimum) of its terms.
     """
 
     sender: int

@@ -26,8 +26,8 @@ Table = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class Pieces:
     """
-    What a node occupies: `usage[p, a]` under alternative a, over the points `first[p]` to
-    `last[p] - 1`.
+    The memory of a node: `usage[p, a]` under alternative a, over the points `first[p]`
+    to `last[p] - 1`.
     """
 
     first: Table
@@ -71,9 +71,9 @@ class Pieces:
 @dataclass(frozen=True)
 class Substitution:
     """
-    How a node's alternative follows from those of others: `table[choice of nodes...]`. A
-    restricted node follows from itself, as `table` then numbers the alternatives that were
-    kept.
+    The alternative of a node as a function of those of others: `table[choice of
+    nodes...]`. A restricted node follows from itself, as `table` then numbers the
+    alternatives that were kept.
     """
 
     node: int

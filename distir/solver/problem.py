@@ -102,7 +102,7 @@ class Solution:
     @property
     def gap(self) -> float:
         """
-        How far the objective is above the bound, as a fraction of the objective; 0 means
-        that it is proven.
+        The distance of the objective from the bound, as a fraction of the objective; 0
+        is a proof.
         """
         return relative_gap(self.objective, self.bound)

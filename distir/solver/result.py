@@ -1,4 +1,4 @@
-"""The result of a method for a graph, and the error for a problem without a choice."""
+"""The result of a method for a graph, and the failures of solvers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,33 @@ from dataclasses import dataclass
 
 from distir.errors import DistIRError
 from distir.solver.graph import CostGraph
+
+
+class InfeasibleError(DistIRError):
+    """
+    Raised if no choice is possible, or none was found that fits in memory.
+
+    - `nodes`: those that are to blame; under a memory limit those that occupy the most at
+      the peak of the smallest choice found, largest first.
+    - `peak`: the smallest peak found, in bytes; None if the limit is not to blame.
+    - `least`: no choice has a smaller peak than this.
+    - `proven`: whether there is no choice; otherwise none was found in the time.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        nodes: Sequence[int],
+        peak: float | None = None,
+        least: float | None = None,
+        proven: bool = True,
+    ):
+        super().__init__(message)
+        self.nodes = tuple(nodes)
+        self.peak = peak
+        self.least = least
+        self.proven = proven
+
 
 # Costs that differ by less than this fraction count as equal, as sums of floats are
 # rounded.
@@ -55,29 +82,3 @@ def trivial_bound(graph: CostGraph) -> float:
     """Returns the sum of the cheapest entries of every node and edge."""
     nodes = sum(float(costs.min()) for costs in graph.costs.values())
     return graph.constant + nodes + sum(float(m.min()) for _, _, m in graph.edges())
-
-
-class InfeasibleError(DistIRError):
-    """
-    Raised if no choice is possible, or none was found that fits in memory.
-
-    - `nodes`: those that are to blame; under a memory limit those that occupy the most at
-      the peak of the smallest choice found, largest first.
-    - `peak`: the smallest peak found, in bytes; None if the limit is not to blame.
-    - `least`: no choice has a smaller peak than this.
-    - `proven`: whether there is no choice; otherwise none was found in the time.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        nodes: Sequence[int],
-        peak: float | None = None,
-        least: float | None = None,
-        proven: bool = True,
-    ):
-        super().__init__(message)
-        self.nodes = tuple(nodes)
-        self.peak = peak
-        self.least = least
-        self.proven = proven

@@ -314,7 +314,8 @@ class _Solving:
 
     def by_passes(self) -> Lagrangian:
         """
-        Returns the Lagrangian; it is exact at given multipliers if elimination is quick.
+        Returns the Lagrangian: solved exactly at each choice of multipliers if elimination
+        is quick, else near its optimum.
         """
         graph, clock = self.graph, self.clock
         if self.is_quick:

@@ -1,4 +1,4 @@
-"""When garbage is collected."""
+"""The times of garbage collection."""
 
 from __future__ import annotations
 

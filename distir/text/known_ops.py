@@ -78,7 +78,7 @@ class OpText:
 @dataclass(frozen=True)
 class OpForm:
     """
-    What ops have in common that only differ in names: of values, of types, of a callee.
+    The common part of ops that differ in names only: of values, of types, of a callee.
     """
 
     key: str
@@ -91,7 +91,7 @@ class OpForm:
 
 @dataclass(frozen=True)
 class KnownOp:
-    """What an op is, except for its values and its scope."""
+    """An op without its values and its scope."""
 
     example: Operation
     operand_types: tuple[Attribute, ...]

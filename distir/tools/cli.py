@@ -30,7 +30,7 @@ COMMANDS = {
 
 
 class Command(Protocol):
-    """What a module in `distir.tools.commands` provides."""
+    """The interface of a module in `distir.tools.commands`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the command's arguments."""

@@ -177,13 +177,16 @@ def _large_parameters(
     as large as they get. Random parameters have the size with which trainings begin: with
     norms as small, later layers and gradients would hardly show in the comparison.
     """
-    from distir.program import argument_names, argument_roles, entry_function
+    from distir.program import Program
 
-    entry = entry_function(module)
     found: dict[str, npt.NDArray[Any]] = {}
-    for name, role in zip(argument_names(entry), argument_roles(entry), strict=True):
-        value = values[name]
-        if role != "parameter" or name in weights or value.dtype.kind not in "fV":
+    for argument in Program(module).arguments:
+        name, value = argument.name, values[argument.name]
+        if (
+            argument.role != "parameter"
+            or name in weights
+            or value.dtype.kind not in "fV"
+        ):
             continue
         spread = float(np.std(value.astype(np.float64))) or 1.0
         inputs = prod(value.shape[:-1]) if value.ndim > 1 else 4

@@ -146,7 +146,7 @@ class CollectiveBucketer:
 
 class _Places:
     """
-    Where the ops of a function go: the ops of a bucket have one place, the index of its
+    The places of a function's ops: the ops of a bucket have one place, the index of its
     member that stays.
     """
 

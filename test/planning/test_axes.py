@@ -17,7 +17,7 @@ from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.reached import ArgumentKey
+from distir.planning.axes.reach import ArgumentKey
 from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.distribution.meshes import add_mesh
 from distir.planning.plans.programs import replace_cluster

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.planning.auto.forecast import SAMPLE, enough, forecast
+from distir.planning.auto.effects import SAMPLE, enough, forecast
 from distir.planning.plans.plan import GridPlan, LayoutPlan
 from distir.tools.reports.reporting import time_range_text
 

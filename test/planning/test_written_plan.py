@@ -27,7 +27,7 @@ from distir.planning.distribution.meshes import add_mesh
 from distir.planning.graph.nodes import Node, StrategyGraph
 from distir.planning.graph.written_plan import PlannedOp
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.layouts import layout_graph
+from distir.planning.layouts import builder
 from distir.planning.layouts.chosen import (
     ChosenLayouts,
     apply_layouts,
@@ -171,7 +171,7 @@ def test_a_pipeline_of_tied_layers_is_made_again(
     While it is searched for, the ops of a pipeline's program know their places. These say
     nothing about layouts: what is tied elsewhere is tied there.
     """
-    monkeypatch.setattr(layout_graph, "MAX_OPS", 0)
+    monkeypatch.setattr(builder, "MAX_OPS", 0)
     evaluator = Evaluator(Programs.of([large_gpt()], load_cluster("dgx2")))
     plan = LayoutPlan(16, p=2, k=4, axes=(("d", 2),))
     result = evaluator.evaluate(plan)

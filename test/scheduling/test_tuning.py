@@ -28,7 +28,7 @@ from distir.scheduling.tuning.programs import TunedPrograms
 from distir.scheduling.tuning.space import Point, TuningSpace
 from distir.scheduling.tuning.trials import Trial, Trials
 from distir.scheduling.tuning.tuner import Tuner
-from distir.transforms.projection.devices import devices_of
+from distir.transforms.projection.program import devices_of
 
 DEGREES = [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
 

@@ -1,6 +1,6 @@
 """
-What collectives have in common: their two forms, their traffic and buffers, the layouts that
-they take and give, and what may be in flight.
+The base of collectives: their two forms, traffic, buffers, the layouts of operands and
+results, and asynchronous results.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class CoordinateOp(IRDLOperation):
 
 
 class _Transfer(IRDLOperation):
-    """What ops that transfer a tensor between two ranks share (per-rank form only)."""
+    """Base of ops that transfer a tensor between two ranks (per-rank form only)."""
 
     traits = traits_def(OfOneRank())
 

@@ -1,1 +1,3 @@
-"""What the ops of the `onnx` dialect are: one class of op, its schema, types, sizes and facts."""
+"""
+The ops of the `onnx` dialect: one class of op, its schema, types, sizes and facts.
+"""

@@ -1,6 +1,6 @@
 """
-How the dimensions of an op's operands and results agree, where ONNX's inference does not
-check it.
+Checks of the dimensions of an op's operands and results that ONNX's inference leaves
+out.
 
 `SHAPES` says, per operand and result, a list of names, equal names being equal sizes;
 `*S` is any number of dimensions, a number a size. `shape_checks` has what names cannot say.

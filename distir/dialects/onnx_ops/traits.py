@@ -21,8 +21,8 @@ def _named(names: str) -> frozenset[str]:
 @dataclass(frozen=True)
 class Fact:
     """
-    What holds of the ONNX operators with these names, and of the ops of other dialects whose
-    classes state it: `stated` is an attribute of `OpFacts`.
+    A fact of the ONNX operators with these names, and of the ops of other dialects
+    whose classes state it: `stated` is an attribute of `OpFacts`.
     """
 
     names: Set[str]

@@ -1,4 +1,4 @@
-"""Which versions of the ONNX standard's operators the `onnx` dialect holds."""
+"""The versions of the ONNX standard's operators in the `onnx` dialect."""
 
 from onnx import helper
 

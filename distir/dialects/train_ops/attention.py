@@ -84,12 +84,15 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def block_count(self) -> int:
-        """How many blocks there are; 1 without `blocks`."""
+        """The number of blocks; 1 without `blocks`."""
         return 1 if self.blocks is None else self.blocks.value.data
 
     @property
     def run_length(self) -> int | None:
-        """How many neighbours of a block are contiguous; None if the whole block is."""
+        """
+        The number of contiguous neighbours in a block; None if the whole block is
+        contiguous.
+        """
         return None if self.run is None else self.run.value.data
 
     @property

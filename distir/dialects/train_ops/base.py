@@ -1,4 +1,4 @@
-"""What all ops of the `train` dialect have in common."""
+"""The base of all ops of the `train` dialect."""
 
 from __future__ import annotations
 

@@ -267,9 +267,9 @@ def _assembly(operands: str, results: str) -> str:
 
 class DroppedAttentionBase(FusedAttentionOp, DrawingOp):
     """
-    Base of attention with dropout inside, and of its gradient: `FusedAttentionOp` says what
-    the probabilities P are, [batch, query heads, queries, keys], and `DrawingOp` which of
-    them are kept.
+    Base of attention with dropout inside, and of its gradient: `FusedAttentionOp` defines
+    the probabilities P, [batch, query heads, queries, keys], and `DrawingOp` which of them
+    are kept.
     """
 
     irdl_options = (

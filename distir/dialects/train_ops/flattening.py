@@ -25,7 +25,9 @@ def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
 
 
 class _FlatteningOp(TrainOp):
-    """What `train.flatten` and its inverse share: the blocks into which a tensor is cut."""
+    """
+    Base of `train.flatten` and its inverse: the blocks into which a tensor is cut.
+    """
 
     IS_FRESH: ClassVar[bool] = False
 

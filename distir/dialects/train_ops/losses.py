@@ -77,8 +77,8 @@ def _classes(labels: Expr, ignore_index: int | None) -> Expr:
 
 class LabelLossOp(FormulaOp):
     """
-    What losses of labels and their gradients share: an operand `labels`, a divisor and a
-    label that is ignored.
+    Base of losses of labels and of their gradients: an operand `labels`, a divisor and
+    a label that is ignored.
     """
 
     TORCH: ClassVar[str] = "{op}({*}, {op.factor}, {op.ignored})"

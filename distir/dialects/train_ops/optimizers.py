@@ -255,7 +255,7 @@ class SgdOp(UpdateOp):
 
 class AdamFamilyOp(UpdateOp):
     """
-    What Adam and AdamW share. `step` is the number of steps done before, `t = step + 1`.
+    Base of Adam and AdamW. `step` is the number of steps done before, `t = step + 1`.
 
     - `exp_avg = beta1 * exp_avg + (1 - beta1) * g`
     - `exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * g * g`

@@ -51,7 +51,7 @@ class RecurrentOp(TrainOp):
 
     @property
     def features(self) -> int:
-        """The hidden features of which the weights have the gates."""
+        """The number of hidden features whose gates the weights hold."""
         raise NotImplementedError
 
     def verify_weights(self) -> None:
@@ -136,7 +136,7 @@ class RecurrentGradOp(RecurrentOp):
 
     @property
     def features(self) -> int:
-        """The hidden features of which the weights have the gates: all of them here."""
+        """The number of hidden features; the weights hold the gates of all."""
         return shape_of(self.r)[2]
 
     def verify_(self) -> None:
@@ -254,7 +254,7 @@ class GatheredOp(RecurrentOp):
 
     @property
     def _exchanged(self) -> int:
-        """How often a step exchanges a state."""
+        """The number of exchanges of a state in a step."""
         return 1
 
     def _verify_features(self) -> None:

@@ -40,10 +40,10 @@ SCOPE = "transformer.h"
 @dataclass(frozen=True)
 class Decoder:
     """
-    What all layers of a decoder have in common. `ffn` is the width between the two matrices
-    of an MLP, `dropout` a ratio and a seed; `fused` attention is one op. With a `cache`
-    each layer returns its keys and values too, [batch, heads, seq, width of a head]. Raises
-    DistIRError for sizes that do not fit together.
+    The settings that all layers of a decoder have in common. `ffn` is the width between
+    the two matrices of an MLP, `dropout` a ratio and a seed; `fused` attention is one
+    op. With a `cache` each layer returns its keys and values too, [batch, heads, seq,
+    width of a head]. Raises DistIRError for sizes that do not fit together.
     """
 
     d_model: int

@@ -1,6 +1,6 @@
 """
-What a user says of an ONNX model's inputs: the sizes of their dynamic dimensions, and the
-numbers that they always are.
+Statements of users about the inputs of an ONNX model: the sizes of their dynamic
+dimensions, and the numbers that they always are.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _node(
 
 
 def _tensor(like: SSAValue, *sizes: int) -> Attribute:
-    """Returns a type with the elements of `like`."""
+    """Returns a tensor type of these sizes with the element type of `like`."""
     return TensorType(element_type(like), sizes)
 
 

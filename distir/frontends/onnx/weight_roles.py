@@ -46,8 +46,9 @@ _NUMBER = "scalar_tensor_default"
 @dataclass(frozen=True)
 class WeightRole:
     """
-    What a float tensor in a file is. A `literal` becomes an op of the program, everything
-    else an argument; `doubt` says why a parameter cannot be trained (`distir.program.doubts`).
+    The role of a float tensor in a file. A `literal` becomes an op of the program,
+    everything else an argument; `doubt` says why a parameter cannot be trained
+    (`distir.program.doubts`).
     """
 
     role: Role

@@ -28,7 +28,7 @@ The differences between a module and its program that users can accept:
 @dataclass(frozen=True)
 class Trust:
     """
-    How far a program of a module is trusted.
+    The degree to which an imported program is trusted.
 
     - `check`: whether the program is run beside the module;
     - `allow`: the accepted differences.

@@ -10,7 +10,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(ProfileOptions, TargetOptions):
-    """How to simulate a program, and the files that show the result."""
+    """Options of a simulation, and the files that show the result."""
 
     flat: bool = option(
         False,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
@@ -33,7 +33,7 @@ from distir.interpreters.simulator.engine.run import Run
 from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.simulation import Simulation
-from distir.program import argument_roles, entry_function
+from distir.program import arguments_of, entry_function
 from distir.sharding.mesh import meshes
 
 
@@ -191,9 +191,9 @@ def batch_size(entry: FuncOp) -> int:
     """
     Returns the first dimension of the first input, in the global shape; 0 if there is none.
     """
-    for arg, role in zip(entry.body.block.args, argument_roles(entry), strict=True):
-        shape = shape_of(arg.type)
-        if role == "input" and isinstance(arg.type, TensorType) and shape:
+    for argument in arguments_of(entry):
+        shape = shape_of(argument.type)
+        if argument.role == "input" and shape:
             return shape[0]
     return 0
 

@@ -174,7 +174,10 @@ class _DirectedLayer:
         return steps, gathered
 
     def _others(self, states: States) -> States:
-        """What a step takes beside products: the state of a GRU, the cells of an LSTM."""
+        """
+        The operands of a step beside products: the state of a GRU, the cells of an
+        LSTM.
+        """
         return states[1:] if len(states) > 1 else states * (self.step is not _rnn)
 
 

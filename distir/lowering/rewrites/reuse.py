@@ -84,8 +84,7 @@ def _makes_new(op: Operation) -> bool:
 
 class OwnMemory:
     """
-    Which operands of the ops of a per-rank program are in memory that nobody needs behind
-    the op.
+    The operands of a per-rank program's ops whose memory nothing needs after the op.
 
     1. For each value, the memory in which it may lie (`Root`): callees first, so that a call
        says which of its operands a result may share memory with.

@@ -348,7 +348,9 @@ class _Ownership:
         return self.known[call.callee.string_value()]
 
     def _found(self, function: FuncOp) -> Iterator[SSAValue]:
-        """What is borrowed as far as the calls and bundles of a function tell."""
+        """
+        Returns the borrowed values, as the calls and bundles of a function show them.
+        """
         for op in function.body.block.ops:
             if isinstance(op, UnpackOp):
                 yield from filter(_is_bundle, op.outputs)

@@ -1,4 +1,4 @@
-"""Which values of a per-rank program may share memory."""
+"""The values of a per-rank program that may share memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def is_fresh(op: Operation) -> bool:
 @dataclass
 class SharedMemory:
     """
-    Which values of a program may lie in the same memory. `returned` has, for each function
-    by name and each of its results, the arguments that the result may share memory with.
+    The values of a program that may lie in the same memory. `returned` has, for each
+    function by name and each of its results, the arguments that the result may share
+    memory with.
     """
 
     returned: dict[str, list[frozenset[int]]] = field(

@@ -1,6 +1,6 @@
 """
-What the methods of a class ask it for: names of values, and paths of members, children and
-groups.
+The names of values, and the paths of members, children and groups, that methods ask
+their class for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the classes of the program of one rank share: names, layouts, and what they use."""
+"""The names, layouts and imports that the classes of one rank's program share."""
 
 from __future__ import annotations
 

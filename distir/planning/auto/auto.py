@@ -11,8 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
-from distir.planning.auto.effects import Effects
-from distir.planning.auto.forecast import enough, forecast
+from distir.planning.auto.effects import Effects, enough, forecast
 from distir.planning.auto.leaders import leaders, offloads, refinements, sorted_results
 from distir.planning.auto.recomputation import partly_recomputed
 from distir.planning.auto.space import AXES, AutoSpace, own_axes, with_micro_batches

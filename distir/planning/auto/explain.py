@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import Layout, layout_of
+from distir.dialects.dist import Layout
 from distir.dialects.tensors import rank_of
 from distir.interpreters.simulator import TimeReport, simulate
 from distir.interpreters.simulator.engine.scopes import pattern
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.reports.time_report import TICKS_PER_SECOND
-from distir.program import argument_names, argument_roles, entry_function
+from distir.program import Program
 
 
 @dataclass
@@ -56,18 +56,12 @@ def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCo
 
 def _layouts(module: ModuleOp) -> list[tuple[str, str]]:
     """Returns the scope and the layout, as text, of each parameter."""
-    function = entry_function(module)
     found: list[tuple[str, str]] = []
-    for name, role, type_ in zip(
-        argument_names(function),
-        argument_roles(function),
-        function.function_type.inputs.data,
-        strict=True,
-    ):
-        layout = layout_of(type_)
-        if role == "parameter" and layout is not None:
-            scope, _, leaf = name.rpartition(".")
-            shown = _shown(layout, rank_of(type_))
+    for argument in Program(module).arguments:
+        layout = argument.layout
+        if argument.role == "parameter" and layout is not None:
+            scope, _, leaf = argument.name.rpartition(".")
+            shown = _shown(layout, rank_of(argument.type))
             found.append((pattern(scope), f"{leaf}[{shown}]"))
     return found
 

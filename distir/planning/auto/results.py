@@ -1,4 +1,4 @@
-"""What `auto-parallel` reports: the chosen plan, or why there is none."""
+"""The report of `auto-parallel`: the chosen plan, or the reason that there is none."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ by itself.
 
 
 class Take(Enum):
-    """How an op may obtain an operand in the placement that it wants."""
+    """The ways in which an op may obtain an operand in the placement that it wants."""
 
     AS_IS = 0
     """The value must be available in that placement already."""

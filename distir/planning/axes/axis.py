@@ -10,15 +10,14 @@ from typing import TypeVar
 from xdsl.ir import SSAValue
 
 from distir.planning.axes.alternatives import Alternative, Available
+from distir.planning.axes.axis_op import AxisProgram
 from distir.planning.axes.builder import (
     AxisBody,
     AxisGraphBuilder,
     AxisPort,
 )
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.axes.program import AxisProgram
-from distir.planning.axes.reach import Reach
-from distir.planning.axes.reached import ArgumentKey
+from distir.planning.axes.reach import ArgumentKey, Reach
 from distir.planning.graph.bodies import plan_of
 from distir.planning.graph.function_plan import AxisPlan
 from distir.planning.graph.nodes import Node

@@ -1,11 +1,13 @@
-"""What one mesh axis can do to an op."""
+"""The strategies of an op on one mesh axis, and a program as an axis sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout, Shard
@@ -18,6 +20,7 @@ from distir.planning.graph.strategies import (
     SplitFactor,
     Strategy,
 )
+from distir.program import entry_function, linked_arguments, reachable_functions
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -31,6 +34,7 @@ from distir.sharding.placement import (
 )
 from distir.sharding.prices import local_bytes
 from distir.sharding.rule import Dim, Rule, dim_shards, factor_shards, layout_for
+from distir.sharding.signatures import Signatures
 
 
 class Decomposition(NamedTuple):
@@ -49,8 +53,8 @@ class Decomposition(NamedTuple):
 
 class AxisOp:
     """
-    What one mesh axis can do to an op, and to all ops that are like it, given what the axes
-    planned before do to it (`base`).
+    The strategies of an op, and of all ops like it, on one mesh axis, given its
+    strategy on the axes planned before (`base`).
     """
 
     def __init__(
@@ -207,7 +211,10 @@ class AxisOp:
             discard(parts)
 
     def parts_before(self) -> tuple[LayoutStrategy, ...]:
-        """What the axes planned before do to the ops of this op's decomposition."""
+        """
+        Returns the strategies of the ops of this op's decomposition on the axes planned
+        before.
+        """
         found = self._decompose((REPLICATED,) * len(self.operand_types), True)
         assert found is not None  # else no axis decomposes it
         return tuple(part._replace(options=part.options[:-1]) for part in found.parts)
@@ -376,3 +383,60 @@ def placed(
         add_placement(layout, axis, placement, rank_of(type_))
         for layout, placement, type_ in zip(layouts, placements, types, strict=True)
     )
+
+
+class AxisProgram:
+    """
+    A program as one axis of a mesh sees it: what the axes planned before do, and what this
+    axis can add.
+
+    - `strategies`: what the axes planned before do to each op, calls and returns included;
+    - `signatures`: tells which ops are alike;
+    - `functions`: the functions that the entry reaches, by name; `entry`: the function that
+      is entered;
+    - `costs`: the cost model for strategies and changes of layout;
+    - `later_parts`: into how many parts later axes split a parameter, on average.
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        mesh: Mesh,
+        axis: str,
+        strategies: Mapping[Operation, LayoutStrategy],
+        signatures: Signatures,
+        later_parts: float = 1.0,
+    ):
+        self.mesh = mesh
+        self.later_parts = later_parts
+        self.costs = UnitCosts(mesh)
+        self.axis = axis
+        self.strategies = strategies
+        self.functions = {f.sym_name.data: f for f in reachable_functions(module)}
+        self.entry = entry_function(module)
+        self._signatures = signatures
+        self._infos: dict[Operation, AxisOp] = {}
+        self._known: dict[tuple[int, LayoutStrategy], AxisOp] = {}
+
+    @cached_property
+    def updates(self) -> Mapping[int, int]:
+        """
+        Maps the index of each entry result that replaces an argument in the next step, or
+        is the gradient of one, to the index of that argument. Such results get the
+        argument's placement.
+        """
+        return linked_arguments(self.entry)
+
+    def info(self, op: Operation) -> AxisOp:
+        """Returns the choices that this axis has for an op."""
+        found = self._infos.get(op)
+        if found is None:
+            before = self.strategies[op]
+            signature = self._signatures.of(op), before
+            found = self._known.get(signature)
+            if found is None:
+                rule = self._signatures.rule(op)
+                found = AxisOp(op, rule, before, self.costs, self.axis)
+                self._known[signature] = found
+            self._infos[op] = found
+        return found

@@ -30,7 +30,7 @@ from distir.planning.axes.edge_costs import (
     availability_of,
 )
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
+from distir.planning.axes.reach import Alternatives, ArgumentFacts, Reached
 from distir.planning.costs.unit import PREFERENCE
 from distir.planning.graph.bodies import Body
 from distir.planning.graph.nodes import Node, Port, StrategyGraph
@@ -117,9 +117,11 @@ class AxisGraphBuilder:
             node = self._argument(arg, facts, uses.get(arg, ()))
             body.arguments.append(self.graph.add(node, count))
         results: dict[int, AxisPort] = {}
+        late = self.policy.late(body.function.sym_name.data)
         for value in [*block.args, *(r for op in block.ops for r in op.results)]:
             if value.first_use is not None:
-                self._connect(reached, body, value, uses.get(value, ()), results)
+                own = uses.get(value, ())
+                self._connect(reached, body, value, own, value in late, results)
         body.results += [results[i] for i in sorted(results)]
         return body
 
@@ -164,12 +166,15 @@ class AxisGraphBuilder:
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
         """Returns the port of the node that computes a value."""
-        if isinstance(value, BlockArgument):
+        # Not `isinstance`, which is slow where the answer is no.
+        if type(value) is BlockArgument:
             return Port(body.arguments[value.index], 0)
-        assert isinstance(value, OpResult)
-        if isinstance(value.op, CallOp):
-            return body.calls[value.op].results[value.index]
-        return Port(body.ops[value.op], value.index)
+        assert type(value) is OpResult
+        node = body.ops.get(value.op)
+        if node is not None:
+            return Port(node, value.index)
+        assert isinstance(value.op, CallOp)
+        return body.calls[value.op].results[value.index]
 
     def _size(
         self, value: SSAValue, uses: Sequence[OperandUse], source: Source
@@ -192,14 +197,15 @@ class AxisGraphBuilder:
         body: AxisBody,
         value: SSAValue,
         uses: Sequence[OperandUse],
+        late: bool,
         results: dict[int, AxisPort],
     ) -> None:
         """
-        Connects a value with its uses, and adds it to `results` if its function returns it.
+        Connects a value with its uses, and adds it to `results` if its function returns it;
+        `late` says whether its partial sums are reduced late.
         """
         port, count = self._port(body, value), body.count
         returns = [u.index for u in value.uses if type(u.operation) is ReturnOp]
-        late = value in self.policy.late(body.function.sym_name.data)
         source = reached.sources.get(value, "activation")
         if len(uses) + len(returns) > 1:
             key = port, tuple(use[1:] for use in uses), bool(returns), late, source

@@ -1,4 +1,4 @@
-"""How the split of the batch into micro-batches propagates through a program."""
+"""The propagation of the split into micro-batches through a program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.program import AxisProgram
+from distir.planning.axes.axis_op import AxisProgram
 from distir.planning.graph.function_plan import AxisPlan
 from distir.planning.graph.strategies import AxisStrategy, PassPartial, Strategy
 from distir.sharding.placement import (

@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.dist_attributes import REDUCE_LATE
-from distir.planning.axes.program import AxisProgram
+from distir.planning.axes.axis_op import AxisProgram
 from distir.planning.axes.runs import RunLengths
 from distir.planning.graph.strategies import SplitFactor
 from distir.sharding.placement import SplitPlacement, placement_in
@@ -28,7 +28,7 @@ Splits = dict[SSAValue, set[SplitPlacement]]
 
 class AxisPolicy:
     """
-    What one mesh axis is used for.
+    The purpose of one mesh axis.
 
     - `program`: the program as the axis sees it;
     - `split_parameters`: whether parameters (and values computed from parameters and

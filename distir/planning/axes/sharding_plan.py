@@ -21,10 +21,9 @@ from distir.errors import DistIRError
 from distir.planning.annotations import add_notes, fixed_axes, requested_layout
 from distir.planning.axes.alternatives import Source
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.axis_op import placed
+from distir.planning.axes.axis_op import AxisProgram, placed
 from distir.planning.axes.micro_batches import MicroBatchPlanner
-from distir.planning.axes.program import AxisProgram
-from distir.planning.axes.reached import ArgumentKey
+from distir.planning.axes.reach import ArgumentKey
 from distir.planning.graph.annotate import annotate, is_settled, settled
 from distir.planning.graph.function_plan import AxisPlan, FunctionPlan, with_callees
 from distir.planning.graph.strategies import LayoutStrategy, Strategy

@@ -22,9 +22,9 @@ from distir.sharding.rule import Rule, factor_shards
 
 class CostModel(ABC):
     """
-    What ops and changes of layout cost each device of a mesh, in the model's own `unit`,
-    and what memory they take, in bytes. A cost times `scale` is large enough that a solver
-    cannot take it for a rounding error.
+    The costs of ops and changes of layout on each device of a mesh, in the model's own
+    `unit`, and their memory, in bytes. A cost times `scale` is large enough that a
+    solver cannot take it for a rounding error.
 
     A subclass says what an op costs (`op`) and what one collective costs (`step`); which
     collectives a change of layout takes, and how many bytes values occupy, is the same for

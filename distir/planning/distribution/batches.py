@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.annotations import (
     axis_mesh,
@@ -16,9 +17,10 @@ from distir.planning.annotations import (
     requested_layout,
 )
 from distir.program import (
+    BATCH_ROLES,
     argument_attributes,
     argument_names,
-    argument_roles,
+    arguments_of,
     entry_function,
     set_argument_attributes,
 )
@@ -44,17 +46,12 @@ def try_to_split_batch(module: ModuleOp, axis: str) -> str | None:
     function = entry_function(module)
     attributes = argument_attributes(function)
     names = argument_names(function)
-    inputs = [
-        i
-        for i, role in enumerate(argument_roles(function))
-        if role in ("input", "label")
-    ]
     shapes = {
-        i: type_.get_shape()
-        for i in inputs
-        if isinstance(type_ := function.function_type.inputs.data[i], TensorType)
+        argument.index: shape_of(argument.type)
+        for argument in arguments_of(function)
+        if argument.role in BATCH_ROLES
     }
-    batched = [i for i in inputs if shapes.get(i)]
+    batched = [i for i, shape in shapes.items() if shape]
     if not batched:
         return "data-parallel: the program has no input with a batch dimension to split"
     batch, size = shapes[batched[0]][0], mesh.size(axis)

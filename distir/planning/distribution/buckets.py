@@ -1,5 +1,5 @@
 """
-How much communication travels in one message, from what the cost model says of latency.
+The size of messages that several collectives share, from the latency in the cost model.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ from distir.planning.annotations import (
     requested_layout,
 )
 from distir.program import (
+    BATCH_ROLES,
+    Program,
     argument_attributes,
     argument_names,
-    argument_roles,
     entry_function,
     set_argument_attributes,
 )
@@ -71,12 +72,10 @@ def _held(module: ModuleOp) -> dict[int, tuple[int, ...]]:
     """
     Returns the shapes of a program's inputs and labels that may hold sequences, by position.
     """
-    function = entry_function(module)
-    types = function.function_type.inputs.data
     return {
-        i: shape_of(types[i])
-        for i, role in enumerate(argument_roles(function))
-        if role in ("input", "label") and len(shape_of(types[i])) > 1
+        argument.index: shape
+        for argument in Program(module).arguments
+        if argument.role in BATCH_ROLES and len(shape := shape_of(argument.type)) > 1
     }
 
 

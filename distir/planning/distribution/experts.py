@@ -122,12 +122,12 @@ def _bring_tokens(module: ModuleOp, token_dispatch: str, mesh: Mesh, axis: str) 
 
 def _shorter(places: Sequence[ExpertPlacesOp], devices: int) -> str:
     """
-    Returns the way of tokens to that many devices that sends fewer bytes where no token is
-    dropped. A device with n tokens, each of which chooses k experts, sends about
-    k n (1 - 1/devices) of them if each goes to its experts, and gets n (devices - 1) if all
-    are gathered; results go back alike. "auto", the planner's choice, where gathering sends
-    less, where devices do not have equally many groups of tokens, and where there is a
-    capacity: all places travel then, and the planner knows their bytes.
+    Returns the exchange of tokens that sends fewer bytes to this number of devices:
+    "all-to-all", or "auto" for the planner's choice. A device with n tokens, each of which
+    chooses k experts, sends about k n (1 - 1/devices) tokens to experts, or receives
+    n (devices - 1) if all tokens are gathered; results take the same way back. It is "auto"
+    where gathering sends less, where devices have unequal numbers of groups of tokens, and
+    where experts have a capacity: then all places travel, and the planner knows their bytes.
     """
     shapes = [shape_of(op.ids) for op in places]
     fits = all(map(_is_dropless, places)) and all(s[0] % devices == 0 for s in shapes)

@@ -20,8 +20,9 @@ AXES = ("r", "d", "e", "c", "t")
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `r` x `d` x `e` x `c` x `t` x `p` devices of a cluster: the options of
-    the pass `distribute`, whose documentation explains each of them.
+    Options for distributing a program over `r` x `d` x `e` x `c` x `t` x `p` devices of
+    a cluster: the options of the pass `distribute`, whose documentation explains each
+    of them.
     """
 
     r: int = option(

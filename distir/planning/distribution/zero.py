@@ -120,7 +120,10 @@ def store_split(
 
 
 class _Storage:
-    """What a training step keeps, and how a stage of ZeRO splits it over mesh axes."""
+    """
+    The tensors that a training step keeps, and their split over mesh axes by a stage of
+    ZeRO.
+    """
 
     def __init__(
         self,

@@ -16,8 +16,8 @@ from distir.sharding.placement import Placement
 @dataclass(eq=False)
 class FunctionPlan(Generic[Sharding]):
     """
-    How the values of a function are sharded, for all calls of it that are treated alike: in
-    layouts, or in placements on one mesh axis.
+    The sharding of the values of a function, for all calls of it that are treated
+    alike: in layouts, or in placements on one mesh axis.
 
     - `arguments`, `results`: the shardings in which they come and leave;
     - `ops`: the strategy of each op, without calls and the return;

@@ -1,5 +1,5 @@
 """
-Which ops of a function are tied: they share their strategy.
+The ops of a function that are tied: they share their strategy.
 
 Calls of one function do the same work on other values, so they may share their decisions:
 the first and the last call each have their own, and the ones between alternate between two,

@@ -71,8 +71,8 @@ class PlannedFunction:
 @dataclass(frozen=True)
 class WrittenPlan:
     """
-    What a `FunctionPlan` of layouts says, without the program: the layouts of the entry
-    function, which come first, and of those that it calls.
+    A `FunctionPlan` of layouts without the program: the layouts of the entry function,
+    which come first, and of those that it calls.
     """
 
     functions: tuple[PlannedFunction, ...]

@@ -63,8 +63,8 @@ class _Found(list[tuple[Hashable, Sequence[Attribute]]]):
 @dataclass(frozen=True)
 class _Measure:
     """
-    What the sharding rule of an op says: the parts that depend on no size, the sizes, and
-    the work.
+    The content of an op's sharding rule: the parts that depend on no size, the sizes,
+    and the work.
     """
 
     kind: Hashable

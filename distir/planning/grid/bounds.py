@@ -15,7 +15,7 @@ from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.planning.plans.plan import GridPlan, Plan
 from distir.program import (
-    argument_roles,
+    arguments_of,
     entry_function,
     functions,
     parameters_of_states,
@@ -70,16 +70,14 @@ class Bounds:
                 work[policy] = sum(simulate(again).seconds_at_peak)
         kept, owned = {"parameter": 0, "state": 0}, 0
         of = parameters_of_states(function)
-        for argument, role in zip(
-            function.body.block.args, argument_roles(function), strict=True
-        ):
+        for argument in arguments_of(function):
             if (
-                role in kept
-                and argument.uses
+                argument.role in kept
+                and argument.value.uses
                 and isinstance(type_ := argument.type, TensorType)
             ):
                 size = bytes_per_element(type_.element_type)
-                kept[role] += int(prod(type_.get_shape()) * size)
+                kept[argument.role] += int(prod(type_.get_shape()) * size)
                 if argument.index in of:
                     owned += int(prod(type_.get_shape()) * size)
         links = [kind.host_bandwidth for kind in kinds if kind.host_bandwidth]

@@ -66,7 +66,10 @@ class LayoutChooser:
 
     @property
     def shared_stages(self) -> list[SharedStages]:
-        """What the pipelines so far share, for each cluster and meshes of stages."""
+        """
+        The compiled functions that the pipelines so far share, by cluster and meshes of
+        stages.
+        """
         return [*self._stages.values()]
 
     def prepare(self, batches: Sequence[int]) -> None:

@@ -54,10 +54,10 @@ from distir.transforms.pipelines.pipeline import check_fits
 @dataclass
 class _CompiledSite:
     """
-    Where a stage uses a function: what it calls and on which mesh, with one op that stands
-    for all the calls. Operands that are the same in all micro-batches are `fixed` if they
-    are arguments of the program; others stand in `common`, where None marks those that
-    depend on the micro-batch.
+    A use of a function by a stage: the function and the mesh, with one op that stands
+    for all the calls. Operands that are the same in all micro-batches are `fixed` if
+    they are arguments of the program; others stand in `common`, where None marks those
+    that depend on the micro-batch.
     """
 
     op: CallOp

@@ -144,7 +144,7 @@ class Contents:
         return [len(op.operands), *map(self._type, (*op.operands, *op.results))]
 
     def _type(self, value: SSAValue) -> int:
-        """Returns the number of a value's type for one micro-batch."""
+        """Returns the number that stands for the type of one micro-batch of a value."""
         return self._attribute(self._fold.type(value.type, self._mesh))
 
     def _constant(self, value: SSAValue) -> int | None:

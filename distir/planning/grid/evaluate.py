@@ -273,7 +273,10 @@ class Evaluator:
 
     @property
     def shared_stages(self) -> list[SharedStages]:
-        """What the pipelines so far share, for each cluster and meshes of stages."""
+        """
+        The compiled functions that the pipelines so far share, by cluster and meshes of
+        stages.
+        """
         return self._chooser.shared_stages
 
     def _choose(self, plan: GridPlan) -> ChosenProgram:

@@ -46,11 +46,11 @@ class SharedFunction:
 
 class SharedStages:
     """
-    What all pipelines on the same meshes share, whichever programs they come from:
-    functions that do the same (`Contents`) are compiled and summarised once. `profiles` say
-    what the devices of the cluster reach in practice. With `buckets`, collectives of
-    neighbouring tensors are one message. All devices of a mesh must do the same; otherwise
-    it raises NotUniform.
+    The functions that all pipelines on the same meshes share, whichever programs they
+    come from: functions that do the same (`Contents`) are compiled and summarised once.
+    `profiles` say what the devices of the cluster reach in practice. With `buckets`,
+    collectives of neighbouring tensors are one message. All devices of a mesh must do
+    the same; otherwise it raises NotUniform.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class SharedStages:
 
 class Compilation:
     """
-    What the functions of one pipeline share while they are compiled. `before` is the
-    compilation of the same program for another number of micro-batches; what does not
-    depend on that number is taken from it.
+    The state that the functions of one pipeline share while they are compiled. `before`
+    is the compilation of the same program for another number of micro-batches; what
+    does not depend on that number is taken from it.
     """
 
     def __init__(

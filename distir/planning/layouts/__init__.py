@@ -6,7 +6,7 @@ says what they and the changes of layout between them cost. `GraphBuilder` makes
 per op, argument and value with several uses, and edges along the values; repeated calls
 share their nodes (`tied_ops`).
 
-`search` chooses the mesh axes one after the other or together; `over_time` and `searched`
+`search` chooses the mesh axes one after the other or together; `fitted_plan` and `searched`
 add micro-batches and stages; `fitted` repeats the search until the simulator agrees that
 the program fits into memory.
 """

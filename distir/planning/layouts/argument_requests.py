@@ -1,16 +1,25 @@
-"""Requests for the layout of an argument, applied to the layouts that a search tries."""
+"""
+Requests for the layout of an argument, applied to the layouts that a search tries, and
+those that a split into micro-batches adds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import Layout
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.dialects.dist_attributes import FIXED
+from distir.dialects.tensors import rank_of
 from distir.planning.annotations import fixed_axes, request_split, requested_layout
-from distir.program import argument_attributes, entry_function
+from distir.planning.distribution.batches import split_batch
+from distir.program import (
+    argument_attributes,
+    entry_function,
+    set_argument_attributes,
+)
 from distir.sharding.layout import layout_problem
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
@@ -27,7 +36,7 @@ def restricted(layout: Layout, axes: Set[str]) -> Layout:
 @dataclass(frozen=True)
 class ArgumentRequest:
     """
-    What a user asks for an argument.
+    A user's request for the layout of an argument.
 
     - `layout`: what the axes are to do to it;
     - `fixed`: the axes for which the request holds, while others may split the argument as
@@ -73,3 +82,31 @@ def requests_of(module: ModuleOp) -> dict[int, ArgumentRequest]:
         for i, entry in enumerate(attributes)
         if (layout := requested_layout(entry)) is not None
     }
+
+
+def split_over_time(
+    module: ModuleOp, mesh: Mesh, requests: Mapping[int, ArgumentRequest]
+) -> dict[int, ArgumentRequest]:
+    """
+    Annotates the inputs and labels that hold the batch with a split into micro-batches,
+    outside the splits that are requested for arguments of the entry (by index). Returns the
+    requests with that split added.
+    """
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    for entry in attributes:
+        entry.pop(LAYOUT, None)
+    set_argument_attributes(function, attributes)
+    split_batch(module, TIME_AXIS)
+    attributes = argument_attributes(function)
+    found: dict[int, ArgumentRequest] = {}
+    for i, request in requests.items():
+        over_time = requested_layout(attributes[i]) or Layout(mesh.name)
+        rank = rank_of(function.function_type.inputs.data[i])
+        asked = request.layout.full_dims(rank)
+        dims = zip(over_time.full_dims(rank), asked, strict=True)
+        layout = Layout(mesh.name, tuple((*outer, *inner) for outer, inner in dims))
+        found[i] = replace(request, layout=layout)
+        attributes[i][LAYOUT] = LayoutAttr(layout)
+    set_argument_attributes(function, attributes)
+    return found

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.tensors import shape_of
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.runs import RunLengths
+from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.costs.cost_model import CostModel
 from distir.planning.costs.unit import UnitCosts
 from distir.planning.graph.bodies import Body
@@ -27,11 +29,16 @@ from distir.planning.graph.strategies import (
     strategies,
 )
 from distir.planning.graph.tied_ops import call_kinds
-from distir.planning.layouts.argument_requests import ArgumentRequest, restricted
+from distir.planning.graph.written_plan import WrittenPlan
+from distir.planning.layouts.argument_requests import (
+    ArgumentRequest,
+    requests_of,
+    restricted,
+    split_over_time,
+)
 from distir.planning.layouts.building import Before, Building
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
-from distir.planning.layouts.parts import bytes_between_parts, cost_of_parts
 from distir.planning.layouts.reshards import (
     LayoutBody,
     LayoutNode,
@@ -40,12 +47,55 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.layouts.sends import StagesOfOps
 from distir.planning.layouts.values import Values
-from distir.program import describe
+from distir.program import describe, reachable_functions
+from distir.sharding.decompose import decompose
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS
 from distir.sharding.rule import Rule, rule_for
 from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
+
+
+def _parts(
+    op: Operation, strategy: LayoutStrategy
+) -> list[tuple[Operation, LayoutStrategy]]:
+    ops = decompose(op)
+    assert ops is not None
+    return list(zip(ops, strategy.parts, strict=True))
+
+
+def cost_of_parts(
+    op: Operation, strategy: LayoutStrategy, cost_model: CostModel
+) -> float:
+    """
+    Returns the cost of the ops of the decomposition, with that of reducing what they leave
+    partial.
+    """
+    total = 0.0
+    made: dict[SSAValue, Layout] = {}
+    for part, layouts in _parts(op, strategy):
+        for value, layout in zip(part.operands, layouts.operands, strict=True):
+            before = made.get(value, layout)
+            if before != layout:
+                total += cost_model.reshard(value.type, before, layout)
+                made[value] = layout  # for the ops behind it, too
+        made |= zip(part.results, layouts.results, strict=True)
+        total += cost_model.op(part, rule_for(part), layouts)
+    return total
+
+
+def bytes_between_parts(
+    op: Operation, strategy: LayoutStrategy, cost_model: CostModel
+) -> int:
+    """
+    Returns the bytes of the values that the ops of the decomposition hand to each other.
+    """
+    return sum(
+        cost_model.bytes(result.type, layout)
+        for part, layouts in _parts(op, strategy)[:-1]
+        if part.operands  # constants are counted once for the whole program
+        for result, layout in zip(part.results, layouts.results, strict=True)
+    )
 
 
 class GraphBuilder:
@@ -294,3 +344,55 @@ def work_size(reachable: Sequence[FuncOp]) -> int:
             for op in function.body.block.ops
         )
     return sizes[reachable[-1].sym_name.data]
+
+
+MAX_OPS = 2000
+"""
+Programs with more ops than this, counted once per call, share choices between repeated
+calls.
+"""
+
+
+@dataclass(frozen=True)
+class LayoutGraph:
+    """
+    The builder of a program's graphs, with the decisions made before: `first` on the
+    micro-batch axis, if there is one, and `steps`, the plans for which the program was
+    changed (`ChosenLayouts`).
+    """
+
+    builder: GraphBuilder
+    first: Before | None
+    steps: tuple[WrittenPlan, ...]
+
+    @staticmethod
+    def of(
+        module: ModuleOp,
+        costs: CostModel,
+        tie_layers: bool | None = None,
+        clock: Clock | None = None,
+        stages: StagesOfOps | None = None,
+    ) -> LayoutGraph:
+        """
+        Returns the builder for a sequential program, which may be annotated, on the mesh of
+        the costs; sends between `stages` count, if they are given. Raises DistIRError, and TimeIsOver when the clock stops while it builds.
+        """
+        mesh, requests, first = costs.mesh, requests_of(module), None
+        if mesh.has_time:
+            requests = split_over_time(module, mesh, requests)
+        plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
+        if mesh.has_time:
+            plan.add_axis(TIME_AXIS)
+            first = Before(plan.plan, 1)
+        reachable = reachable_functions(module)
+        if tie_layers is None:
+            tie_layers = work_size(reachable) > MAX_OPS
+        builder = GraphBuilder(
+            reachable,
+            costs,
+            requests,
+            tie_layers=tie_layers,
+            clock=clock,
+            stages=stages,
+        )
+        return LayoutGraph(builder, first, tuple(plan.steps))

@@ -13,8 +13,7 @@ from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.distribution.batches import split_batch
 from distir.planning.graph.annotate import annotate, settled
 from distir.planning.graph.written_plan import WrittenPlan
-from distir.planning.layouts.argument_requests import requests_of
-from distir.planning.layouts.split_over_time import split_over_time
+from distir.planning.layouts.argument_requests import requests_of, split_over_time
 from distir.sharding.mesh import Mesh
 
 

@@ -1,4 +1,6 @@
-"""Where values flow between the choices of a program, and which choices compute much."""
+"""
+The flow of values between the choices of a program, with the choices that compute much.
+"""
 
 from __future__ import annotations
 

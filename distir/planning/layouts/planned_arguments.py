@@ -20,11 +20,10 @@ from distir.planning.annotations import requested_layout
 from distir.planning.distribution.stored_layouts import divides_runs
 from distir.planning.plans.programs import batch_of
 from distir.program import (
+    Program,
     argument_attributes,
-    argument_names,
-    argument_roles,
+    arguments_of,
     entry_function,
-    parameters_of_states,
     set_argument_attributes,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -93,24 +92,22 @@ def planned_arguments(module: ModuleOp) -> tuple[PlannedArgument, ...]:
     Returns the arguments of a sequential program with the layouts that their annotations
     ask for.
     """
-    function = entry_function(module)
-    types = function.function_type.inputs.data
-    layouts = [
-        _without_time(requested_layout(attributes))
-        for attributes in argument_attributes(function)
-    ]
+    program = Program(module)
+    arguments = program.arguments
+    layouts = [_without_time(requested_layout(a.attributes)) for a in arguments]
     states: dict[int, set[Dims]] = {}
-    for state, parameter in parameters_of_states(function).items():
-        if shape_of(types[state]) == shape_of(types[parameter]):
+    for state, parameter in program.states.items():
+        if shape_of(arguments[state].type) == shape_of(arguments[parameter].type):
             states.setdefault(parameter, set()).add(layouts[state])
-    names, roles = argument_names(function), argument_roles(function)
     found: list[PlannedArgument] = []
-    for i, (name, role, type_) in enumerate(zip(names, roles, types, strict=True)):
+    for argument, layout in zip(arguments, layouts, strict=True):
         # States that are kept differently say nothing about the parameter.
-        own = states.get(i, set())
-        (stored,) = own if len(own) == 1 else (layouts[i],)
-        text = str(bare_type(type_))
-        found.append(PlannedArgument(name, role, text, layouts[i], stored))
+        own = states.get(argument.index, set())
+        (stored,) = own if len(own) == 1 else (layout,)
+        text = str(bare_type(argument.type))
+        found.append(
+            PlannedArgument(argument.name, argument.role, text, layout, stored)
+        )
     return tuple(found)
 
 
@@ -130,16 +127,10 @@ def check_same_arguments(
     parameters, inputs or labels, or with other shapes of these. `what` names the program in
     the message. Raises DistIRError.
     """
-    function = entry_function(module)
     own = {
-        name: (role, str(bare_type(type_)))
-        for name, role, type_ in zip(
-            argument_names(function),
-            argument_roles(function),
-            function.function_type.inputs.data,
-            strict=True,
-        )
-        if role in _MATCHED
+        argument.name: (argument.role, str(bare_type(argument.type)))
+        for argument in Program(module).arguments
+        if argument.role in _MATCHED
     }
     known = {a.name: (a.role, a.type) for a in planned if a.role in _MATCHED}
     for name in dict.fromkeys((*known, *own)):
@@ -169,19 +160,20 @@ def place_arguments(
     attributes = argument_attributes(function)
     known = {argument.name: argument for argument in planned}
     batch, split = batch_of(module), _split_of_batch(planned)
-    names, block = argument_names(function), function.body.block
+    block = function.body.block
     axes = [name for name, _ in mesh.axes if name != TIME_AXIS]
-    for i, (name, value) in enumerate(zip(names, block.args, strict=True)):
-        if name not in known:
+    for argument in arguments_of(function):
+        if argument.name not in known:
             continue
-        own, shape = known[name], shape_of(value.type)
+        value, own = argument.value, known[argument.name]
+        shape = shape_of(value.type)
         layout = given = Layout(mesh.name, own.dims)
         if own.role in _OF_BATCH and shape[:1] == (batch,):
             given = _with_batch(layout, split, len(shape))
         elif own.role == "parameter" and stored:
             kept = Layout(mesh.name, own.stored)
             given = layout if _cuts_runs(value.type, kept, mesh) else kept
-        attributes[i][LAYOUT] = LayoutAttr(given)
+        attributes[value.index][LAYOUT] = LayoutAttr(given)
         if given != layout and value.first_use is not None:
             brought = ConstrainOp(value, layout, axes)
             value.replace_all_uses_with(brought.result)

@@ -18,11 +18,10 @@ from distir.planning.costs.cost_model import CostModel
 from distir.planning.graph.annotate import annotate
 from distir.planning.graph.strategies import LayoutStrategy
 from distir.planning.graph.written_plan import WrittenPlan
-from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.builder import GraphBuilder, LayoutGraph
 from distir.planning.layouts.building import Before
 from distir.planning.layouts.chosen import ChosenLayouts
 from distir.planning.layouts.flow import flow_of
-from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.layouts.memory import (
     LimitedProblem,
     Peak,
@@ -109,7 +108,7 @@ class NoLayouts:
 @dataclass(frozen=True)
 class LayoutResult:
     """
-    What a search found.
+    The result of a search for layouts.
 
     - `objective`: the cost of all ops and communication, in the `unit` of the cost model
       (seconds, as the simulator counts them); `bound`: no choice that was weighed costs

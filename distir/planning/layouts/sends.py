@@ -1,4 +1,4 @@
-"""What the stages of a pipeline send each other, for the search of layouts."""
+"""The sends between the stages of a pipeline, for the search of layouts."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class ListOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """What every plan of a search has to keep to."""
+    """Options that every plan of a search keeps."""
 
     shard: tuple[str, ...] = same_option(
         DistributionOptions,

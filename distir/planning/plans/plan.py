@@ -68,7 +68,7 @@ class Plan(ABC):
     @property
     @abstractmethod
     def division(self) -> tuple[object, ...]:
-        """How the program is divided among the devices, as a key."""
+        """The division of the program among the devices, as a key."""
 
     @property
     @abstractmethod
@@ -130,7 +130,7 @@ class GridPlan(Plan):
 
     @property
     def devices(self) -> int:
-        """How many devices that needs."""
+        """The number of devices."""
         return self.batch_parts * self.c * self.t * self.p
 
     @property

@@ -1,4 +1,4 @@
-"""What searches for a plan have in common."""
+"""The base of searches for a plan."""
 
 from __future__ import annotations
 

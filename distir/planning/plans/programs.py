@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 
 from distir.dialects.device import ClusterOp, MeshOp
+from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.requests import Requests
-from distir.program import argument_roles, entry_function, is_training_step
+from distir.program import Program
 from distir.text import ProgramParser, new_context
 
 if TYPE_CHECKING:
@@ -21,18 +22,15 @@ if TYPE_CHECKING:
 
 def batch_of(module: ModuleOp) -> int:
     """The size of a program's batch: the first dimension of its first input."""
-    function = entry_function(module)
-    for type_, role in zip(
-        function.function_type.inputs.data, argument_roles(function), strict=True
-    ):
-        if role == "input" and isinstance(type_, TensorType) and type_.get_shape():
-            return type_.get_shape()[0]
+    for argument in Program(module).arguments:
+        if argument.role == "input" and (shape := shape_of(argument.type)):
+            return shape[0]
     raise DistIRError("search: the program has no input with a batch dimension")
 
 
 def trains(module: ModuleOp) -> bool:
     """Whether a program is a training step."""
-    return is_training_step(entry_function(module))
+    return Program(module).trains
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from distir.pipelining import Action, Phase, PipelineSchedule, simulate_schedule
 from distir.pipelining.simulation import in_flight_per_stage
 from distir.planning.costs.rank_links import RankLink
 from distir.planning.stages.costs import OpCosts
-from distir.program import argument_roles
+from distir.program import arguments_of
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import SplitPlacement
 from distir.sharding.prices import local_bytes
@@ -217,12 +217,10 @@ class _StageGraphBuilder:
         memory.
         """
         fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
-        function = self.structure.function
-        roles = argument_roles(function)
-        for arg, role in zip(function.body.block.args, roles, strict=True):
-            node = self.homes.arguments.get(arg)
-            if role in ("parameter", "state", "constant") and node is not None:
-                fixed[node] += self._bytes(arg)
+        for argument in arguments_of(self.structure.function):
+            node = self.homes.arguments.get(argument.value)
+            if argument.role in ("parameter", "state", "constant") and node is not None:
+                fixed[node] += self._bytes(argument.value)
         forward = set(self.ops)
         for op, node in self.node.items():
             for result in op.results:

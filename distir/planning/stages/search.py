@@ -10,10 +10,9 @@ from xdsl.dialects.func import CallOp
 
 from distir.pipelining import ScheduleOptions
 from distir.planning.annotations import add_notes
-from distir.planning.stages.candidates import candidates
 from distir.planning.stages.costs import OpCosts
 from distir.planning.stages.graph import StageGraph
-from distir.planning.stages.judge import Judge, JudgedStages, simulated
+from distir.planning.stages.judge import Judge, JudgedStages, candidates, simulated
 from distir.sharding.mesh import Mesh
 from distir.solver.stages import StageDivision
 from distir.transforms.pipelines.division import stage_meshes

@@ -1,6 +1,6 @@
 """
-What follows the products of a transformer's layer in one function: a bias, dropout, the
-residual, and the normalisation of the sum.
+The ops behind the products of a transformer's layer in one function: a bias, dropout,
+the residual, and the normalisation of the sum.
 
 `noise` is 0 for the elements that dropout sets to zero and 1 / (1 - ratio) for the others.
 The program draws it, so that every distribution drops the same elements; without dropout
@@ -18,8 +18,8 @@ def bias_dropout_add(
     noise: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
-    Returns the sum of `residual` and what dropout leaves of `x + bias`, in the shape of
-    `residual`.
+    Returns `residual + dropout(x + bias)`, in the shape of `residual`; `noise` is the mask
+    of dropout, scaled.
     """
     total = (x + bias).view_as(residual)
     return residual + (total if noise is None else total * noise)
@@ -34,6 +34,6 @@ def bias_dropout_add_norm(
     noise: torch.Tensor | None = None,
     epsilon: float = 1e-5,
 ) -> torch.Tensor:
-    """Returns that sum, normalised over the last dimension."""
+    """Returns the layer norm of `bias_dropout_add` over the last dimension."""
     total = bias_dropout_add(x, bias, residual, noise)
     return F.layer_norm(total, weight.shape, weight, shift, epsilon)

@@ -11,7 +11,7 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """What follows the first linear layer of an MLP."""
+    """The bias and activation of the first linear layer of an MLP."""
     return F.gelu(x + bias)
 
 

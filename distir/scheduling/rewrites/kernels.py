@@ -1,9 +1,4 @@
-"""
-Replaces groups of ops by users' kernels; the groups become their references.
-
-The random numbers of dropout are taken out of a group first, so that its kernel is given them
-as an argument and draws none itself.
-"""
+"""Replaces groups of ops by users' kernels; the groups become their references."""
 
 from __future__ import annotations
 
@@ -42,6 +37,46 @@ from distir.scheduling.rewrites.separate import OpGroup
 from distir.sharding.kernel_parts import check_rule, flops_of
 from distir.sharding.kernel_propagation import propagated_rule
 from distir.sharding.kernel_rule import evaluated, parse_rule
+
+
+def result_of(group: OpGroup) -> SSAValue:
+    """Returns the value that a group computes."""
+    return group.ops[-1].results[0]
+
+
+def check_groups(groups: Sequence[OpGroup], where: str) -> None:
+    """
+    Refuses groups that have ops in common, and groups of which values other than their
+    results are used outside. `where` names the caller in messages. Raises DistIRError.
+    """
+    taken: dict[tuple[object, ...], OpGroup] = {}
+    for group in groups:
+        inside = set(group.ops)
+        for op in group.ops:
+            other = taken.setdefault((group.path, op), group)
+            if other is not group:
+                raise DistIRError(
+                    f"{where}: two of the groups overlap: {describe(op)} is in that which "
+                    f"ends with {describe(group.ops[-1])} and in that which ends with "
+                    f"{describe(other.ops[-1])}; find a larger pattern, or look in fewer "
+                    f"modules"
+                )
+        for op in group.ops[:-1]:
+            for result in op.results:
+                _check_inside(result, inside, where, group)
+
+
+def _check_inside(
+    value: SSAValue, inside: set[Operation], where: str, group: OpGroup
+) -> None:
+    for use in value.uses:
+        if use.operation not in inside:
+            raise DistIRError(
+                f"{where}: {describe(use.operation)} uses what "
+                f"{describe(value.owner) if isinstance(value.owner, Operation) else value} "
+                f"computes, a value inside of the group that ends with "
+                f"{describe(group.ops[-1])}; find a pattern that ends before it"
+            )
 
 
 def with_noise_outside(group: OpGroup) -> OpGroup:
@@ -91,46 +126,6 @@ def _attributes(op: OnnxOp) -> dict[str, Any]:
     """Returns the attributes that a Dropout is given."""
     found = {name: op.attribute(name) for name in op.SCHEMA.attributes}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def result_of(group: OpGroup) -> SSAValue:
-    """Returns the value that a group computes."""
-    return group.ops[-1].results[0]
-
-
-def check_groups(groups: Sequence[OpGroup], where: str) -> None:
-    """
-    Refuses groups that have ops in common, and groups of which values other than their
-    results are used outside. `where` names the caller in messages. Raises DistIRError.
-    """
-    taken: dict[tuple[object, ...], OpGroup] = {}
-    for group in groups:
-        inside = set(group.ops)
-        for op in group.ops:
-            other = taken.setdefault((group.path, op), group)
-            if other is not group:
-                raise DistIRError(
-                    f"{where}: two of the groups overlap: {describe(op)} is in that which "
-                    f"ends with {describe(group.ops[-1])} and in that which ends with "
-                    f"{describe(other.ops[-1])}; find a larger pattern, or look in fewer "
-                    f"modules"
-                )
-        for op in group.ops[:-1]:
-            for result in op.results:
-                _check_inside(result, inside, where, group)
-
-
-def _check_inside(
-    value: SSAValue, inside: set[Operation], where: str, group: OpGroup
-) -> None:
-    for use in value.uses:
-        if use.operation not in inside:
-            raise DistIRError(
-                f"{where}: {describe(use.operation)} uses what "
-                f"{describe(value.owner) if isinstance(value.owner, Operation) else value} "
-                f"computes, a value inside of the group that ends with "
-                f"{describe(group.ops[-1])}; find a pattern that ends before it"
-            )
 
 
 class KernelMaker:

@@ -256,7 +256,7 @@ _WEIGHTS = -4
 """The position of the operand w; r, b and the first state follow."""
 
 
-_GATHERED: dict[str, type[GatheredGradOp]] = {
+_GATHERED_GRADIENTS: dict[str, type[GatheredGradOp]] = {
     "train.rnn_grad": GatheredRnnGradOp,
     "train.gru_grad": GatheredGruGradOp,
     "train.lstm_grad": GatheredLstmGradOp,
@@ -308,7 +308,7 @@ def recurrent_gradient(op: RecurrentGradOp) -> Rule:
 @decomposition("train.rnn_grad", "train.gru_grad", "train.lstm_grad")
 def gathered_gradient(op: Operation) -> list[Operation]:
     """The one op that computes the same and can split hidden features."""
-    made = _GATHERED[op.name].create(
+    made = _GATHERED_GRADIENTS[op.name].create(
         operands=list(op.operands),
         result_types=[result.type for result in op.results],
         properties=op.properties.copy(),

@@ -22,7 +22,7 @@ from distir.solver.problem import Costs
 from distir.solver.programs.highs import Highs
 from distir.solver.programs.program import (
     ConstraintRows,
-    Program,
+    IntegerProgram,
     ProgramSolution,
     violated,
 )
@@ -94,7 +94,7 @@ class _Relaxed:
     ):
         self.graph, self.gap, self.clock = graph, gap, clock
         self.nodes, self.enough = nodes, enough
-        self.program = Program(graph)
+        self.program = IntegerProgram(graph)
         self.bound = trivial_bound(graph)
         self.best = SolverResult.of(graph, start, self.bound)
 
@@ -159,7 +159,7 @@ class _Relaxed:
 
 
 def relax(
-    program: Program, graph: CostGraph, clock: Clock
+    program: IntegerProgram, graph: CostGraph, clock: Clock
 ) -> tuple[ProgramSolution, list[int]]:
     """
     Returns the solution of the relaxation with all the memory rows that it needs (without
@@ -193,7 +193,7 @@ def solve_directly(
     found = decided(graph)
     if found is not None:
         return found
-    program = Program(graph)
+    program = IntegerProgram(graph)
     # An integer program takes longer than all the relaxations that say which rows decide.
     relaxed, known = relax(program, graph, clock)
     least = program.real(relaxed.bound)
@@ -229,7 +229,7 @@ def _solve_with_cbc(
 ) -> SolverResult:
     from distir.solver.programs.cbc import run_cbc
 
-    program = Program(graph)
+    program = IntegerProgram(graph)
     columns = None if start is None else program.assignment(start)
     extra: list[ConstraintRows] = [program.points(np.arange(len(graph.limit)))]
     while True:

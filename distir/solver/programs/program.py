@@ -76,7 +76,7 @@ class LinearProgram:
     integers: int = 0
 
 
-class Program:
+class IntegerProgram:
     """
     The integer program of a reduced graph.
 

@@ -22,9 +22,9 @@ TOLERANCE = 1e-9
 @dataclass(frozen=True)
 class SharedTensor:
     """
-    What a node gives to others: `cost` is the cost of bringing it from the stage of its
-    producer to another one. It is brought to each stage once, however many consumers are
-    there.
+    A tensor that a node gives to others: `cost` is the cost of bringing it from the
+    stage of its producer to another one. It is brought to each stage once, however many
+    consumers are there.
     """
 
     producer: int
@@ -191,8 +191,8 @@ class StageDivision:
     @property
     def gap(self) -> float:
         """
-        How far the objective is above the bound, as a fraction of the objective; 0 means
-        that it is proven.
+        The distance of the objective from the bound, as a fraction of the objective; 0
+        is a proof.
         """
         return relative_gap(self.objective, self.bound)
 

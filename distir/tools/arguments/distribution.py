@@ -39,7 +39,7 @@ _NOT_HERE = (_OVERLAP, "cluster", "profile")
 
 def _options() -> list[DeclaredOption]:
     """
-    Returns the options of `distribute` as it declares them, the degrees first, but those for
+    Returns the options that `distribute` declares, the degrees first, without those for
     which commands have arguments of their own.
     """
     degrees = (*AXES, "p", "k")

@@ -1,1 +1,1 @@
-"""What commands print: errors and notes, tables, plots."""
+"""The output of commands: errors and notes, tables, plots."""

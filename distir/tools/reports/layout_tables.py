@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LayoutTables:
     """
-    How the arguments of a program are split, and what its devices send in a step.
+    The layouts of a program's arguments, and the messages of its devices in a step.
 
     Attributes:
         arguments: The layouts of the arguments, or of those that are alike in all layers.

@@ -8,13 +8,7 @@ from distir.dialects.dist_attributes import FROZEN
 from distir.dialects.tensors import shape_of
 from distir.errors import listed
 from distir.frontends.imported_model import ImportedModel
-from distir.program import (
-    argument_attributes,
-    argument_roles,
-    entry_function,
-    parameters_of_gradients,
-    updated_arguments,
-)
+from distir.program import Program
 from distir.tools.reports.reporting import note
 
 
@@ -23,26 +17,21 @@ def report_training(imported: ImportedModel) -> None:
     Prints one line on the loss and the optimizer, and a note if the model's file does not
     say them.
     """
-    function = entry_function(imported.module)
-    reached = {*updated_arguments(function).values()}
-    reached |= {*parameters_of_gradients(function).values()}
+    program = Program(imported.module)
+    reached = {*program.links.values()}
     counts = {"trained": 0, "frozen": 0, "unreached": 0, "constant": 0}
     elements = 0
-    for arg, role, attributes in zip(
-        function.body.block.args,
-        argument_roles(function),
-        argument_attributes(function),
-        strict=True,
-    ):
+    for argument in program.arguments:
+        role = argument.role
         if role == "constant":
             counts["constant"] += 1
-        elif role == "parameter" and FROZEN in attributes:
+        elif role == "parameter" and FROZEN in argument.attributes:
             counts["frozen"] += 1
-        elif role == "parameter" and arg.index not in reached:
+        elif role == "parameter" and argument.index not in reached:
             counts["unreached"] += 1
         elif role == "parameter":
             counts["trained"] += 1
-            elements += prod(shape_of(arg.type))
+            elements += prod(shape_of(argument.type))
     print(
         f"trained: {counts['trained']} parameters of {elements:,} elements; not trained: "
         f"{counts['frozen']} frozen, {counts['unreached']} that the loss does not depend "

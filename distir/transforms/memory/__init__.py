@@ -1,1 +1,1 @@
-"""What is computed again, or held by the host, to save memory."""
+"""Rewrites that save memory: recomputation, and tensors in the memory of the host."""

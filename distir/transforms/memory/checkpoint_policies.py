@@ -36,7 +36,7 @@ are kept, or those of all others.
 @dataclass(frozen=True)
 class LayerPolicies:
     """
-    Which layer has which policy. Written as text, this is one of
+    The policy of each layer. Written as text, this is one of
 
     - `full`: all layers have that policy, which may list ops (`save:onnx.MatMul`);
     - `full:0.5` or `full:1/2`: that part of the layers has it, evenly spread; the others keep

@@ -24,7 +24,7 @@ from distir.dialects.collective_ops.over_axes import (
 )
 from distir.dialects.dist import SendOp
 from distir.program import (
-    argument_roles,
+    arguments_of,
     functions,
     reachable_functions,
     return_op,
@@ -119,8 +119,11 @@ class _Kinds:
         program.
         """
         *_, entry = reachable
-        roles = zip(entry.body.block.args, argument_roles(entry), strict=True)
-        found: set[SSAValue] = {arg for arg, role in roles if role == "parameter"}
+        found: set[SSAValue] = {
+            argument.value
+            for argument in arguments_of(entry)
+            if argument.role == "parameter"
+        }
         for function in reversed(reachable):
             if function is entry:
                 continue

@@ -61,8 +61,8 @@ def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool
 @dataclass(frozen=True)
 class _RowPieces:
     """
-    How rows are divided into `pieces` along a dimension: each of its `parts`, which devices
-    have, is.
+    The division of rows into `pieces` along a dimension: each of its `parts`, which
+    devices have, is.
     """
 
     dim: int

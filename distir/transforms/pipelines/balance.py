@@ -31,9 +31,9 @@ How often the interval is halved in which the least load of the busiest stage is
 
 class StageWork:
     """
-    What ops cost on each device for a whole batch, from their sharding rules, in the unit
-    of one floating-point operation (`distir.sharding.prices`). The devices are those of
-    `mesh`, which has the axes of the program's mesh, of that size or smaller.
+    The cost of ops on each device for a whole batch, from their sharding rules, in the
+    unit of one floating-point operation (`distir.sharding.prices`). The devices are
+    those of `mesh`, which has the axes of the program's mesh, of that size or smaller.
     """
 
     def __init__(self, structure: Structure, mesh: Mesh):

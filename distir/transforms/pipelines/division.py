@@ -40,9 +40,9 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class GroupContent:
     """
-    What a group of ops does. Groups have the same function, but for its mesh, if their
-    `ops` are alike one by one and connected in the same way (`wiring`). `inputs` are the
-    values that the function takes, in the order of its arguments.
+    The content of a group of ops. Groups have the same function, but for its mesh, if
+    their `ops` are alike one by one and connected in the same way (`wiring`). `inputs`
+    are the values that the function takes, in the order of its arguments.
     """
 
     ops: tuple[Operation, ...]
@@ -152,8 +152,8 @@ def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Ope
 @dataclass(frozen=True)
 class DividedProgram:
     """
-    What `pipeline` finds out about a program before it builds the pipeline. It depends on
-    the number of stages, but on the number of micro-batches only if the structure does
+    The analysis of a program before `pipeline` builds the pipeline. It depends on the
+    number of stages, but on the number of micro-batches only if the structure does
     (`Structure.is_for_one_count`).
 
     `module` holds the program; `stages` has the stage of each op that runs once per

@@ -25,7 +25,7 @@ Groups = Mapping[tuple[int, Phase], StageOps]
 @dataclass
 class _Site(Generic[V]):
     """
-    How the function of a group is called for each micro-batch.
+    The calls of a group's function, one for each micro-batch.
 
     - `common`, `own`: its operands (see `Entry.call`); `own` are values of the original
       program, `own_numbers` their numbers;

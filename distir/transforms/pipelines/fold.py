@@ -1,4 +1,4 @@
-"""What values, ops and functions are for one micro-batch on one stage's mesh."""
+"""Values, ops and functions for one micro-batch on the mesh of one stage."""
 
 from __future__ import annotations
 

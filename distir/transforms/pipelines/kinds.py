@@ -1,4 +1,6 @@
-"""How often an op runs: once for each micro-batch, or once before or after them."""
+"""
+The kinds of ops: run once for each micro-batch, or once before or after all of them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ class WholeBatchNeeded(DistIRError):
 
 class Kind(Enum):
     """
-    How often an op of a program over micro-batches runs.
+    The kind of an op of a program over micro-batches: when it runs.
 
     - `EACH`: once for every micro-batch;
     - `BEFORE`: once, for ops of kind `EACH`: it depends on whole inputs, or not on the

@@ -7,7 +7,7 @@ rank runs; `devices_of` lists the devices.
 - `collectives`: projects a collective to local types, with its group.
 """
 
-from distir.transforms.projection.devices import devices_of
-from distir.transforms.projection.function import MESH, project
+from distir.transforms.projection.function import MESH
+from distir.transforms.projection.program import devices_of, project
 
 __all__ = ["MESH", "devices_of", "project"]

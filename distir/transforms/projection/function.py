@@ -1,11 +1,11 @@
-"""Projects a program to one device, function by function and op by op."""
+"""Projects a function to one device, op by op."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, SymbolRefAttr, TensorType, i64
+from xdsl.dialects.builtin import IntegerAttr, SymbolRefAttr, TensorType, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
@@ -26,15 +26,12 @@ from distir.program import (
     ENTRY,
     argument_attributes,
     called,
-    callees_first,
     describe,
-    functions,
     result_attributes,
     return_op,
     set_argument_attributes,
     set_result_attributes,
 )
-from distir.program.functions import left_alone
 from distir.sharding.local import local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh
 from distir.sharding.sends import SentPiece, keeps_coordinates
@@ -43,7 +40,6 @@ from distir.transforms.projection.collectives import (
     per_rank_collective,
     placeholder,
 )
-from distir.transforms.projection.devices import devices_of
 from distir.transforms.projection.pieces import PieceOps
 from distir.transforms.projection.rank_program import Projection
 
@@ -409,36 +405,3 @@ def _with_layout(
 ) -> dict[str, Attribute]:
     layout = layout_of(type_)
     return attributes if layout is None else attributes | {LAYOUT: LayoutAttr(layout)}
-
-
-def project(module: ModuleOp, rank: int) -> ModuleOp:
-    """
-    Returns the per-rank form of a distributed program for the device with id `rank`, as a
-    new module. Functions of which nothing runs there are left out, except the entry; those
-    of others, beside the program, stay as they are. Raises DistIRError for a device that
-    the program does not use, and for recursive calls.
-    """
-    devices = devices_of(module)
-    if rank not in devices:
-        raise DistIRError(
-            f"the program does not run on device {rank}; its devices are "
-            f"{', '.join(map(str, devices))}"
-        )
-    alone = left_alone(module)
-    own = [f for f in functions(module).values() if f not in alone]
-    # Projecting a call projects its function first, which a circle has no order for.
-    callees_first(module, [f for f in own if not f.is_declaration])
-    program = Projection(
-        module, rank, lambda own, function: FunctionProjection(own, function).result()
-    )
-    bodies: list[Operation] = []
-    for op in module.body.block.ops:
-        if isinstance(op, FuncOp) and op not in alone:
-            function = program.function(op.sym_name.data)
-            if function is not None:
-                bodies.append(function)
-        else:
-            bodies.append(op.clone())
-    result = ModuleOp(bodies)
-    result.attributes.update(module.attributes)
-    return result

@@ -1,4 +1,4 @@
-"""What one device does with the pieces of a value that goes to a mesh of another shape."""
+"""One device's ops for the pieces of a value that goes to a mesh of another shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all functions of one device's program share."""
+"""The state that all functions of one device's program share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-Which dimensions of a value are features: columns that a product with a matrix of parameters
-made, or parts of them, such as the heads of queries. Others come from the inputs: samples and
-tokens.
+The dimensions of a value that are features: columns that a product with a matrix of
+parameters made, or parts of them, such as the heads of queries. Others come from the
+inputs: samples and tokens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.tensors import rank_of, shape_of
-from distir.program import argument_roles, entry_function, functions, return_op
+from distir.program import arguments_of, entry_function, functions, return_op
 from distir.sharding.rule import Dim, rule_for
 
 
 class Origin(IntEnum):
-    """Where a dimension comes from; of several origins the greatest one counts."""
+    """The origin of a dimension; of several origins the greatest one counts."""
 
     UNKNOWN = 0
     FEATURES = 1
@@ -62,10 +62,12 @@ class FeatureDims:
         self._run(
             entry,
             [
-                _all(value, Origin.INPUT if role == "input" else Origin.UNKNOWN, role)
-                for value, role in zip(
-                    entry.body.block.args, argument_roles(entry), strict=True
+                _all(
+                    argument.value,
+                    Origin.INPUT if argument.role == "input" else Origin.UNKNOWN,
+                    argument.role,
                 )
+                for argument in arguments_of(entry)
             ],
         )
 

@@ -44,7 +44,7 @@ from distir.transforms.uneven_sizes.zero_runs import PassedZeros, Zeros, scaled
 
 @dataclass(frozen=True)
 class PaddedHeads:
-    """How the heads of one attention are padded: how many there are before and after."""
+    """The numbers of heads of one attention before and after padding."""
 
     query_heads: int
     key_heads: int

@@ -1,5 +1,5 @@
 """
-How the zeros of a padded dimension pass through an op, by the op's sharding rule.
+The passage of the zeros of a padded dimension through an op, by the op's sharding rule.
 
 A dimension is padded in runs: 14 heads of 64 features, in two groups of 7 heads with an
 eighth head of zeros each, are `((448, 64), (448, 64))`. A reshape to heads and features
@@ -30,7 +30,7 @@ class Zeros(NamedTuple):
 
 
 class PassedZeros(NamedTuple):
-    """How each operand and each result of an op is padded; None for those that are not."""
+    """The padding of each operand and each result of an op; None for those without."""
 
     operands: list[Zeros | None]
     results: list[Zeros | None]

@@ -15,7 +15,7 @@ from distir.solver.memory.master import best_multipliers
 from distir.solver.problem import Memory, Problem
 from distir.solver.programs.highs import Highs
 from distir.solver.programs.integer_program import solve_directly, solve_integer_program
-from distir.solver.programs.program import Program
+from distir.solver.programs.program import IntegerProgram
 from distir.solver.reductions import reduce
 from distir.solver.result import SolverResult
 
@@ -125,7 +125,7 @@ def test_a_gap_is_a_fraction_of_all_costs(
     best = solve_directly(graph, 0.0, Clock())
     assert not any(gaps)
     found = solve_directly(graph, 0.01, Clock())
-    allowed = max(gaps) * Program(graph).scale
+    allowed = max(gaps) * IntegerProgram(graph).scale
     assert allowed <= 0.01 * found.objective
     assert allowed >= 0.009 * found.objective
     assert best.objective <= found.objective <= best.objective + allowed

@@ -150,7 +150,7 @@ class ModuleComparison:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the program may run twice."""
+        """Whether two runs of the program are little work (`MOST_WORK`)."""
         return 2 * self._work <= MOST_WORK
 
     @cached_property

@@ -28,9 +28,9 @@ _MODULE = "transformers.integrations.moe"
 @dataclass(frozen=True)
 class Way:
     """
-    How tokens come to experts: `groups` of `tokens` tokens with so many `choices` of
-    `experts` each; an expert takes at most `capacity` choices of a group. A token may choose
-    an expert more than once.
+    The way of tokens to experts: `groups` of `tokens` tokens with so many `choices` of
+    `experts` each; an expert takes at most `capacity` choices of a group. A token may
+    choose an expert more than once.
     """
 
     experts: int

@@ -1,4 +1,4 @@
-"""What PyTorch's exporters make of a module: an ONNX model, with its tensors apart."""
+"""The result of PyTorch's exporters: an ONNX model, with its tensors apart."""
 
 from __future__ import annotations
 

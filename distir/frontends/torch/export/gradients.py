@@ -175,7 +175,10 @@ def _forward_of(function: Any) -> Any:
 
 
 class _Context:
-    """What a forward is given to keep things for its backward; nothing asks for them."""
+    """
+    The context that a forward saves tensors in for its backward; here nothing reads
+    them.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

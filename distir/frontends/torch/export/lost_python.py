@@ -1,4 +1,6 @@
-"""What a module does in Python and its program does not, seen while it is exported."""
+"""
+Effects of a module's Python code that its program lacks, seen while it is exported.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What ops and communication cost on a cluster."""
+"""The costs of ops and communication on a cluster."""

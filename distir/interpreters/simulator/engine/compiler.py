@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
 from xdsl.dialects.builtin import AnyFloat
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -36,15 +38,63 @@ from distir.interpreters.simulator.engine.device_map import (
     Positions,
     UniformDeviceMap,
 )
-from distir.interpreters.simulator.engine.message_buffers import MessageBuffers
-from distir.interpreters.simulator.engine.pacing import pace
 from distir.interpreters.simulator.engine.strides import share_memory
 from distir.interpreters.simulator.engine.transfers import (
+    MessageBuffers,
     Transfer,
     exchange_of,
     transfers_of,
 )
 from distir.program import describe, return_op, updated_arguments
+
+
+@dataclass
+class _Queue:
+    """
+    The work that one function issues to the devices of a mesh: the seconds that issuing
+    takes, the seconds that they communicate and compute, and the steps that compute.
+    """
+
+    issuing: float = 0.0
+    communicating: float = 0.0
+    computing: float = 0.0
+    steps: list[ComputationStep] = field(default_factory=list[ComputationStep])
+
+
+def pace(steps: Sequence[CompiledStep]) -> None:
+    """
+    Stretches the computations among the steps of one function, in place, so that the ops of
+    a mesh together take no less time than the host takes to issue them (`issue`, in
+    seconds; 0 without a profile). Asynchronous steps count for neither side.
+    """
+    queues: dict[bytes, _Queue] = {}
+    for step in steps:
+        if not isinstance(step, OpStep) or not step.issue:
+            continue
+        if isinstance(step, CommunicationStep):
+            if step.is_asynchronous:
+                continue
+            seconds = sum(float(np.max(t.seconds)) for t in step.transfers)
+            queue = queues.setdefault(_key(step.transfers[0].positions), _Queue())
+            queue.communicating += seconds
+        else:
+            assert isinstance(step, ComputationStep)
+            queue = queues.setdefault(_key(step.positions), _Queue())
+            queue.computing += float(np.max(step.seconds))
+            queue.steps.append(step)
+        queue.issuing += step.issue
+    for queue in queues.values():
+        missing = queue.issuing - queue.communicating - queue.computing
+        if missing > 0 and queue.computing:
+            for step in queue.steps:
+                step.seconds = step.seconds * (1 + missing / queue.computing)
+
+
+def _key(positions: Positions) -> bytes:
+    """Returns a key that is equal for the same devices."""
+    if isinstance(positions, slice):
+        positions = np.arange(positions.start, positions.stop, dtype=np.intp)
+    return np.unique(positions).tobytes()
 
 
 class CompiledFunctionBuilder:

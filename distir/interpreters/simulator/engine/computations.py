@@ -1,4 +1,6 @@
-"""What ops that compute occupy: seconds, operations and workspace on a mesh's devices."""
+"""
+The seconds, operations and workspace of ops that compute, on the devices of a mesh.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,9 @@ class Computation:
 
 class Computations:
     """
-    What the ops of a program occupy on the devices of `device_map`. Ops that are alike cost
-    the same and are computed once, except with a profile or a compiler, for which the ops
-    around one matter too.
+    The seconds, operations and workspace of a program's ops on the devices of
+    `device_map`. Ops that are alike cost the same and are computed once, except with a
+    profile or a compiler, for which the ops around one matter too.
     """
 
     def __init__(self, device_map: DeviceMap):

@@ -1,4 +1,6 @@
-"""Where the values of a program live, and how many bytes of each a device holds."""
+"""
+The devices that hold the values of a program, and the bytes of each value on a device.
+"""
 
 from __future__ import annotations
 

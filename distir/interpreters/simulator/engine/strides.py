@@ -1,7 +1,7 @@
 """
-Which values share memory, as PyTorch's strided tensors do: `transpose`, `split`, `expand` and
-their like describe the memory of their operand in another way, and only what needs its
-elements in another order copies them.
+Values that share memory, as PyTorch's strided tensors do: `transpose`, `split`,
+`expand` and their like describe the memory of their operand in another way, and only
+what needs its elements in another order copies them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Strides = tuple[int, ...] | None
 @dataclass(frozen=True)
 class Placed:
     """
-    How an op's results lie in memory: their `strides`, whether they are `shared` with the
+    The memory of an op's results: their `strides`, whether they are `shared` with the
     first operand, and which operands are `copied` while the op runs.
     """
 

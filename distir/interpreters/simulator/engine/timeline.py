@@ -87,10 +87,10 @@ class Clocks:
 
 class Timeline:
     """
-    What a function does to the clocks of its mesh. The methods `compute` to `append` record
-    it in program order; `play` applies it. `moments` has all of it, `seconds` is its
-    duration if nothing is asynchronous, `started` the number of its asynchronous
-    collectives.
+    The effect of a function on the clocks of its mesh. The methods `compute` to
+    `append` record it in program order; `play` applies it. `moments` has all of it,
+    `seconds` is its duration if nothing is asynchronous, `started` the number of its
+    asynchronous collectives.
     """
 
     def __init__(self) -> None:

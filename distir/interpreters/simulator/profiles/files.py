@@ -112,8 +112,8 @@ def load_profiles(
 @dataclass(frozen=True)
 class ProfileChoice:
     """
-    Which profiles a command uses: their names, for `load_profiles`, and, if it found none
-    by itself, the reason, for the user.
+    The profiles that a command uses: their names, for `load_profiles`, and, if it found
+    none by itself, the reason, for the user.
     """
 
     names: tuple[str, ...]

@@ -1,5 +1,6 @@
 """
-What a kind of device and its links reach in practice, beside the figures of its data sheet.
+Profiles: the performance that a kind of device and its links reach in practice, beside
+the figures of its data sheet.
 
 A `Profile` is a JSON file (`docs/profiles.md` has the format): how well large and small ops
 use a device, how long the host takes to issue one, what messages cost beyond their bytes.
@@ -152,7 +153,7 @@ class Curve:
 class Dispatch:
     """
     The seconds in which the host issues an op or a collective, while the device works on
-    earlier ones (see `distir.interpreters.simulator.engine.pacing`). A host that does not
+    earlier ones (see `distir.interpreters.simulator.engine.compiler`). A host that does not
     run `ahead` issues an op when the one before it is done, so that no op takes less than
     that. A collective then takes that much longer, as its devices wait for the last of
     their hosts.
@@ -234,7 +235,7 @@ class LinkFigures:
 @dataclass(frozen=True)
 class MemoryFigures:
     """
-    What a software keeps in a device's memory beside the values of the program.
+    The memory of a device that software takes beside the values of the program.
 
     - `fragments`: the free memory that the allocator cannot use again, as a fraction of
       what comes and goes within a step;

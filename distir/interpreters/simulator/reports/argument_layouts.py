@@ -13,12 +13,7 @@ from xdsl.ir import Attribute
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_ops.values import bytes_per_element
 from distir.interpreters.simulator.engine.scopes import pattern
-from distir.program import (
-    argument_names,
-    argument_roles,
-    entry_function,
-    parameters_of_states,
-)
+from distir.program import Program
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh, meshes
 
@@ -83,15 +78,14 @@ def argument_layouts(module: ModuleOp, by_layer: bool = False) -> list[ArgumentL
     alike are one entry, unless they are to be told apart (`by_layer`), and so are the states
     of a parameter. Raises DistIRError.
     """
-    function, known = entry_function(module), meshes(module)
-    names, roles = argument_names(function), argument_roles(function)
-    parameters = parameters_of_states(function)
+    program, known = Program(module), meshes(module)
     found: dict[tuple[object, ...], list[ArgumentLayout]] = {}
-    for i, argument in enumerate(function.body.block.args):
-        entry = _argument_layout(names[i], roles[i], argument.type, known)
+    for argument in program.arguments:
+        entry = _argument_layout(argument.name, argument.role, argument.type, known)
         if entry is None:
             continue
-        owner = names[parameters[i]] if i in parameters else names[i]
+        of_parameter = program.states.get(argument.index, argument.index)
+        owner = program.arguments[of_parameter].name
         of_layers = owner if by_layer else pattern(owner)
         key = (of_layers, entry.role, entry.element_type, entry.shape, entry.split)
         found.setdefault((*key, entry.partial), []).append(entry)

@@ -23,9 +23,9 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass
 class Sent:
     """
-    What one device sends in a step with the collectives, or sends between stages, of a
-    module: `times` messages with `size` bytes in all. It is the device that sends the most
-    of them.
+    The messages of one device in a step, from the collectives of a module or its sends
+    between stages: `times` messages with `size` bytes in all, of the device that sends
+    the most.
 
     Attributes:
         scope: The module, with `*` for the number of its layer where layers are not told

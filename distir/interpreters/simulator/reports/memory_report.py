@@ -37,7 +37,7 @@ from distir.interpreters.simulator.reports.value_kinds import (
     ValueKinds,
 )
 from distir.interpreters.simulator.simulation import Simulation
-from distir.program import argument_names
+from distir.program import arguments_of
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
 
@@ -300,8 +300,9 @@ class MemoryRecorder(Follower):
         step_time = simulation.step_time_s
         self._per_second = _MOMENTS / step_time if step_time else 0.0
         self._scope = ScopeCache()
-        names = zip(entry.body.block.args, argument_names(entry), strict=True)
-        self._argument_names: dict[SSAValue, str] = {arg: name for arg, name in names}
+        self._argument_names: dict[SSAValue, str] = {
+            argument.value: argument.name for argument in arguments_of(entry)
+        }
 
     def _reserve(self, row: int) -> list[Held]:
         """Returns the bytes that libraries keep on the device of a row."""

@@ -7,7 +7,7 @@ from math import prod
 
 from distir.dialects.tensors import shape_of
 from distir.interpreters.simulator.engine.run import Run
-from distir.program import argument_names, argument_roles, functions
+from distir.program import BATCH_ROLES, arguments_of, functions
 
 
 def device_ranges(devices: Sequence[int]) -> str:
@@ -65,12 +65,10 @@ def describe_program(run: Run) -> list[tuple[str, str]]:
 def _arguments(run: Run) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     totals: dict[str, tuple[int, int]] = {}
-    names, roles = argument_names(run.entry), argument_roles(run.entry)
-    arguments = run.entry.body.block.args
-    for argument, name, role in zip(arguments, names, roles, strict=True):
-        shape = shape_of(argument.type)
-        if role in ("input", "label"):
-            lines.append((f"{role} {name}", shape_text(shape)))
+    for argument in arguments_of(run.entry):
+        role, shape = argument.role, shape_of(argument.type)
+        if role in BATCH_ROLES:
+            lines.append((f"{role} {argument.name}", shape_text(shape)))
         else:
             count, elements = totals.get(role, (0, 0))
             totals[role] = (count + 1, elements + prod(shape or ()))

@@ -36,7 +36,8 @@ def ticks(seconds: float) -> int:
 
 class Cause(NamedTuple):
     """
-    What a device spends time on: an op, and the module that it belongs to (in all layers).
+    A cause of the time that a device spends: an op, and the module that it belongs to
+    (in all layers).
     """
 
     scope: str

@@ -16,10 +16,10 @@ from distir.dialects.onnx_ops.traits import ARITHMETIC, COPIES, REARRANGEMENTS
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
     GRADIENT,
-    argument_roles,
+    arguments_of,
     entry_function,
     functions,
-    result_roles,
+    results_of,
     return_op,
     updated_arguments,
 )
@@ -84,21 +84,20 @@ class ValueKinds:
                     updates.append(op)
         entry = self._entry
         arguments = list(entry.body.block.args)
-        roles = argument_roles(entry)
-        for argument, role in zip(arguments, roles, strict=True):
-            self._kinds[argument] = _OF_ROLE.get(role, INPUTS)
+        for argument in arguments_of(entry):
+            kind = _OF_ROLE.get(argument.role, INPUTS)
+            self._kinds[argument.value] = kind
             if is_on_host(argument.type):
-                for use in argument.uses:
-                    for copy in use.operation.results:
-                        self._kinds[copy] = self._kinds[argument]
+                for use in argument.value.uses:
+                    self._kinds.update(dict.fromkeys(use.operation.results, kind))
         returned = list(return_op(entry).operands)
         for result, argument in updated_arguments(entry).items():
             self._mark(returned[result], self._kinds[arguments[argument]])
         for update in updates:
             self._mark(update.operands[1], GRADIENTS)
-        for value, role in zip(returned, result_roles(entry), strict=True):
-            if role == GRADIENT:
-                self._mark(value, GRADIENTS)
+        for result in results_of(entry):
+            if result.role == GRADIENT:
+                self._mark(result.value, GRADIENTS)
 
     def __getitem__(self, value: SSAValue) -> str:
         """Returns the kind of a value."""

@@ -1,0 +1,143 @@
+"""A view of a program: its entry with all that is said of its arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, SSAValue
+
+from distir.dialects.dist import Layout, layout_of
+from distir.program.arguments import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    linked_arguments,
+    parameters_of_gradients,
+    parameters_of_states,
+    result_attributes,
+    result_names,
+    result_roles,
+    updated_arguments,
+)
+from distir.program.functions import entry_function, reachable_functions, return_op
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a function, with its name and role in the model."""
+
+    value: BlockArgument
+    name: str
+    role: str
+    attributes: Mapping[str, Attribute]
+
+    @property
+    def index(self) -> int:
+        """The position among the arguments."""
+        return self.value.index
+
+    @property
+    def type(self) -> Attribute:
+        """The type of the value."""
+        return self.value.type
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout, in a distributed program."""
+        return layout_of(self.value)
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """A result of a function (what it returns), with its name and role in the model."""
+
+    index: int
+    value: SSAValue
+    name: str
+    role: str
+    attributes: Mapping[str, Attribute]
+
+    @property
+    def type(self) -> Attribute:
+        """The type of the value."""
+        return self.value.type
+
+
+class Program:
+    """
+    A module seen as a program. Each fact is looked up once, when it is first asked for: a
+    rewrite that changes arguments, results or calls needs another view afterwards. Raises
+    DistIRError for a module that is no program.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self.entry = entry_function(module)
+
+    @cached_property
+    def functions(self) -> list[FuncOp]:
+        """The functions that the entry reaches, callees first, the entry last."""
+        return reachable_functions(self.module)
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments of the entry."""
+        return arguments_of(self.entry)
+
+    @cached_property
+    def results(self) -> tuple[ProgramResult, ...]:
+        """The results of the entry."""
+        return results_of(self.entry)
+
+    @cached_property
+    def updates(self) -> Mapping[int, int]:
+        """The argument that each result replaces in the next step: index to index."""
+        return updated_arguments(self.entry)
+
+    @cached_property
+    def gradients(self) -> Mapping[int, int]:
+        """The argument that each gradient among the results is of: index to index."""
+        return parameters_of_gradients(self.entry)
+
+    @cached_property
+    def links(self) -> Mapping[int, int]:
+        """The argument whose layout each result must have: updates and gradients."""
+        return linked_arguments(self.entry)
+
+    @cached_property
+    def states(self) -> Mapping[int, int]:
+        """The parameter that each state of an optimizer belongs to: index to index."""
+        return parameters_of_states(self.entry)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the program is a training step."""
+        return bool(self.links)
+
+
+def arguments_of(function: FuncOp) -> tuple[Argument, ...]:
+    """Returns the arguments of a function. Raises DistIRError for an unknown role."""
+    described = zip(
+        function.body.block.args,
+        argument_names(function),
+        argument_roles(function),
+        argument_attributes(function),
+        strict=True,
+    )
+    return tuple([Argument(*each) for each in described])
+
+
+def results_of(function: FuncOp) -> tuple[ProgramResult, ...]:
+    """Returns the results of a function."""
+    described = zip(
+        return_op(function).operands,
+        result_names(function),
+        result_roles(function),
+        result_attributes(function),
+        strict=True,
+    )
+    return tuple([ProgramResult(i, *each) for i, each in enumerate(described)])
