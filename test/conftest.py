@@ -37,6 +37,14 @@ MODELS = "DISTIR_TEST_MODELS"
 """As `support.models` reads it, which imports torch."""
 
 
+LOADED_FOR_RANKS = (
+    "numpy.random",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.onnx",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """
     Makes the folder of exported models, which pytest's workers find in their environment,
@@ -103,10 +111,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def spawner() -> Iterator[Spawner]:
-    """One process with PyTorch loaded, which forks the ranks of every test."""
+    """
+    One process with PyTorch loaded, which forks the ranks of every test. What packages
+    import of it, above all for attention, would be a second or two of each rank.
+    """
     from distir.launch.packages import Spawner
 
     with Spawner() as running:
+        running.submit({"ranks": 0, "imports": LOADED_FOR_RANKS})
         yield running
 
 

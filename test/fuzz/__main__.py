@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fuzz import files, layouts, mutants, operators, options, training
 from fuzz.catalogue import cases
@@ -100,6 +101,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument(
         "--rounds", type=int, help="of each fuzzer, in place of minutes"
+    )
+    parser.add_argument(
+        "--part", type=int, default=1, help="rounds have one of so many examples"
     )
     parser.add_argument("--seed", type=int)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -184,7 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case:
         return _again(options.case)
     chosen = options.only.split(",")
-    fuzzers = [f for f in FUZZERS if f.name in chosen]
+    fuzzers = [
+        replace(f, examples=-(-f.examples // options.part))
+        for f in FUZZERS
+        if f.name in chosen
+    ]
     unknown = set(chosen) - {f.name for f in fuzzers}
     if unknown:
         print(f"error: there is no fuzzer {min(unknown)!r}", file=sys.stderr)

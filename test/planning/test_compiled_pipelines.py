@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from support.thoroughness import IS_THOROUGH, chosen, sampled
+from support.thoroughness import IS_THOROUGH, chosen, each_once, sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -115,22 +115,22 @@ def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "cluster, profile",
-    sampled(
+    ("kind", "machine"),
+    each_once(
+        ["inference", "mlp", "gpt", "dropout"],
         [
             ("dgx2", "V100"),
             ("dgx-a100", "A100-megatron"),
             ("dgx-h100", "H100-compiled"),
         ],
-        1,
     ),
 )
-@pytest.mark.parametrize("kind", sampled(["inference", "mlp", "gpt", "dropout"], 2))
 def test_profiles(
-    kind: str, cluster: str, profile: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, machine: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cost of an op depends on those around it, in stages and in the entry function."""
     _refuse_programs(monkeypatch)
+    cluster, profile = machine
     forward, rng = kind == "inference", random.Random(kind)
     plans = [
         GridPlan(

@@ -151,6 +151,8 @@ def fork_tools(folder: Path) -> Callable[..., Popen[str] | ForkedTool]:
         load()
     _warm_up({Path(path).name: main for path, main in mains.items()})
     gc.freeze()  # what is loaded stays, and its pages stay shared
+    # A short command makes little garbage.
+    gc.set_threshold(200_000, 20, 50)
 
     def start(arguments: Sequence[str], **given: Any) -> Popen[str] | ForkedTool:
         main = mains.get(given["executable"])

@@ -23,6 +23,7 @@ from distir.passes.float8 import Float8Pass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
+from support.models import ResidualBlock
 
 
 def _imported(module: nn.Module, given: torch.Tensor, training: bool) -> ModuleOp:
@@ -66,19 +67,6 @@ def _bert() -> ModuleOp:
     return _imported(model, torch.randint(0, 512, (8, 64)), False)
 
 
-class _Block(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.bn1(self.conv1(image)))
-        return torch.relu(image + self.bn2(self.conv2(hidden)))
-
-
 class _Resnet(nn.Module):
     """A stem, three residual blocks of 16 channels, 16 classes."""
 
@@ -87,7 +75,7 @@ class _Resnet(nn.Module):
         self.stem = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(16)
         self.pool = nn.MaxPool2d(3, stride=1, padding=1)
-        self.blocks = nn.Sequential(*(_Block(16) for _ in range(3)))
+        self.blocks = nn.Sequential(*(ResidualBlock(16) for _ in range(3)))
         self.head = nn.Linear(16, 16)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:

@@ -128,7 +128,7 @@ class EncoderDecoder(nn.Module):
         return hidden
 
 
-class _Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A residual block of two convolutions."""
 
     def __init__(self, channels: int) -> None:
@@ -154,7 +154,7 @@ class Resnet(nn.Module):
         self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=bias)
         self.bn = nn.BatchNorm2d(8)
         self.pool = nn.MaxPool2d(3, stride=1, padding=1)
-        self.blocks = nn.Sequential(_Block(8), _Block(8))
+        self.blocks = nn.Sequential(ResidualBlock(8), ResidualBlock(8))
         self.head = nn.Linear(8, 8)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ from distir.parallel.compilation import (  # noqa: E402
     training_package,
 )
 from distir.planning.distribution.options import DistributionOptions  # noqa: E402
+from distir.tools.commands import distribute  # noqa: E402, F401  # pyright: ignore[reportUnusedImport]
 from support import parallel_families, parallel_scripts  # noqa: E402
 from support.thoroughness import IS_THOROUGH  # noqa: E402
 
