@@ -42,7 +42,7 @@ PASSES: dict[str, tuple[str, str]] = {
         ("llama", 'search-sharding{axes="d=2" p=2 k=4 cluster=dgx-h100}'),
         ("resnet", 'search-sharding{axes="d=2","t=2" cluster=dgx2}'),
         ("bert", "distribute{p=4 k=4 stages=search cluster=dgx-a100 zero=1 d=2}"),
-        ("unet", "distribute{p=2 k=4 stages=search cluster=dgx-a100}"),
+        ("t5", "distribute{p=2 k=4 stages=search cluster=dgx-a100}"),
     )
 }
 """Passes of `distir-opt` that search, and the model."""
