@@ -9,7 +9,6 @@ import contextlib
 import linecache
 import os
 import sys
-import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -242,21 +241,6 @@ def calling_line() -> str:
 
 def _is_ours(path: str) -> bool:
     return os.path.abspath(path).startswith(_NOT_USERS[1])
-
-
-def failing_line(error: BaseException) -> str:
-    """
-    Returns the innermost line of a user's code that ran when an error was raised (see
-    `line_of`), or "" if there is none.
-    """
-    found = ""
-    while True:
-        for frame, number in traceback.walk_tb(error.__traceback__):
-            if is_users(frame.f_code.co_filename):
-                found = line_of(frame.f_code.co_filename, number)
-        if error.__cause__ is None:
-            return found
-        error = error.__cause__
 
 
 def is_users(path: str) -> bool:
