@@ -40,6 +40,7 @@ def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
     Returns the axes whose effect on an argument with these attributes the user has fixed.
     """
     attr = attributes.get(FIXED)
+    # `isinstance` is slow where the answer is no, and most arguments have none.
     if attr is None or not isinstance(attr, ArrayAttr):
         return ()
     return tuple(a.data for a in attr.data if isinstance(a, StringAttr))

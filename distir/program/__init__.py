@@ -67,6 +67,7 @@ from distir.program.view import (
     Program,
     ProgramResult,
     arguments_of,
+    batch_size,
     results_of,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "argument_names",
     "argument_roles",
     "arguments_of",
+    "batch_size",
     "called",
     "callees_first",
     "calls_of",

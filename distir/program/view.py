@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.tensors import shape_of
 from distir.program.arguments import (
-    argument_attributes,
     argument_names,
     argument_roles,
+    is_training_step,
     linked_arguments,
-    parameters_of_gradients,
     parameters_of_states,
-    result_attributes,
     result_names,
     result_roles,
     updated_arguments,
@@ -99,11 +98,6 @@ class Program:
         return updated_arguments(self.entry)
 
     @cached_property
-    def gradients(self) -> Mapping[int, int]:
-        """The argument that each gradient among the results is of: index to index."""
-        return parameters_of_gradients(self.entry)
-
-    @cached_property
     def links(self) -> Mapping[int, int]:
         """The argument whose layout each result must have: updates and gradients."""
         return linked_arguments(self.entry)
@@ -116,7 +110,7 @@ class Program:
     @property
     def trains(self) -> bool:
         """Whether the program is a training step."""
-        return bool(self.links)
+        return is_training_step(self.entry)
 
 
 def arguments_of(function: FuncOp) -> tuple[Argument, ...]:
@@ -125,7 +119,7 @@ def arguments_of(function: FuncOp) -> tuple[Argument, ...]:
         function.body.block.args,
         argument_names(function),
         argument_roles(function),
-        argument_attributes(function),
+        _dictionaries(function.arg_attrs, len(function.function_type.inputs)),
         strict=True,
     )
     return tuple([Argument(*each) for each in described])
@@ -137,7 +131,27 @@ def results_of(function: FuncOp) -> tuple[ProgramResult, ...]:
         return_op(function).operands,
         result_names(function),
         result_roles(function),
-        result_attributes(function),
+        _dictionaries(function.res_attrs, len(function.function_type.outputs)),
         strict=True,
     )
     return tuple([ProgramResult(i, *each) for i, each in enumerate(described)])
+
+
+def _dictionaries(
+    given: ArrayAttr[DictionaryAttr] | None, count: int
+) -> Sequence[Mapping[str, Attribute]]:
+    """Returns the attributes of `count` arguments or results, which are not copied."""
+    return [{}] * count if given is None else [own.data for own in given.data]
+
+
+def batch_size(function: FuncOp) -> int | None:
+    """
+    Returns the first dimension of the first input that has dimensions, in the global shape;
+    None if there is none.
+    """
+    for value, role in zip(
+        function.body.block.args, argument_roles(function), strict=True
+    ):
+        if role == "input" and (shape := shape_of(value.type)):
+            return shape[0]
+    return None

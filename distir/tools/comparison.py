@@ -104,27 +104,21 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_ops.values import numpy_dtype
-    from distir.program import (
-        argument_names,
-        entry_function,
-        result_names,
-        updated_arguments,
-    )
+    from distir.program import Program
     from distir.program.source_forms import source_types
 
-    function = entry_function(module)
-    arguments, updates = argument_names(function), updated_arguments(function)
+    program = Program(module)
+    _, types = source_types(program.entry)
     outputs: list[_Output] = []
-    for i, (name, type_) in enumerate(
-        zip(result_names(function), source_types(function)[1], strict=True)
-    ):
+    for result, type_ in zip(program.results, types, strict=True):
         text = str(type_)
         if isinstance(type_, TensorType):
             sizes = ", ".join("?" if n < 0 else str(n) for n in type_.get_shape())
             text = f"{numpy_dtype(type_.element_type)}[{sizes}]"
-        if i in updates:
-            text += f", the next value of {arguments[updates[i]]!r}"
-        outputs.append(_Output(name, text, i))
+        if result.index in program.updates:
+            replaced = program.arguments[program.updates[result.index]]
+            text += f", the next value of {replaced.name!r}"
+        outputs.append(_Output(result.name, text, result.index))
     return outputs
 
 
@@ -133,20 +127,15 @@ def _repacked_results(module: ModuleOp) -> dict[int, Repacked]:
     Returns the results, by index, that update an argument which holds several tensors, and
     how it holds them.
     """
-    from distir.program import (
-        argument_names,
-        entry_function,
-        linked_arguments,
-        result_names,
-    )
+    from distir.program import Program
     from distir.program.repacking import repacked_arguments
 
-    function = entry_function(module)
-    names, packed = argument_names(function), repacked_arguments(function)
-    results = result_names(function)
+    program = Program(module)
+    packed = repacked_arguments(program.entry)
+    names = [argument.name for argument in program.arguments]
     return {
-        i: packed[names[of]].renamed(results[i].removeprefix(names[of]))
-        for i, of in linked_arguments(function).items()
+        i: packed[names[of]].renamed(program.results[i].name.removeprefix(names[of]))
+        for i, of in program.links.items()
         if names[of] in packed
     }
 

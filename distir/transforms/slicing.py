@@ -16,22 +16,18 @@ from distir.dialects.dist_attributes import COUNTER, LOSS_SCALE
 from distir.dialects.train_ops.dropout import DropoutOp, DroppedAttentionOp
 from distir.errors import DistIRError
 from distir.program import (
+    Program,
     ancestors,
-    argument_attributes,
-    argument_names,
-    argument_roles,
     callees_first,
     drop_unused_results,
     entry_function,
     forward_results,
     functions,
     is_removable,
-    parameters_of_states,
     reachable_functions,
     result_attributes,
     return_op,
     set_result_attributes,
-    updated_arguments,
 )
 
 
@@ -89,18 +85,17 @@ def evaluation_program(module: ModuleOp) -> ModuleOp:
     dropout. Raises DistIRError for a step with running statistics: in evaluation, batch
     normalisation would have to use these, and the step uses those of its batch.
     """
-    entry = entry_function(module)
-    roles, attributes = argument_roles(entry), argument_attributes(entry)
-    owned = parameters_of_states(entry)
-    for argument in updated_arguments(entry).values():
+    program = Program(module)
+    entry = program.entry
+    for index in program.updates.values():
+        argument = program.arguments[index]
         if (
-            roles[argument] == "state"
-            and argument not in owned
-            and not {COUNTER, LOSS_SCALE} & attributes[argument].keys()
+            argument.role == "state"
+            and index not in program.states
+            and not {COUNTER, LOSS_SCALE} & argument.attributes.keys()
         ):
             raise DistIRError(
-                f"the step updates {argument_names(entry)[argument]!r}, as running "
-                f"statistics are, with which batch normalisation computes another result "
+                f"the step updates {argument.name!r}, as running statistics are, with which batch normalisation computes another result "
                 f"in evaluation; evaluate a program that is not a training step"
             )
     results = forward_results(entry)

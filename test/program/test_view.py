@@ -7,7 +7,7 @@ from xdsl.context import Context
 from distir.dialects.dist import Layout, Shard, layout_of
 from distir.errors import DistIRError
 from distir.passes.distribute import DistributePass
-from distir.program import Program, arguments_of, results_of
+from distir.program import Program, arguments_of, batch_size, results_of
 
 STEP = """
 func.func @main(
@@ -42,7 +42,7 @@ def test_arguments_and_results_are_described_at_once() -> None:
     assert program.results[1].value is program.arguments[1].value
     assert program.results[1].type == program.arguments[1].type
     assert [f.sym_name.data for f in program.functions] == ["layer", "main"]
-    assert (program.updates, program.gradients) == ({1: 1}, {2: 2})
+    assert program.updates == {1: 1}
     assert (program.links, program.states) == ({1: 1, 2: 2}, {2: 1})
     assert program.trains
 
@@ -61,6 +61,13 @@ def test_layouts_are_those_of_the_types() -> None:
         layout_of(v) for v in program.entry.body.block.args
     ]
     assert program.arguments[0].layout == Layout("mesh", ((Shard("d"),), ()))
+
+
+def test_the_batch_is_the_first_dimension_of_the_first_input_that_has_one() -> None:
+    assert batch_size(Program(parse(STEP)).entry) == 4
+    scalar = STEP.replace("@main(", '@main(%s: tensor<i64> {dist.role = "input"},')
+    assert batch_size(Program(parse(scalar)).entry) == 4
+    assert batch_size(Program(parse(STEP.replace('"input"', '"label"'))).entry) is None
 
 
 def test_unknown_role() -> None:

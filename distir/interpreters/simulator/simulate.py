@@ -14,7 +14,6 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
-from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import (
@@ -33,7 +32,7 @@ from distir.interpreters.simulator.engine.run import Run
 from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.simulation import Simulation
-from distir.program import arguments_of, entry_function
+from distir.program import batch_size, entry_function
 from distir.sharding.mesh import meshes
 
 
@@ -149,7 +148,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
     machine, device_map = run.simulate(), run.device_map
     totals = Totals.of(machine.runs, machine.devices)
     step_time = machine.end
-    batch = batch_size(run.entry)
+    batch = batch_size(run.entry) or 0
     idle = machine.idle + (step_time - machine.clock)
 
     def listed(values: npt.NDArray[Any]) -> list[Any]:
@@ -185,17 +184,6 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         replay=replay,
         run=run,
     )
-
-
-def batch_size(entry: FuncOp) -> int:
-    """
-    Returns the first dimension of the first input, in the global shape; 0 if there is none.
-    """
-    for argument in arguments_of(entry):
-        shape = shape_of(argument.type)
-        if argument.role == "input" and shape:
-            return shape[0]
-    return 0
 
 
 def _used_meshes(module: ModuleOp) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -20,7 +19,9 @@ from distir.planning.graph.strategies import (
     SplitFactor,
     Strategy,
 )
-from distir.program import entry_function, linked_arguments, reachable_functions
+from distir.program import (
+    Program,
+)
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -412,20 +413,21 @@ class AxisProgram:
         self.costs = UnitCosts(mesh)
         self.axis = axis
         self.strategies = strategies
-        self.functions = {f.sym_name.data: f for f in reachable_functions(module)}
-        self.entry = entry_function(module)
+        self._program = Program(module)
+        self.functions = {f.sym_name.data: f for f in self._program.functions}
+        self.entry = self._program.entry
         self._signatures = signatures
         self._infos: dict[Operation, AxisOp] = {}
         self._known: dict[tuple[int, LayoutStrategy], AxisOp] = {}
 
-    @cached_property
+    @property
     def updates(self) -> Mapping[int, int]:
         """
         Maps the index of each entry result that replaces an argument in the next step, or
         is the gradient of one, to the index of that argument. Such results get the
         argument's placement.
         """
-        return linked_arguments(self.entry)
+        return self._program.links
 
     def info(self, op: Operation) -> AxisOp:
         """Returns the choices that this axis has for an op."""

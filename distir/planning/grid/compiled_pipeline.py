@@ -34,7 +34,6 @@ from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
 from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.interpreters.simulator.fusion import REACH
-from distir.interpreters.simulator.simulate import batch_size
 from distir.pipelining import (
     Action,
     PipelineSchedule,
@@ -44,7 +43,7 @@ from distir.pipelining import (
 )
 from distir.planning.grid.shared_stages import Compilation, SharedStages
 from distir.planning.layouts.fitted_plan import Step
-from distir.program import updated_arguments
+from distir.program import batch_size, updated_arguments
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.functions import Make, StageFunction, StageOps
 from distir.transforms.pipelines.over_time import monoid_over_time
@@ -436,7 +435,7 @@ class PipelineSimulator:
         sends = not options.blocking_sends
         results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
         machine = entry.run(results)
-        seconds, batch = machine.end, batch_size(structure.function)
+        seconds, batch = machine.end, batch_size(structure.function) or 0
         samples = batch / seconds if seconds else 0.0
         kinds = [device_map.hardware.kinds[mesh.devices[0]] for mesh in fold.stages]
         devices = [

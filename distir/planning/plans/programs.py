@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.dialects.tensors import shape_of
 from distir.errors import DistIRError
 from distir.planning.requests import Requests
-from distir.program import Program
+from distir.program import Program, batch_size, entry_function
 from distir.text import ProgramParser, new_context
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 def batch_of(module: ModuleOp) -> int:
     """The size of a program's batch: the first dimension of its first input."""
-    for argument in Program(module).arguments:
-        if argument.role == "input" and (shape := shape_of(argument.type)):
-            return shape[0]
-    raise DistIRError("search: the program has no input with a batch dimension")
+    found = batch_size(entry_function(module))
+    if found is None:
+        raise DistIRError("search: the program has no input with a batch dimension")
+    return found
 
 
 def trains(module: ModuleOp) -> bool:
