@@ -39,6 +39,7 @@ from distir.lowering.rewrites.functions import (
     compile_leaves,
     graphs,
     outline,
+    outline_between_calls,
 )
 from distir.lowering.rewrites.fusions import fuse
 from distir.lowering.rewrites.reuse import reuse_operands
@@ -109,19 +110,18 @@ _TEXTS = {
 """Fields of arguments and results, with the attributes that hold their text."""
 
 
-STEPS: tuple[Callable[[ModuleOp], None], ...] = (
-    fuse,
-    outline,
-    reuse_operands,
-    pack_saved_tensors,
-    release_saved_tensors,
-    choose_graphs,
-)
-"""
-What is done to the program of a rank before it is printed as Python, in this order. Each
-step is a pass: `fuse-operators`, `outline-text`, `reuse-operands`, `pack-saved-tensors`,
-`release-saved-tensors`, `choose-graphs`; `compile-leaves` follows for `lower --compile`.
-"""
+_BEFORE = (fuse, outline)
+_AFTER = (reuse_operands, pack_saved_tensors, release_saved_tensors, choose_graphs)
+
+
+def steps(compiled: bool) -> tuple[Callable[[ModuleOp], None], ...]:
+    """
+    Returns what is done to the program of a rank before it is printed as Python, in this
+    order. Each step is a pass: `fuse-operators`, `outline-text`, `outline-between-calls` if the
+    program is to be `compiled`, `reuse-operands`, `pack-saved-tensors`,
+    `release-saved-tensors`, `choose-graphs`; `compile-leaves` follows for `lower --compile`.
+    """
+    return (*_BEFORE, *([outline_between_calls] if compiled else []), *_AFTER)
 
 
 @dataclass
@@ -251,7 +251,7 @@ def _rank_source(
     compiled: bool,
 ) -> ClassSource:
     """Returns the classes of a per-rank program, which is changed on the way."""
-    for step in STEPS if PRINTABLE not in program.attributes else ():
+    for step in steps(compiled) if PRINTABLE not in program.attributes else ():
         step(program)
     if compiled:
         compile_leaves(program)

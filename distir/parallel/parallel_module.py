@@ -49,7 +49,7 @@ class _Loss(torch.autograd.Function):
         for gradient in gradients:  # an input may be on another device than parameters
             on.setdefault(gradient.device, []).append(_local(gradient))
         for device, own in on.items():
-            torch.ops.aten._foreach_mul_(own, scale.to(device))
+            torch.ops.aten._foreach_mul_.Tensor(own, scale.to(device))
         return None, None, *gradients
 
 
@@ -178,9 +178,10 @@ class ParallelModule(nn.Module):
                 'or take check="import"'
             )
         given = self._batch(self._program, args, kwargs)
-        needed = self._steps.needed(self, given)
+        named = self._named()
+        needed = self._steps.needed(named, given)
         program = self._steps.program(needed, autocast)
-        results = self._scaled_results(program, given)
+        results = self._scaled_results(program, given, named)
         sources: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
         for index, spec in enumerate(program.all_results):
@@ -196,10 +197,10 @@ class ParallelModule(nn.Module):
                 if value is None:
                     continue
                 if spec.updates:
-                    self._tensor(spec.updates).copy_(value)
+                    self._tensor(spec.updates, named).copy_(value)
                     continue
                 for name, part in self._parts_of_gradient(own, value):
-                    parameter = self.get_parameter(name)
+                    parameter = named[name]
                     if parameter.requires_grad:
                         sources.append(parameter)
                         gradients.append(part)
@@ -216,8 +217,18 @@ class ParallelModule(nn.Module):
             return loss.requires_grad_()
         return cast(torch.Tensor, _Loss.apply(loss, gradients, *sources))
 
+    def _named(self) -> dict[str, torch.Tensor]:
+        """Returns all parameters and buffers by all of their names, found in one walk."""
+        return {
+            **dict(self.named_buffers(remove_duplicate=False)),
+            **dict(self.named_parameters(remove_duplicate=False)),
+        }
+
     def _scaled_results(
-        self, program: RankProgram, given: Mapping[str, torch.Tensor]
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
     ) -> dict[int, torch.Tensor]:
         """
         Runs a program on a batch and returns its results by index. If gradients overflow
@@ -225,12 +236,15 @@ class ParallelModule(nn.Module):
         """
         batch = self._own_part(program, given)
         while True:
-            results = program.run({**self._held(program, given), **batch})
-            if not self._has_smaller_scale(program, results):
+            results = program.run({**self._held(program, given, named), **batch})
+            if not self._has_smaller_scale(program, results, named):
                 return results
 
     def _has_smaller_scale(
-        self, program: RankProgram, results: Mapping[int, torch.Tensor]
+        self,
+        program: RankProgram,
+        results: Mapping[int, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
     ) -> bool:
         """
         Returns whether gradients overflowed although the scale of the loss can be reduced;
@@ -247,12 +261,12 @@ class ParallelModule(nn.Module):
         change = torch.zeros((), dtype=torch.int64, device=program.device)
         for name, value in new.items():
             if scales[name] == "exponent":
-                change = value - self._tensor(name)
+                change = value - self._tensor(name, named)
         dist.all_reduce(change, dist.ReduceOp.MIN)
         if change >= 0:
             return False
         for name, value in new.items():
-            self._tensor(name).copy_(value)
+            self._tensor(name, named).copy_(value)
         return True
 
     def _parts_of_gradient(
@@ -277,8 +291,8 @@ class ParallelModule(nn.Module):
             self._evaluations[autocast] = self._make_evaluation(autocast)
         program = self._evaluations[autocast]
         given = self._batch(program, args, kwargs)
-        values = {**self._held(program, given), **self._own_part(program, given)}
-        results = program.run(values)
+        held = self._held(program, given, self._named())
+        results = program.run({**held, **self._own_part(program, given)})
         count = len(program.all_results)
         outputs = [program.output(i, results.get(i)) for i in range(count)]
         sources = [value for value in given.values() if value.requires_grad]
@@ -327,7 +341,10 @@ class ParallelModule(nn.Module):
         }
 
     def _held(
-        self, program: RankProgram, given: Mapping[str, torch.Tensor]
+        self,
+        program: RankProgram,
+        given: Mapping[str, torch.Tensor],
+        named: Mapping[str, torch.Tensor],
     ) -> dict[str, torch.Tensor]:
         """
         Returns this rank's parts of the arguments of a program that are not given in a
@@ -336,12 +353,14 @@ class ParallelModule(nn.Module):
         found: dict[str, torch.Tensor] = {}
         for spec in program.all_arguments:
             if spec.name not in given:
-                value = self._as_in(program, spec)
+                value = self._as_in(program, spec, named)
                 if value is not None:
                     found[spec.name] = value
         return found
 
-    def _as_in(self, program: RankProgram, spec: Any) -> torch.Tensor | None:
+    def _as_in(
+        self, program: RankProgram, spec: Any, named: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor | None:
         """
         Returns a parameter, constant or state as a program takes it (None: not on this
         rank). It may have another layout there, or be on another stage, so every rank must
@@ -352,40 +371,30 @@ class ParallelModule(nn.Module):
         if known is None:
             if not program.holds(spec):
                 return None
-            value = self._found(spec.name)
-            return program.other(spec) if value is None else program.part(spec, value)
-        held = self._tensor(spec.name) if own.holds(known) else None
+            value = named.get(spec.name)
+            if value is None:
+                return program.other(spec)
+            return program.part(spec, _local(value))
+        held = self._tensor(spec.name, named) if own.holds(known) else None
         if program is own:
             return held
         return own.moved(known, held, program, spec)
 
-    def _found(self, name: str) -> torch.Tensor | None:
-        """
-        Returns this rank's part of the parameter or buffer of that name, if there is one.
-        """
-        *path, last = name.split(".")
-        folder: Any = self
-        for part in path:
-            folder = getattr(folder, part, None)
-        value = getattr(folder, last, None)
-        return _local(value) if isinstance(value, torch.Tensor) else None
-
-    def _tensor(self, name: str) -> torch.Tensor:
+    def _tensor(self, name: str, named: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns this rank's part of a parameter, buffer or state of its program."""
         value = self._others.get(name)
         if value is None:
-            value = self._found(name)
+            value = named.get(name)
         if value is None:
-            value = self._found(f"{STATES}.{name}")
-        assert value is not None, name
+            value = named[f"{STATES}.{name}"]
         return _local(value)
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
     """Returns this rank's part of a tensor, apart from autograd."""
     if isinstance(value, DTensor):
-        with torch.no_grad():  # then it is no op of its own
-            return value.to_local()
+        # What `to_local` does without gradients, some microseconds for each parameter.
+        return value._local_tensor  # pyright: ignore[reportPrivateUsage]
     return value.detach()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -272,10 +271,7 @@ class RankProgram:
         `torch.autocast`; returns its results by their index in the table.
         """
         arguments = [values[spec.name] for spec in self.arguments.values()]
-        # Every op costs a little more where the device of new tensors is not PyTorch's own.
-        is_cpu = self.device.type == "cpu"
-        place = nullcontext() if is_cpu else torch.device(self.device)
-        with torch.no_grad(), outside_autocast(), place:
+        with torch.no_grad(), outside_autocast():
             results = self._runtime.results_of(self._body, arguments)
         return dict(zip(self.results, results, strict=True))
 

@@ -75,17 +75,18 @@ class Steps:
         self._own: Needed | None = None
         self._needed = Needed()
 
-    def needed(self, module: nn.Module, given: Mapping[str, torch.Tensor]) -> Needed:
+    def needed(
+        self, named: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
+    ) -> Needed:
         """
-        Returns the values that need gradients in a step on all ranks: parameters of
-        `module` and of `given`, the inputs and labels by name. Every rank must call this.
+        Returns the values that need gradients in a step on all ranks: of `named`, the
+        parameters and buffers of the module, and of `given`, the inputs and labels by name.
+        Every rank must call this.
         """
         if not torch.is_grad_enabled():
             return Needed()
         own = Needed(
-            frozenset(
-                self._first[n] for n in _requiring(dict(module.named_parameters()))
-            ),
+            frozenset(self._first[n] for n in _requiring(named)),
             frozenset(_requiring(given)),
         )
         if self._is_new(own):

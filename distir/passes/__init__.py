@@ -50,6 +50,7 @@ _PASSES: dict[str, str] = {
     "simulate": "SimulatePass",
     "project": "ProjectPass",
     "outline-text": "OutlineTextPass",
+    "outline-between-calls": "OutlineBetweenCallsPass",
     "reuse-operands": "ReuseOperandsPass",
     "pack-saved-tensors": "PackSavedTensorsPass",
     "release-saved-tensors": "ReleaseSavedTensorsPass",

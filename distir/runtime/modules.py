@@ -7,7 +7,10 @@ What a module holds is in its `__dict__` too, where Python finds it at once: the
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
+
+from . import devices
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ def add_buffers(module, *paths):
 class RankModule(Scope):
     """
     The program of a rank. `forward` takes and returns only what its modules do not hold;
-    `main` takes and returns everything, in the order of the tables.
+    `main` takes and returns everything, in the order of the tables. It is of the default device
+    while it is made, and has its own tensors there.
     """
 
     places = Places((), ())
@@ -113,6 +117,7 @@ class RankModule(Scope):
 
     def __init__(self):
         super().__init__()
+        self._device = torch.get_default_device()
         self._members = None
 
     def main(self, *arguments):
@@ -120,6 +125,7 @@ class RankModule(Scope):
         if self._members is None:
             self._find_members()
         self.hold(arguments)
+        devices.use(self._device)
         results = self.forward(*[arguments[i] for i in self._others])
         overwritten = self.places.overwritten
         if not overwritten:

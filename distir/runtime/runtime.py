@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from . import devices
 from .communication import collectives, flattening
 
 KEPT_ROLES = ("parameter", "state")
@@ -426,8 +427,9 @@ def results_of(body, arguments):
     """
     Returns the results of a run, as a tuple, once everything that it sent has arrived.
     """
-    results = body.main(*arguments)
-    collectives.finish_sends()
+    with devices.no_default():
+        results = body.main(*arguments)
+        collectives.finish_sends()
     if isinstance(results, tuple):
         return results
     return () if results is None else (results,)

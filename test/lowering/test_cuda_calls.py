@@ -53,7 +53,7 @@ EFFICIENT = "_scaled_dot_product_efficient_attention"
 def empty(type_: Attribute) -> Any:
     """A tensor of a type, on the device."""
     assert isinstance(type_, TensorType)
-    return torch.empty(shape_of(type_), dtype=dtype_of(type_))
+    return torch.empty(shape_of(type_), dtype=dtype_of(type_), device="cuda")
 
 
 def dtype_of(type_: TensorType[Any]) -> torch.dtype:
@@ -121,10 +121,13 @@ def test_products_in_8_bits(scaling: str) -> None:
 def test_experts(transposed: bool) -> None:
     """The products of all experts are one call, and so are their gradients, in bf16."""
     with cuda_tensors(torch.nn.Module()):
-        x, dy = (torch.empty(2, 4, 8, n, dtype=torch.bfloat16) for n in (16, 32))
+        x, dy = (
+            torch.empty(2, 4, 8, n, dtype=torch.bfloat16, device="cuda")
+            for n in (16, 32)
+        )
         shape = (4, 32, 16) if transposed else (4, 16, 32)
-        matrices = torch.empty(shape, dtype=torch.bfloat16)
-        rows = torch.empty(2, 4, 8, dtype=torch.int64)
+        matrices = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+        rows = torch.empty(2, 4, 8, dtype=torch.int64, device="cuda")
         with AtenCalls() as calls:
             product = experts.grouped_product(x, rows, matrices, transposed)
             grad = experts.grouped_product_grad(x, rows, dy, 4, transposed)
@@ -173,7 +176,7 @@ def part(runtime: Any, program: Any, spec: Any) -> Any:
     if spec.default is not None:
         return spec.default
     shape = runtime.local_shape(spec, program.MESHES.get(spec.mesh))
-    return torch.empty(shape, dtype=spec.dtype)
+    return torch.empty(shape, dtype=spec.dtype, device="cuda")
 
 
 FAMILIES = ("gpt", "llama", "bert", "moe", "resnet", "mlp")

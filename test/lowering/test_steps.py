@@ -12,7 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.models.basic import build_gpt, build_mlp
-from distir.lowering.program_source import STEPS
+from distir.lowering.program_source import steps
 from distir.lowering.source.class_source import class_source
 from distir.lowering.source.constants import WrittenConstants
 from distir.lowering.source.rank_classes import ClassTexts, RankClasses
@@ -23,12 +23,13 @@ from distir.transforms.projection import devices_of, project
 PASSES = (
     "fuse-operators",
     "outline-text",
+    "outline-between-calls",
     "reuse-operands",
     "pack-saved-tensors",
     "release-saved-tensors",
     "choose-graphs",
 )
-"""The passes of `STEPS`, in their order."""
+"""The passes of `steps` for a program that is compiled, in their order."""
 
 
 def mlp() -> ModuleOp:
@@ -69,7 +70,7 @@ def test_each_step_is_a_pass_from_text_to_text(
         get_all_passes()[name]()().apply(Context(), stepped)
         stepped.verify()
         text = str(stepped)
-    for step in STEPS:
+    for step in steps(compiled=True):
         step(own)
     devices = devices_of(plan)
     assert printed(parse(text), devices) == printed(own, devices)

@@ -71,7 +71,7 @@ def _on(device: str | torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
 @contextmanager
 def cuda_tensors(module: torch.nn.Module) -> Generator[None]:
     """
-    New tensors are on the device, which is an H100, and so are those of a module. Which kernel of
+    The tensors of the module of a rank, and those that it makes, are on an H100. Which kernel of
     attention it takes is said here, as the documentation of these kernels has it.
     """
     kernels: Any = torch.backends.cuda
@@ -81,9 +81,9 @@ def cuda_tensors(module: torch.nn.Module) -> Generator[None]:
         patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
         torch.no_grad(),
         FakeTensorMode(),
-        torch.device("cuda"),
         _WithoutDevice(),
     ):
+        module.__dict__["_device"] = torch.device("cuda")
         for part in module.modules():
             for held in (vars(part), vars(part)["_buffers"]):
                 for name, value in list(held.items()):

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Region
+from xdsl.ir import Attribute, BlockArgument, Region
 
 from distir.dialects.onnx_ops.values import numpy_dtype
+from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.lowering.helper_modules import imported_as
 from distir.lowering.program_source import ProgramSource, program_source
 from distir.lowering.source.constants import constants_file
@@ -115,15 +116,33 @@ def program_of(plain: Sequential) -> ModuleOp:
 
 def run_here(module: ModuleOp, values: Sequence[Any], device: str = "cpu") -> list[Any]:
     """Runs a program of one process in this process, on a device."""
+    settings = _settings(module)
     program = load_program(program_source(module))
     (rank,) = program.RANKS
-    with torch.inference_mode(), torch.device(device):
+    with torch.device(device):
         body = rank.program({}, rank.numbers)
-        results = body.main(*(_on(to_torch(v), device) for v in values))
+    with torch.inference_mode():
+        results = body.main(
+            *(
+                float(v) if i in settings else _on(to_torch(v), device)
+                for i, v in enumerate(values)
+            )
+        )
     if not isinstance(results, tuple):
         results = (results,)
     types = entry_function(module).function_type.outputs
     return [_narrowed(to_numpy(r), t) for r, t in zip(results, types, strict=True)]
+
+
+def _settings(module: ModuleOp) -> set[int]:
+    """The arguments that are settings of updates, which the training loop gives as numbers."""
+    return {
+        value.index
+        for op in module.walk()
+        if isinstance(op, UpdateOp)
+        for value in op.step_settings
+        if isinstance(value, BlockArgument)
+    }
 
 
 def _on(value: Any, device: str) -> Any:

@@ -71,13 +71,19 @@ def transpose(call: Call) -> str:
     return f"{call.operand(0)}.permute({tuple(order)!r})"
 
 
+def _here(call: Call) -> str:
+    """The argument that says where a new tensor lies."""
+    return f"device={call.helper('devices')}.here()"
+
+
 @torch_emitter("onnx.Shape")
 def shape(call: Call) -> str:
     start, end = call.attribute("start"), call.attribute("end")
     part = (
         "" if start == 0 and end is None else f"[{start}:{'' if end is None else end}]"
     )
-    return f"torch.tensor({call.operand(0)}.shape{part}, dtype=torch.int64)"
+    device = _here(call)
+    return f"torch.tensor({call.operand(0)}.shape{part}, dtype=torch.int64, {device})"
 
 
 @torch_emitter("onnx.Split")
@@ -162,13 +168,13 @@ def constant_of_shape(call: Call) -> str:
     value = "0.0" if attr is None else literal(constant_value(attr))
     shape = call.result_shape()
     dims = call.integers(0) if shape is None else repr(shape)
-    return f"torch.full({dims}, {value}, dtype={call.result_dtype()})"
+    return f"torch.full({dims}, {value}, dtype={call.result_dtype()}, {_here(call)})"
 
 
 @torch_emitter("onnx.Range")
 def range_(call: Call) -> str:
     start, limit, delta = (call.number(i) for i in range(3))
-    written = f"{start}, {limit}, {delta}"
+    written = f"{start}, {limit}, {delta}, {_here(call)}"
     dtype = call.result_dtype()
     if call.element(0) in ("FLOAT16", "BFLOAT16"):
         return f"torch.arange({written}, dtype=torch.float32).to({dtype})"
@@ -178,8 +184,9 @@ def range_(call: Call) -> str:
 @torch_emitter("onnx.EyeLike")
 def eye_like(call: Call) -> str:
     if call.attribute("k") == 0:
-        return call.write("torch.eye({0}.shape[0], {0}.shape[1], dtype={result:dtype})")
-    full = "torch.ones(({0}.shape[0], {0}.shape[1]), dtype={result:dtype})"
+        eye = "torch.eye({0}.shape[0], {0}.shape[1], dtype={result:dtype}, device={0}.device)"
+        return call.write(eye)
+    full = "torch.ones({0}.shape, dtype={result:dtype}, device={0}.device)"
     return call.write(f"{full}.triu({{k}}).tril({{k}})")
 
 

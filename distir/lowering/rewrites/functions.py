@@ -18,10 +18,12 @@ from distir.dialects.tensors import shape_of
 from distir.dialects.torch import NO_GRAPH, PRINTABLE
 from distir.dialects.train_ops.offload import FetchOp, OffloadOp
 from distir.program import describe, functions, reachable_functions
-from distir.transforms.repeats.outliner import outline_function
+from distir.transforms.repeats.outliner import outline_function, outline_runs
 
 _FEWEST_OPS = 4
 """Repeats of fewer ops are written out."""
+_FEWEST_COMPILED = 8
+"""Ops between two calls are not worth a kernel of their own if they are fewer."""
 
 
 def outline(module: ModuleOp) -> None:
@@ -34,6 +36,25 @@ def outline(module: ModuleOp) -> None:
         for new in outline_function(function, taken, _FEWEST_OPS, independent=True):
             new.attributes[REPEAT] = UnitAttr()
             Rewriter.insert_op(new, InsertPoint.after(function))
+
+
+def outline_between_calls(module: ModuleOp) -> None:
+    """
+    Moves the ops between two calls of layers, such as the head of a model with its loss, into
+    functions of their own, so that `compile_leaves` reaches them.
+    """
+    taken = set(functions(module))
+    for function in reachable_functions(module):
+        if COMPILED.of(function.attributes) == CUDA_GRAPH or not any(
+            isinstance(op, CallOp) for op in function.body.block.ops
+        ):
+            continue
+        for new in outline_runs(function, taken, _FEWEST_COMPILED, _stays):
+            Rewriter.insert_op(new, InsertPoint.after(function))
+
+
+def _stays(op: Operation) -> bool:
+    return isinstance(op, CallOp) or bool(_reason(op))
 
 
 def choose_graphs(program: ModuleOp) -> None:

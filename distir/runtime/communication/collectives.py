@@ -10,6 +10,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from ..devices import here
 from .carriers import carried
 
 # Backends move these types; the others travel as bytes.
@@ -81,7 +82,7 @@ def join(parts, dim, run=None):
 
 def coordinate(group):
     """Returns this process's position in the group, as a scalar tensor."""
-    return torch.tensor(group.position)
+    return torch.tensor(group.position, device=here())
 
 
 def keep_shard(x, group, dim, run=None):
@@ -272,7 +273,7 @@ def send(x, peer):
 
 def recv(shape, dtype, peer):
     """Receives a tensor of that shape from the process with that rank."""
-    x = torch.empty(shape, dtype=dtype)
+    x = torch.empty(shape, dtype=dtype, device=here())
     packed = _packed(x)
     dist.recv(packed, peer)
     return _unpacked(packed, x.dtype, x.shape)
@@ -302,6 +303,6 @@ def finish_sends():
 
 def start_recv(shape, dtype, peer):
     """Starts to receive a tensor; `wait` returns it."""
-    x = torch.empty(shape, dtype=dtype)
+    x = torch.empty(shape, dtype=dtype, device=here())
     packed = _packed(x)
     return Arriving([dist.irecv(packed, peer)], lambda: _unpacked(packed, dtype, shape))

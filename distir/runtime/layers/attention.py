@@ -5,6 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ..devices import here
+
 
 def scaled_dot_product_attention(query, key, value, mask=None, **options):
     """PyTorch's attention; on a CPU, half precision is computed in float32."""
@@ -52,7 +54,7 @@ def attention(
     if past_key is not None:
         key, value = torch.cat((past_key, key), 2), torch.cat((past_value, value), 2)
     queries, keys = query.shape[2], key.shape[2]
-    bias = torch.zeros(queries, keys, dtype=dtype)
+    bias = torch.zeros(queries, keys, dtype=dtype, device=here())
     if mask is not None:
         missing = keys - mask.shape[-1]
         if mask.dtype == torch.bool:
@@ -62,13 +64,17 @@ def attention(
         bias = bias + mask
     # How far the first query lies behind the first key, per batch entry.
     if past_key is not None:
-        offset = torch.tensor(past_key.shape[2])
+        offset = torch.tensor(past_key.shape[2], device=here())
     elif valid_keys is not None:
         offset = (valid_keys.reshape(-1, 1, 1, 1) - queries).to(torch.int64)
     else:
-        offset = torch.tensor(0)
-    behind = torch.arange(queries).unsqueeze(1) + offset - torch.arange(keys)
-    seen = torch.ones((), dtype=torch.bool)
+        offset = torch.tensor(0, device=here())
+    behind = (
+        torch.arange(queries, device=here()).unsqueeze(1)
+        + offset
+        - torch.arange(keys, device=here())
+    )
+    seen = torch.ones((), dtype=torch.bool, device=here())
     if is_causal:
         seen = seen & (behind >= 0)
     if left_window_size >= 0:
@@ -76,12 +82,14 @@ def attention(
     if right_window_size >= 0:
         seen = seen & (-behind <= right_window_size)
     if valid_keys is not None:
-        seen = seen & (torch.arange(keys) < valid_keys.reshape(-1, 1, 1, 1))
+        seen = seen & (
+            torch.arange(keys, device=here()) < valid_keys.reshape(-1, 1, 1, 1)
+        )
     bias = torch.where(seen, bias, -torch.inf).to(dtype)
     repeats = query.shape[1] // key.shape[1]
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
     # Scaling both sides by the root keeps half precision in range.
-    root = torch.tensor(math.sqrt(scale)).to(dtype)
+    root = torch.tensor(math.sqrt(scale), device=here()).to(dtype)
     wide_key = key.repeat_interleave(repeats, 1) if repeats > 1 else key
     wide_value = value.repeat_interleave(repeats, 1) if repeats > 1 else value
     scores = (query * root) @ (wide_key * root).transpose(2, 3)
@@ -136,7 +144,7 @@ def linear_attention(
     q, k, v = by_head(query, heads), by_head(key, key_heads), by_head(value, key_heads)
     state_dtype = dtype if state is None else state.dtype
     if state is None:
-        state = torch.zeros(*k.shape[:2], k.shape[3], v.shape[3])
+        state = torch.zeros(*k.shape[:2], k.shape[3], v.shape[3], device=here())
     state = state.to(torch.float32)
     if decay is not None:
         decay = by_head(decay, key_heads)
@@ -165,7 +173,9 @@ def causal_convolution(x, weight, bias, past, silu=False):
     """
     width = weight.shape[2]
     if past is None:
-        past = torch.zeros(x.shape[0], x.shape[1], width - 1, dtype=x.dtype)
+        past = torch.zeros(
+            x.shape[0], x.shape[1], width - 1, dtype=x.dtype, device=here()
+        )
     padded = torch.cat((past, x), 2)
     out = F.conv1d(padded, weight, bias, groups=x.shape[1])
     if silu:

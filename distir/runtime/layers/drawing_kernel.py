@@ -151,9 +151,10 @@ else:
         if ROWS > 3:
             rest, place, where = _row(rest, place, where, at3, E3, P3, R3, S3, H3)
         number = tl.load(counter)
+        # Keys are plain numbers, without a method `to`, in programs that are compiled.
         key0, key1 = _threefry(
-            first_key.to(tl.uint32),
-            second_key.to(tl.uint32),
+            tl.full((), first_key, tl.uint32),
+            tl.full((), second_key, tl.uint32),
             number.to(tl.uint32),
             (number >> 32).to(tl.uint32),
         )

@@ -6,12 +6,14 @@ weights are stacked per direction, gates along their rows. Each returns the outp
 
 import torch
 
+from ..devices import here
+
 
 def _scan(step, x, lengths, states, backwards):
     """Applies `step` to each time step; shorter sequences stop changing at their end."""
     steps = x.shape[0]
     if lengths is None:
-        lengths = torch.full((x.shape[1],), steps)
+        lengths = torch.full((x.shape[1],), steps, device=here())
     lengths = lengths.to(torch.int64)
     outputs = [None] * steps
     for t in reversed(range(steps)) if backwards else range(steps):
@@ -33,7 +35,7 @@ def _layer(make_step, x, weights, lengths, states, direction, batch_first):
         x = x.transpose(0, 1)
         states = [None if s is None else s.transpose(0, 1) for s in states]
     count, _, hidden = weights[1].shape
-    zero = torch.zeros(count, x.shape[1], hidden, dtype=x.dtype)
+    zero = torch.zeros(count, x.shape[1], hidden, dtype=x.dtype, device=here())
     states = [zero if s is None else s for s in states]
     outputs, last = [], []
     for d in range(count):
@@ -101,7 +103,7 @@ def _gradients(run, operands, gradients):
 def _biases(bias, gates, hidden):
     """Returns the input bias and the recurrent bias of one direction."""
     if bias is None:
-        return 0.0, torch.zeros(gates * hidden)
+        return 0.0, torch.zeros(gates * hidden, device=here())
     return bias.chunk(2)
 
 

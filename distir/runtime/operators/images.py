@@ -4,12 +4,14 @@ import math
 
 import torch
 
+from ..devices import here
+
 
 def _positions(count, size, scale, place, start, end):
     """
     Returns the positions in the input (of `size` elements) of the `count` output elements.
     """
-    i = torch.arange(count, dtype=torch.float64)
+    i = torch.arange(count, dtype=torch.float64, device=here())
     length = scale * size
     if place == "align_corners":
         return i * 0 if length == 1 else i * (size - 1) / (length - 1)
@@ -69,7 +71,7 @@ def _resize_axis(
         squeeze = min(scale, 1.0) if antialias else 1.0
         reach = 1 if mode == "linear" else 2
         first = math.floor(-reach / squeeze) + 1
-        offsets = torch.arange(first, 2 - first)
+        offsets = torch.arange(first, 2 - first, device=here())
         base = at.floor()
         places = base.to(torch.int64).unsqueeze(1) + offsets
         weights = _kernel((places - at.unsqueeze(1)) * squeeze, mode, cubic)
@@ -125,7 +127,7 @@ def resize_grad(dy, shape, scales, **options):
         count = dy.shape[axis]
         if count == size and scale == 1.0:
             continue
-        alone = torch.eye(size, dtype=torch.float64)
+        alone = torch.eye(size, dtype=torch.float64, device=here())
         span = (0.0, 1.0)
         weights = _resize_axis(alone, 1, count, scale, span, outside=0.0, **options)
         weights = weights.to(dy.device)
@@ -167,7 +169,7 @@ def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
                 if not bool((common > overlap * union).any()):
                     kept.append(box)
             chosen += [(batch, kind, box) for box in kept]
-    return torch.tensor(chosen, dtype=torch.int64).reshape(-1, 3)
+    return torch.tensor(chosen, dtype=torch.int64, device=here()).reshape(-1, 3)
 
 
 def _bilinear(image, y, x, edge):
@@ -211,8 +213,10 @@ def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
         for begin, step, count, parts in zip(
             (top, left), bins, size, grid, strict=True
         ):
-            inner = (torch.arange(parts) + 0.5) * step / parts
-            points.append(begin + torch.arange(count).unsqueeze(1) * step + inner)
+            inner = (torch.arange(parts, device=here()) + 0.5) * step / parts
+            points.append(
+                begin + torch.arange(count, device=here()).unsqueeze(1) * step + inner
+            )
         y = points[0].reshape(size[0], 1, grid[0], 1).expand(*size, *grid).to(x.dtype)
         columns = points[1].reshape(1, size[1], 1, grid[1])
         columns = columns.expand(*size, *grid).to(x.dtype)
@@ -235,10 +239,10 @@ def deform_conv(
     moved = offset.reshape(batch, offset_groups, *kernel, 2, *size)
     starts = []
     for d in range(2):
-        out = torch.arange(size[d]) * strides[d] - before[d]
+        out = torch.arange(size[d], device=here()) * strides[d] - before[d]
         shape = [1, 1, 1, 1]
         shape[2 + d] = -1
-        tap = torch.arange(kernel[d]) * dilations[d]
+        tap = torch.arange(kernel[d], device=here()) * dilations[d]
         tap_shape = [1, 1, 1, 1]
         tap_shape[d] = -1
         starts.append(out.reshape(shape) + tap.reshape(tap_shape))

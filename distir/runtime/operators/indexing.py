@@ -2,6 +2,8 @@
 
 import torch
 
+from ..devices import here
+
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -23,7 +25,11 @@ def gather_nd(x, indices, batch_dims=0):
     length = indices.shape[-1]
     flat = x.reshape(batch.numel(), *x.shape[batch_dims:])
     tuples = indices.reshape(batch.numel(), -1, length).to(torch.int64)
-    first = torch.arange(batch.numel()).reshape(-1, 1).expand(tuples.shape[:2])
+    first = (
+        torch.arange(batch.numel(), device=here())
+        .reshape(-1, 1)
+        .expand(tuples.shape[:2])
+    )
     found = flat[(first, *tuples.unbind(-1))]
     return found.reshape(*indices.shape[:-1], *x.shape[batch_dims + length :])
 
@@ -41,7 +47,7 @@ def scatter_nd(x, indices, updates, reduction="none"):
     sizes = x.shape[:length]
     strides = [sizes[i + 1 :].numel() for i in range(length)]
     tuples = indices.reshape(-1, length).to(torch.int64)
-    rows = torch.zeros(len(tuples), dtype=torch.int64)
+    rows = torch.zeros(len(tuples), dtype=torch.int64, device=here())
     for i, stride in enumerate(strides):
         rows = rows + _from_zero(tuples[:, i], sizes[i]) * stride
     flat = x.reshape(sizes.numel(), -1)
@@ -56,10 +62,10 @@ def tensor_scatter(x, update, places, axis, mode="linear"):
     """Writes one block per batch entry along `axis`, starting at its place."""
     out = x.clone()
     if places is None:
-        places = torch.zeros(x.shape[0], dtype=torch.int64)
+        places = torch.zeros(x.shape[0], dtype=torch.int64, device=here())
     size, length = x.shape[axis], update.shape[axis]
     for i, start in enumerate(places.tolist()):
-        where = torch.arange(start, start + length)
+        where = torch.arange(start, start + length, device=here())
         if mode == "circular":
             where = where % size
         # The batch dimension is gone from out[i].
@@ -79,7 +85,7 @@ def one_hot(indices, depth, values, axis=-1):
     Returns one-hot vectors; `values` are the off and the on value; out-of-range indices are
     all off.
     """
-    classes = torch.arange(depth)
+    classes = torch.arange(depth, device=here())
     places = indices.to(torch.int64)
     places = torch.where(places < 0, places + depth, places)
     hot = places.unsqueeze(-1) == classes
@@ -91,10 +97,10 @@ def one_hot(indices, depth, values, axis=-1):
 def reverse_sequence(x, lengths, batch_axis, time_axis):
     """Reverses the first `lengths[b]` elements of each batch entry."""
     moved = x.movedim((batch_axis, time_axis), (0, 1))
-    steps = torch.arange(moved.shape[1])
+    steps = torch.arange(moved.shape[1], device=here())
     ends = lengths.reshape(-1, 1).to(torch.int64)
     places = torch.where(steps < ends, ends - 1 - steps, steps)
-    rows = torch.arange(moved.shape[0]).unsqueeze(1)
+    rows = torch.arange(moved.shape[0], device=here()).unsqueeze(1)
     return moved[rows, places].movedim((0, 1), (batch_axis, time_axis))
 
 
@@ -113,8 +119,8 @@ def unique(x, axis=None, ordered=True):
             x, dim=axis, return_inverse=True, return_counts=True
         )
     inverse = inverse.reshape(-1)
-    places = torch.arange(len(inverse))
-    first = torch.full((len(counts),), len(inverse)).scatter_reduce(
+    places = torch.arange(len(inverse), device=here())
+    first = torch.full((len(counts),), len(inverse), device=here()).scatter_reduce(
         0, inverse, places, "amin"
     )
     if not ordered:

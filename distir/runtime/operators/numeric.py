@@ -80,7 +80,7 @@ def to_float8(x, dtype, saturate=True, round_mode="up"):
     else:
         # The least magnitude that rounds beyond the largest finite value.
         digits = {torch.float8_e4m3fn: 3, torch.float8_e4m3fnuz: 3}.get(dtype, 2)
-        exponent = torch.frexp(torch.tensor(limit)).exponent.item() - 1
+        exponent = torch.frexp(torch.tensor(limit, device="cpu")).exponent.item() - 1
         half = 2.0 ** (exponent - digits - 1)
         lost = (x.abs() > limit + half) | torch.isinf(x)
         even_up = dtype != torch.float8_e4m3fn

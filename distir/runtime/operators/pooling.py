@@ -2,6 +2,8 @@
 
 import torch
 
+from ..devices import here
+
 
 def _out_size(size, kernel, stride, dilation, before, after, ceil):
     reach = dilation * (kernel - 1) + 1
@@ -21,8 +23,12 @@ def _windows(x, kernel, strides, dilations, before, counts, fill):
     for i in reversed(range(spatial)):
         dim = x.dim() - (spatial - i) if i == spatial - 1 else 2 + i
         dim = 2 + i
-        start = torch.arange(counts[i]).unsqueeze(1) * strides[i] - before[i]
-        places = (start + torch.arange(kernel[i]) * dilations[i]).reshape(-1)
+        start = (
+            torch.arange(counts[i], device=here()).unsqueeze(1) * strides[i] - before[i]
+        )
+        places = (
+            start + torch.arange(kernel[i], device=here()) * dilations[i]
+        ).reshape(-1)
         size = x.shape[dim]
         inside = (places >= 0) & (places < size)
         x = x.index_select(dim, places.clamp(0, size - 1))
@@ -66,12 +72,12 @@ def max_pool(
     if not indices:
         return windows.amax(-1)
     size = x.shape[2:].numel()
-    spatial = torch.arange(size)
+    spatial = torch.arange(size, device=here())
     if columns_first:
         spatial = spatial.reshape(*reversed(x.shape[2:])).permute(
             *reversed(range(x.dim() - 2))
         )
-    places = torch.arange(x.shape[0] * x.shape[1]).unsqueeze(1) * size
+    places = torch.arange(x.shape[0] * x.shape[1], device=here()).unsqueeze(1) * size
     places = (places + spatial.reshape(-1)).reshape(x.shape)
     where = _windows(places, kernel, strides, dilations, before, counts, -1)
     # What pads the data may be as large as all of it, and is never chosen.
@@ -86,11 +92,13 @@ def mean_pool(
 ):
     counts = _counts(x, kernel, strides, dilations, before, after, ceil)
     windows = _windows(x, kernel, strides, dilations, before, counts, 0)
-    valid = torch.ones(1, 1, *x.shape[2:], dtype=x.dtype)
+    valid = torch.ones(1, 1, *x.shape[2:], dtype=x.dtype, device=here())
     margin = before
     if count_padding:
         padded = zip(x.shape[2:], before, after, strict=True)
-        valid = torch.ones(1, 1, *(n + b + a for n, b, a in padded), dtype=x.dtype)
+        valid = torch.ones(
+            1, 1, *(n + b + a for n, b, a in padded), dtype=x.dtype, device=here()
+        )
         margin = [0] * len(kernel)
     number = _windows(valid, kernel, strides, dilations, margin, counts, 0).sum(-1)
     return windows.sum(-1) / number
@@ -112,11 +120,11 @@ def max_unpool(x, indices, kernel, strides, pads, shape=None):
         )
     ]
     natural = [*x.shape[:2], *inferred]
-    flat = torch.zeros(torch.Size(natural).numel(), dtype=x.dtype)
+    flat = torch.zeros(torch.Size(natural).numel(), dtype=x.dtype, device=here())
     out = flat.scatter(0, indices.reshape(-1), x.reshape(-1)).reshape(natural)
     if shape is None or list(shape) == natural:
         return out
-    whole = torch.zeros(shape, dtype=x.dtype)
+    whole = torch.zeros(shape, dtype=x.dtype, device=here())
     whole[tuple(slice(size) for size in natural)] = out
     return whole
 
@@ -127,7 +135,9 @@ def col2im(x, image, block, dilations, pads, strides):
     size = torch.Size(block).numel()
     batch, channels = x.shape[0], x.shape[1] // size
     padded = [image[i] + pads[i] + pads[i + n] for i in range(n)]
-    rows = torch.arange(torch.Size(padded).numel()).reshape(1, 1, *padded)
+    rows = torch.arange(torch.Size(padded).numel(), device=here()).reshape(
+        1, 1, *padded
+    )
     counts = [
         (padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1
         for i in range(n)
@@ -135,6 +145,8 @@ def col2im(x, image, block, dilations, pads, strides):
     places = _windows(rows, block, strides, dilations, [0] * n, counts, -1)
     places = places.reshape(-1, size).transpose(0, 1).reshape(-1)
     values = x.reshape(batch, channels, -1)
-    out = torch.zeros(batch, channels, torch.Size(padded).numel(), dtype=x.dtype)
+    out = torch.zeros(
+        batch, channels, torch.Size(padded).numel(), dtype=x.dtype, device=here()
+    )
     out = out.index_add(2, places, values).reshape(batch, channels, *padded)
     return out[(..., *(slice(pads[i], pads[i] + image[i]) for i in range(n)))]

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..devices import here
+
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
@@ -79,13 +81,15 @@ def _extreme(x, axes, keep, largest, dtype):
             if keep or i not in axes
         ]
         if dtype == torch.bool:
-            return torch.full(shape, not largest)
+            return torch.full(shape, not largest, device=here())
         if dtype.is_floating_point:
-            return torch.full(shape, -torch.inf if largest else torch.inf, dtype=dtype)
+            return torch.full(
+                shape, -torch.inf if largest else torch.inf, dtype=dtype, device=here()
+            )
         # In the order of signed integers, as `x` is.
         limits = torch.iinfo(torch.int64 if dtype == torch.uint64 else dtype)
         value = limits.min if largest else limits.max
-        return torch.full(shape, value, dtype=x.dtype)
+        return torch.full(shape, value, dtype=x.dtype, device=here())
     if x.dtype == torch.bool:
         function = torch.any if largest else torch.all
         return function(x, axes, keepdim=keep)

@@ -3,6 +3,8 @@
 import torch
 import torch.nn.functional as F
 
+from ..devices import here
+
 
 def reshape(x, shape, allow_zero=False):
     """Reshapes; 0 in `shape` keeps a dimension, unless `allow_zero`."""
@@ -52,8 +54,12 @@ def slice_(x, starts, ends, axes=None, steps=None):
             index[axis] = slice(first, last, step)
             x = x[tuple(index)]
         else:
-            places = torch.arange(first, last, step) if first > last else []
-            x = x.index_select(axis, torch.as_tensor(places, dtype=torch.int64))
+            places = (
+                torch.arange(first, last, step, device=here()) if first > last else []
+            )
+            x = x.index_select(
+                axis, torch.as_tensor(places, dtype=torch.int64, device=here())
+            )
     return x
 
 
@@ -69,7 +75,7 @@ def pad(x, pads, axes=None, mode="constant", value=0):
             flat = [0, 0] * (rank - 1 - axis) + [before, after]
             x = F.pad(x, flat, value=value)
             continue
-        places = torch.arange(-before, size + after)
+        places = torch.arange(-before, size + after, device=here())
         if mode == "edge":
             places = places.clamp(0, size - 1)
         elif mode == "wrap":

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..devices import here
+
 
 def _complex(x):
     """Returns a complex tensor from one or two parts, at least in single precision."""
@@ -42,13 +44,15 @@ def mel_weights(bins, length, rate, low, high):
     """
     Returns the triangles that turn a spectrum of `length` samples into `bins` mel bins.
     """
-    to_mel = lambda f: 2595 * torch.log10(1 + torch.tensor(f) / 700)  # noqa: E731
+    to_mel = lambda f: 2595 * torch.log10(1 + torch.tensor(f, device=here()) / 700)  # noqa: E731
     count = length // 2 + 1
     first, last = to_mel(float(low)), to_mel(float(high))
-    edges = first + torch.arange(bins + 2) * ((last - first) / (bins + 2))
+    edges = first + torch.arange(bins + 2, device=here()) * (
+        (last - first) / (bins + 2)
+    )
     edges = 700 * (10 ** (edges / 2595) - 1)
     edges = torch.floor((length + 1) * edges / rate).to(torch.int64).tolist()
-    out = torch.zeros(count, bins)
+    out = torch.zeros(count, bins, device=here())
     for i in range(bins):
         lower, center, upper = edges[i : i + 3]
         if center == lower:

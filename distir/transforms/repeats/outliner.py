@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -24,6 +24,7 @@ from distir.transforms.repeats.op_sequence import (
     Tokens,
     common_scope,
     defining_constant,
+    escaping_results,
 )
 from distir.transforms.repeats.tandem import find_tandem_repeat
 
@@ -203,3 +204,31 @@ def outline_function(
         new = Outliner(function, sequence, repeat, tokens).outline(taken)
         taken.add(new.sym_name.data)
         outlined.append(new)
+
+
+def outline_runs(
+    function: FuncOp,
+    taken: set[str],
+    min_ops: int,
+    stops: Callable[[Operation], bool],
+) -> list[FuncOp]:
+    """
+    Outlines every run of at least `min_ops` ops of a function, none of which `stops`, and
+    returns the new functions. Names in `taken`, to which the new ones are added, are not used.
+    """
+    tokens = Tokens()
+    sequence = OpSequence(function.body.block, tokens)
+    runs: list[list[int]] = [[]]
+    for row, op in enumerate(sequence.ops):
+        if stops(op):
+            runs.append([])
+        else:
+            runs[-1].append(row)
+    outlined: list[FuncOp] = []
+    for run in runs:
+        if len(run) >= min_ops:
+            repeat = Repeat([run], escaping_results(sequence, run))
+            new = Outliner(function, sequence, repeat, tokens).outline(taken)
+            taken.add(new.sym_name.data)
+            outlined.append(new)
+    return outlined

@@ -1,0 +1,25 @@
+"""`outline-between-calls`: makes functions of the ops between two calls of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.lowering.rewrites.functions import outline_between_calls
+from distir.passes.options import DistIRPass
+
+
+@dataclass(frozen=True)
+class OutlineBetweenCallsPass(DistIRPass):
+    """
+    Makes functions of the ops that stand between two calls of layers, such as the head of a
+    model with its loss, so that `compile-leaves` reaches them. The third step of `lower
+    --compile`, after `outline-text`.
+    """
+
+    name = "outline-between-calls"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        outline_between_calls(op)
