@@ -7,6 +7,7 @@
 - `calibrate`: what `distir calibrate` measures, with the part that its fits leave unexplained;
 - `programs`: time and memory of 30 programs for two devices, or for one where there is no
   second, predicted from that profile and measured;
+- `mixed`: programs in bf16, predicted with the profile that DistIR has of the card;
 - `training`: `distir.parallelize` beside PyTorch, in mixed precision, with dropout, ...;
 - `pytorch`: generated programs beside PyTorch by hand, eager and compiled.
 
@@ -30,6 +31,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median
 
+import gpu_mixed
 import gpu_training
 import torch
 from against_torch import ROWS, Outcome, as_table, compare, imported
@@ -268,10 +270,16 @@ def training(place: Place) -> str:
     return gpu_training.beside_pytorch(place.dry, log)
 
 
+def mixed(place: Place) -> str:
+    """Programs in bf16, predicted with the profile that DistIR has of the card."""
+    return gpu_mixed.as_text(place.name, place.dry, log)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Place], str]]] = {
     "tests": ("Tests", tests),
     "calibrate": ("What the machine reaches", calibration),
     "programs": ("Predicted and measured", programs),
+    "mixed": ("Predicted with the built-in profile", mixed),
     "training": ("Training scripts", training),
     "pytorch": ("Beside PyTorch by hand", beside_pytorch),
 }

@@ -96,13 +96,14 @@ def general_attributes(
 
 def function_name(scopes: Sequence[str], taken: set[str]) -> str:
     """
-    Returns a new symbol: what the calls' scopes have in common, or `repeat0`, `repeat1`...
+    Returns a new symbol: the part that the scopes of the calls have in common, or else
+    `repeat0`, `repeat1`... for several calls and `between0`... for one.
     """
     general = (generalise(scopes) or "").split(".")
     words = [part for part in general if part not in ("", VARYING)]
     name = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(words))
     if not name:
-        name, first = "repeat", 0
+        name, first = "repeat" if len(scopes) > 1 else "between", 0
     else:
         first = 1
         if name[0].isdigit():
