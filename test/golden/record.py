@@ -14,6 +14,7 @@ from typing import Any
 
 import distir
 from distir.facade.model_program import ModelProgram
+from distir.lowering.helper_modules import helper_modules
 from golden.models import MODELS
 from golden.plans import Options, planned
 from golden.searches import COMMANDS, PASSES, run_pass, search
@@ -107,10 +108,13 @@ def _planned(
     simulated = distir.simulate(distributed)
     texts = {"program": str(distributed)}
     distir.lower(distributed, folder / "package")
+    # Copies of distir.runtime, in which a comment may change.
+    copied = helper_modules() | {"__init__"}
     texts["package"] = "".join(
         f"==> {file.relative_to(folder)} <==\n{file.read_text('utf-8')}"
         for file in sorted((folder / "package").rglob("*"))
         if file.is_file() and file.suffix not in _NOT_IN_PACKAGES
+        if file.stem not in copied
     )
     numbers: Row = {
         "seconds": float(f"{simulated.step_time_s:.12g}"),
