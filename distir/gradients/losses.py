@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import StringAttr, TensorType, i64
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.dist_attributes import NAME, ROLE
 from distir.dialects.onnx_ops.values import onnx_element_type
 from distir.dialects.tensors import element_type
 from distir.dialects.train_ops.checks import accumulation_type
@@ -15,7 +16,8 @@ from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
-from distir.program import argument_roles, describe, return_op
+from distir.program import LOSS, argument_roles, describe, erase_dead, return_op
+from distir.program.functions import erase_unreachable
 
 
 def prediction_of(step: TrainingStep, output: int) -> SSAValue:
@@ -27,6 +29,21 @@ def prediction_of(step: TrainingStep, output: int) -> SSAValue:
             f"no output {output}"
         )
     return returned.operands[output]
+
+
+def leave_loss(
+    module: ModuleOp, kind: str, output: int, ignore_index: int | None = None
+) -> None:
+    """
+    Makes a loss the only result of a forward program: that of result `output` and labels, a new
+    argument, or for the kind `none` that result itself. Raises DistIRError.
+    """
+    step = TrainingStep(module)
+    prediction = prediction_of(step, output)
+    loss = add_loss(kind, output, prediction, step, ignore_index)
+    step.finish([(loss, {ROLE: ROLE.attr(LOSS), NAME: NAME.attr("loss")})])
+    erase_dead(step.block)
+    erase_unreachable(module)
 
 
 def described(output: int, value: SSAValue) -> str:

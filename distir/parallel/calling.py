@@ -86,6 +86,10 @@ class Inputs:
         names = {p.index: n for n, p in marked.items() if isinstance(p, _Place)}
         return [names[i] for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
+    def has_labels(self, args: Sequence[Any], labels: Sequence[str]) -> bool:
+        """Whether a call of a program with these labels has them behind the inputs."""
+        return bool(labels) and len(args) == len(self._args) + 1
+
     def by_name(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
     ) -> dict[str, torch.Tensor]:

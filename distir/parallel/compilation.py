@@ -104,6 +104,12 @@ class Request:
         return own.devices
 
     @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches of each step."""
+        own = self.distribution
+        return own.result.plan.k if isinstance(own, SavedPlan) else own.k
+
+    @property
     def statistics(self) -> BatchParts:
         """The parts of a batch with statistics of their own in batch normalisation."""
         own = self.distribution
@@ -216,45 +222,15 @@ def training_program(
     for the optimizer `none`. A cross-entropy leaves out labels -100, as PyTorch's does.
     `trust` is that of a `Request`. Raises DistIRError.
     """
-    from distir.frontends.torch.importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
-
-    forward = forward or ForwardOptions()
-    options: dict[str, Any] = {
-        "training": True,
-        "equal_features": forward.equal_features,
-        "copy": False,
-        "check": trust.check,
-        "allow": tuple(trust.allow),
-    }
-    name = loss if isinstance(loss, str) else None
-    own = loss if callable(loss) else None
-    count = 0
-    modes = {part: part.training for part in module.modules()}
-    if not module.training:
-        module.train()
-    try:
-        with outside_autocast():
-            if own is not None:
-                labels = example
-                if labels is None:
-                    labels = labels_of(module, args, kwargs, own)
-                count = len(tensors_of(labels))
-                with with_loss(module, own):
-                    imported = import_torch(module, (*args, labels), kwargs, **options)
-            else:
-                imported = import_torch(module, args, kwargs, **options)
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-    _warn(imported)
     from distir.tools.files import apply_passes
 
-    last: list[str] = []
+    forward = forward or ForwardOptions()
+    imported, last = _with_labels(
+        module, args, kwargs, loss, forward, trust, example, trains=True
+    )
     given = _arguments(imported.module, "input")
-    if own is not None:  # it takes the labels behind the positional arguments
-        before = len(tensors_of(tuple(args)))
-        last = given[before : before + count]
+    name = loss if isinstance(loss, str) else None
     if inputs is None:
         known = Inputs(module, args, kwargs)
         tensors = known.by_name(args, kwargs, [n for n in given if n not in last])
@@ -263,7 +239,7 @@ def training_program(
     differentiate = DifferentiatePass(
         loss=name or "none",
         output=_loss_result(imported.module) if name is None else 0,
-        ignore_index=IGNORED_LABEL if name == "cross_entropy" else None,
+        ignore_index=_ignored(name),
         inputs=tuple(inputs),
         optimizer=optimizer,
         loss_scaling="dynamic" if forward.needs_loss_scaling else "none",
@@ -274,6 +250,87 @@ def training_program(
     apply_passes(imported.module, differentiate)
     forward.complete(imported.module)
     return imported, last + _arguments(imported.module, "label")
+
+
+def _with_labels(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    loss: Loss,
+    forward: ForwardOptions,
+    trust: Trust,
+    example: Any,
+    *,
+    trains: bool,
+) -> tuple[ImportedModel, list[str]]:
+    """
+    Imports a module, with a loss that is a function behind it, in training mode (`trains`) or
+    evaluation mode. Returns the names of the labels that such a loss takes. Raises DistIRError.
+    """
+    from distir.frontends.torch.importer import import_torch
+
+    options: dict[str, Any] = {
+        "training": trains,
+        "equal_features": forward.equal_features,
+        "copy": False,
+        "check": trust.check,
+        "allow": tuple(trust.allow),
+    }
+    count = 0
+    modes = {part: part.training for part in module.modules()}
+    if trains and not module.training:
+        module.train()
+    try:
+        with outside_autocast():
+            if callable(loss):
+                labels = example
+                if labels is None:
+                    labels = labels_of(module, args, kwargs, loss)
+                count = len(tensors_of(labels))
+                with with_loss(module, loss):
+                    imported = import_torch(module, (*args, labels), kwargs, **options)
+            else:
+                imported = import_torch(module, args, kwargs, **options)
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    _warn(imported)
+    if not callable(loss):
+        return imported, []
+    # It takes the labels behind the positional arguments.
+    before = len(tensors_of(tuple(args)))
+    return imported, _arguments(imported.module, "input")[before : before + count]
+
+
+def loss_program(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Request,
+) -> tuple[ImportedModel, list[str]]:
+    """
+    Returns the sequential program of a module in evaluation mode that computes its loss, and
+    the names of its labels. Raises DistIRError.
+    """
+    from distir.gradients.losses import leave_loss
+
+    forward, loss = request.forward, request.loss
+    imported, last = _with_labels(
+        *(module, args, kwargs, loss, forward, request.trust, request.labels),
+        trains=False,
+    )
+    forward.apply(imported.module, apart=last)
+    if isinstance(loss, str):
+        leave_loss(imported.module, loss, 0, _ignored(loss))
+    else:
+        leave_loss(imported.module, "none", _loss_result(imported.module))
+    forward.complete(imported.module)
+    return imported, last + _arguments(imported.module, "label")
+
+
+def _ignored(loss: str | None) -> int | None:
+    """The label that does not count in a loss."""
+    return IGNORED_LABEL if loss == "cross_entropy" else None
 
 
 def forward_program(
@@ -326,6 +383,27 @@ def evaluation_package(
             forward_program(module, args, kwargs, request.forward, request.trust),
             [],
         ),
+    )
+    return _package(imported, labels, request.distribute_forward, request)
+
+
+def validation_package(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Request,
+) -> dict[str, bytes]:
+    """
+    Returns the files, by name, of the package that computes the loss of a module in
+    evaluation mode. Raises DistIRError.
+    """
+    imported, labels = _program(
+        "validation program",
+        (
+            *(module, args, kwargs),
+            (request.loss, request.forward, request.labels, request.trust),
+        ),
+        lambda: loss_program(module, args, kwargs, request),
     )
     return _package(imported, labels, request.distribute_forward, request)
 

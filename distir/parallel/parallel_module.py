@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import Dataset, DistributedSampler
 
 from distir.errors import DistIRError
@@ -19,8 +20,9 @@ from distir.parallel.chunks import store_runs_apart
 from distir.parallel.filling import STATES, fill
 from distir.parallel.merged import merged_parts
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.shapes import Batch, Example, Shapes, SharedShapes
 from distir.parallel.step_check import StepCheck
-from distir.parallel.steps import Steps
+from distir.parallel.steps import Needed, Steps
 from distir.parallel.weights import batch_counters
 
 
@@ -87,9 +89,11 @@ class ParallelModule(nn.Module):
         inputs: Inputs,
         labels: Labels,
         steps: Steps,
-        evaluation: Callable[[str | None], RankProgram],
+        evaluation: Callable[[str | None, bool, Example | None], RankProgram],
         asked: AskedTypes,
         seed: int,
+        shapes: SharedShapes,
+        max_programs: int,
         normalisations: int = 1,
         check: StepCheck | None = None,
     ):
@@ -102,7 +106,12 @@ class ParallelModule(nn.Module):
         self._steps = steps
         program = self._program = steps.base
         self._make_evaluation = evaluation
-        self._evaluations: dict[str | None, RankProgram] = {}
+        self._evaluations: dict[
+            tuple[str | None, bool, Shapes | None], RankProgram
+        ] = {}
+        self._shapes = shapes
+        self._max_programs = max_programs
+        self._seen: set[Shapes] = set()
         self._asked = asked
         self.data_rank, self.data_ranks = program.place_in_batch()
         self._counters = batch_counters(source)
@@ -130,6 +139,28 @@ class ParallelModule(nn.Module):
         loss = self._loss(args, kwargs)
         loss.backward()
         return loss.detach()
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """
+        Compiles the program of a training step for a global batch: the arguments of the module
+        and, with a loss, the labels. Every rank must call this. Raises DistIRError.
+        """
+        axes = self._program.batch_axes()
+        given = self._given(self._program, args, kwargs)
+        names = {id(tensor): name for name, tensor in given.items()}
+        specs = {spec.name: spec for spec in self._program.all_arguments}
+
+        def own(leaf: torch.Tensor) -> torch.Tensor:
+            name = names.get(id(leaf))
+            split = specs[name].split if name is not None else ()
+            if not split or not any(axis in axes for axis, _ in split[0]):
+                return leaf
+            return leaf.tensor_split(self.data_ranks)[self.data_rank]
+
+        call: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
+            torch.Tensor, own, (tuple(args), dict(kwargs))
+        )
+        self._prepared(self._named(), *call, self._asked.now("training"))
 
     def sampler(
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
@@ -177,10 +208,9 @@ class ParallelModule(nn.Module):
                 "PyTorch runs it outside of torch.autocast; make this step outside of it, "
                 'or take check="import"'
             )
-        given = self._batch(self._program, args, kwargs)
         named = self._named()
-        needed = self._steps.needed(named, given)
-        program = self._steps.program(needed, autocast)
+        program, batch, needed = self._prepared(named, args, kwargs, autocast)
+        given = batch.given
         results = self._scaled_results(program, given, named)
         sources: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
@@ -216,6 +246,24 @@ class ParallelModule(nn.Module):
         if not sources:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, _Loss.apply(loss, gradients, *sources))
+
+    def _prepared(
+        self,
+        named: Mapping[str, torch.Tensor],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        autocast: str | None,
+    ) -> tuple[RankProgram, Batch, Needed]:
+        """
+        Returns the program of a step, the batch that a call gives it, and the tensors that need
+        gradients.
+        """
+        batch = self._shared(self._program, args, kwargs)
+        needed = self._steps.needed(named, batch.given)
+        program = self._steps.program(
+            needed, autocast, batch.shapes, lambda: self._example(batch, args, kwargs)
+        )
+        return program, batch, needed
 
     def _named(self) -> dict[str, torch.Tensor]:
         """Returns all parameters and buffers by all of their names, found in one walk."""
@@ -287,14 +335,19 @@ class ParallelModule(nn.Module):
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         autocast = self._asked.now("evaluation")
-        if autocast not in self._evaluations:
-            self._evaluations[autocast] = self._make_evaluation(autocast)
-        program = self._evaluations[autocast]
-        given = self._batch(program, args, kwargs)
+        if self._inputs.has_labels(args, self._program.labels):
+            return self._validation_loss(autocast, args, kwargs)
+        base = self._evaluation(autocast)
+        batch = self._shared(base, args, kwargs, averages=False)
+        program = self._evaluation(autocast, batch, args, kwargs)
+        given = batch.given
         held = self._held(program, given, self._named())
         results = program.run({**held, **self._own_part(program, given)})
         count = len(program.all_results)
-        outputs = [program.output(i, results.get(i)) for i in range(count)]
+        outputs = [
+            _without_copies(program, i, program.output(i, results.get(i)), batch.own)
+            for i in range(count)
+        ]
         sources = [value for value in given.values() if value.requires_grad]
         if sources and torch.is_grad_enabled():
             outputs = [
@@ -302,6 +355,97 @@ class ParallelModule(nn.Module):
                 for x in outputs
             ]
         return self._inputs.output(outputs)
+
+    def _evaluation(
+        self,
+        autocast: str | None,
+        batch: Batch | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = {},
+        *,
+        has_loss: bool = False,
+    ) -> RankProgram:
+        """
+        Returns the program of evaluation for a batch, by default for the example. Every rank
+        must call this.
+        """
+        key = autocast, has_loss, None if batch is None else batch.shapes
+        if key not in self._evaluations:
+            example = None
+            if batch is not None and batch.shapes is not None:
+                example = self._example(batch, args, kwargs)
+            self._evaluations[key] = self._make_evaluation(autocast, has_loss, example)
+        return self._evaluations[key]
+
+    def _validation_loss(
+        self, autocast: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
+        """Returns the loss of the global batch in evaluation mode."""
+        batch = self._shared(self._program, args, kwargs)
+        program = self._evaluation(autocast, batch, args, kwargs, has_loss=True)
+        held = self._held(program, batch.given, self._named())
+        results = program.run({**held, **self._own_part(program, batch.given)})
+        return program.everywhere(program.all_results[0], results.get(0))
+
+    def _shared(
+        self,
+        program: RankProgram,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        averages: bool = True,
+    ) -> Batch:
+        """
+        Returns the batch of a call, of which this rank is given a part. Raises DistIRError,
+        on every rank.
+        """
+        given = self._batch(program, args, kwargs)
+        batch = self._shapes.of(program, given, averages=averages)
+        if batch.samples is not None and self._counters and self.training:
+            raise DistIRError(
+                "the samples of this batch cannot be divided evenly among the ranks, and "
+                "the batch normalisation of the module needs each of them once; leave a "
+                "last batch out (drop_last=True of a DataLoader)"
+            )
+        if batch.shapes is not None and batch.shapes not in self._seen:
+            if len(self._seen) + 1 >= self._max_programs:
+                shown = ", ".join(f"{n} {list(shape)}" for n, shape in batch.shapes)
+                raise DistIRError(
+                    f"the module was called with {self._max_programs} shapes of the global "
+                    f"batch, each of which is a program, and now with another one ({shown}); "
+                    f"pad batches to a few shapes, such as lengths that are multiples of 64 "
+                    f"(pad_to_multiple_of of a tokenizer), or allow more (max_programs=...)"
+                )
+            self._seen.add(batch.shapes)
+        return batch
+
+    def _example(
+        self, batch: Batch, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Example:
+        """Returns a global batch like the one of a call, of which a rank has a part."""
+        assert batch.shapes is not None
+        labels = self._inputs.has_labels(args, self._program.labels)
+        program = self._program if labels else self._evaluation(self._asked.last)
+        shapes = dict(batch.shapes)
+        names = {id(t): name for name, t in self._given(program, args, kwargs).items()}
+
+        def whole(leaf: torch.Tensor) -> torch.Tensor:
+            name = names.get(id(leaf))
+            if name is None or tuple(leaf.shape) == shapes[name]:
+                return leaf
+            size = shapes[name][0]
+            part = batch.given[name].detach()
+            grown = torch.cat([part] * (size // part.shape[0]))
+            found = grown.to(leaf.device, leaf.dtype)
+            return found.requires_grad_(leaf.requires_grad)
+
+        call: tuple[tuple[Any, ...], dict[str, Any]] = tree_map_only(
+            torch.Tensor, whole, (tuple(args), dict(kwargs))
+        )
+        given, named = call
+        if not labels:
+            return Example(given, named, None, batch.samples)
+        return Example(given[:-1], named, given[-1], batch.samples)
 
     def _batch(
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -368,7 +512,8 @@ class ParallelModule(nn.Module):
         """
         own = self._program
         known = self._known.get(spec.name)
-        if known is None:
+        # A constant of the exporter may have another value in another program.
+        if known is None or (program is not own and spec.role == "constant"):
             if not program.holds(spec):
                 return None
             value = named.get(spec.name)
@@ -388,6 +533,24 @@ class ParallelModule(nn.Module):
         if value is None:
             value = named[f"{STATES}.{name}"]
         return _local(value)
+
+
+def _without_copies(
+    program: RankProgram, index: int, output: torch.Tensor, samples: int | None
+) -> torch.Tensor:
+    """
+    Returns the output of this rank's own `samples`, of a batch in which its last one is
+    repeated (None: no sample is). Raises DistIRError for an output of all samples together.
+    """
+    if samples is None:
+        return output
+    if not program.is_of_batch(index):
+        raise DistIRError(
+            f"output {index} of the module is of all samples together, and the samples of "
+            f"this batch cannot be divided evenly among the ranks; leave a last batch out "
+            f"(drop_last=True of a DataLoader), or give each rank as many"
+        )
+    return output[:samples]
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:

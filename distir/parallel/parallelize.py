@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -25,6 +25,7 @@ from distir.parallel.compilation import (
     evaluation_package,
     tensors_of,
     training_package,
+    validation_package,
 )
 from distir.parallel.content import content_key
 from distir.parallel.forward_options import ForwardOptions, Script
@@ -32,7 +33,8 @@ from distir.parallel.losses import Loss, example_labels
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.step_check import StepCheck
+from distir.parallel.shapes import Example, SharedShapes
+from distir.parallel.step_check import StepCheck, check_copies
 from distir.parallel.steps import Steps, training
 from distir.planning.distribution.options import DistributionOptions
 from distir.planning.plans.saved_plan import SavedPlan
@@ -102,14 +104,19 @@ def parallelize(
     check: str = CHECKS[0],
     allow: Sequence[str] = (),
     compiled: bool = False,
+    shapes: Sequence[Sequence[Any]] = (),
+    max_programs: int = 8,
     **distribution: Unpack[ParallelizeOptions],
 ) -> ParallelModule:
     """
     Returns the module distributed over the processes that call this: all of them, under
     `torchrun`, or a single one. The result is a `ParallelModule`.
 
-    - `args`, `kwargs`: example inputs of the global batch; their shapes, and everything in
-      them that is no tensor, become fixed.
+    - `args`, `kwargs`: example inputs of the global batch. Everything in them that is no tensor
+      becomes fixed. For other shapes, such as another number of samples or another length, a
+      call compiles another program over the same parameters, once for each shape. If the
+      samples of a batch cannot be divided evenly among the ranks, each of them is taken as
+      often as makes it even, which leaves the mean as it is.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`, of which -100 does
       not count), `mse`, a function of the module's output and the labels, or None if the
       module's output is the loss.
@@ -143,6 +150,10 @@ def parallelize(
       `python-random`, `custom-backward`, `mismatch` (`trust.ACCEPTED`).
     - `compiled`: whether `torch.compile` makes the kernels of the program's functions, which
       takes a minute at the first step.
+    - `shapes`: further global batches that will come, whose programs are compiled at once: for
+      each the positional arguments of the module and, with a loss, the labels behind them.
+      Their values do not matter.
+    - `max_programs`: the largest number of shapes that calls may have; another one is an error.
     - `distribution`: options of `distir distribute`. `r`, `d`, `e`, `c`, `t`, `p`: degrees of
       parallelism, whose product is the number of processes; `k`: micro-batches; `zero`,
       `no_sync`, `checkpoint`, `sequence_parallel`, `overlap`, ... In hybrid sharding each of
@@ -201,37 +212,68 @@ def parallelize(
             raise DistIRError(f"parallelize, compiled=True: {error}") from error
     asked = AskedTypes(device.type, forward.dtype)
 
-    def program(kind: str, what: Any, wanted: Request, make: Any) -> RankProgram:
+    def program(
+        kind: str,
+        what: Any,
+        wanted: Request,
+        given: Example,
+        make: Callable[[], dict[str, bytes]],
+    ) -> RankProgram:
+        call = given.args, given.kwargs
         with in_python():
             folder = shared_package(
-                lambda: content_key(kind, module, args, kwargs, (wanted, what)), make
+                lambda: content_key(kind, module, *call, (wanted, what, given.samples)),
+                make,
             )
         return RankProgram(Package(folder), device)
 
+    base = Example(tuple(args), kwargs, request.labels)
+
     def step(
-        trained: frozenset[str], inputs: frozenset[str] | None, autocast: str | None
+        trained: frozenset[str],
+        inputs: frozenset[str] | None,
+        autocast: str | None,
+        example: Example | None = None,
     ) -> RankProgram:
         own = None if inputs is None else tuple(sorted(inputs))
-        wanted = request.autocast_to(autocast)
+        wanted, given = request.autocast_to(autocast), example or base
+        if callable(loss) and example is not None:
+            labels = example_labels(loss, example.labels)
+            wanted = replace(wanted, labels=labels)
+
+        def make() -> dict[str, bytes]:
+            check_copies(module, loss, given)
+            return training_package(module, given.args, given.kwargs, wanted, own)
+
         with training(module, trained):
             return program(
-                "training",
-                needed if own is None else own,
-                wanted,
-                lambda: training_package(module, args, kwargs, wanted, own),
+                "training", needed if own is None else own, wanted, given, make
             )
 
-    def evaluation(autocast: str | None) -> RankProgram:
-        wanted = request.autocast_to(autocast)
+    def evaluation(
+        autocast: str | None, has_loss: bool, example: Example | None
+    ) -> RankProgram:
+        wanted, given = request.autocast_to(autocast), example or base
+        if has_loss and callable(loss) and example is not None:
+            labels = example_labels(loss, example.labels)
+            wanted = replace(wanted, labels=labels)
+        package = validation_package if has_loss else evaluation_package
+
+        def make() -> dict[str, bytes]:
+            check_copies(module, loss, given)
+            return package(module, given.args, given.kwargs, wanted)
+
         return program(
-            "evaluation",
-            None,
-            wanted,
-            lambda: evaluation_package(module, args, kwargs, wanted),
+            "validation" if has_loss else "evaluation", None, wanted, given, make
         )
 
     needed = [t.requires_grad for t in tensors_of((tuple(args), kwargs))]
-    return ParallelModule(
+    if max_programs < 1:
+        raise DistIRError(
+            f"parallelize: max_programs is {max_programs}, and one is needed for the "
+            f"example; give at least 1"
+        )
+    parallel = ParallelModule(
         module,
         inputs,
         Labels(request.labels),
@@ -239,9 +281,14 @@ def parallelize(
         evaluation,
         asked,
         seed,
+        SharedShapes(request.micro_batches),
+        max_programs,
         request.statistics.micro_batches,
         StepCheck(module, loss) if check == "step" else None,
     )
+    for other in shapes:
+        parallel.prepare(*other)
+    return parallel
 
 
 def _planned(

@@ -263,6 +263,19 @@ class RankProgram:
         part = self._runtime.shard(given, own, mesh, self.rank)
         return part.to(self.device).contiguous()
 
+    def part_shape(self, spec: Any) -> list[int]:
+        """Returns the shape of this rank's part of an input or label in a call."""
+        return self._batches.share(spec, self.batch_axes())[0]
+
+    def is_of_batch(self, index: int) -> bool:
+        """Whether a result has a row for each sample of this rank's part of the batch."""
+        spec = self.all_results[index]
+        axes = self.batch_axes()
+        if not axes:
+            sizes = [a.shape[0] for a in self.all_arguments if a.name in self.inputs]
+            return bool(spec.shape) and spec.shape[0] == sizes[0]
+        return bool(spec.split) and any(name in axes for name, _ in spec.split[0])
+
     # Running
 
     def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
+from distir.frontends.torch.modules.meta import lacks_values
 from distir.frontends.torch.modules.runs import (
     as_array,
     distance,
@@ -25,6 +26,7 @@ from distir.frontends.torch.modules.runs import (
 )
 from distir.frontends.torch.modules.state import unchanged
 from distir.parallel.losses import Loss
+from distir.parallel.shapes import Example
 
 _OF_LARGEST = 5e-6
 """The part of the largest gradient of all by which any gradient may differ."""
@@ -166,6 +168,56 @@ class StepCheck:
             for (name, value), gradient in zip(trained.items(), found, strict=True)
         }
         return {"": loss.detach(), **gradients}
+
+
+def check_copies(source: nn.Module, loss: Loss, example: Example) -> None:
+    """
+    Raises DistIRError if the loss of a batch with copies of its samples is not that of the
+    batch. That of a module without values is taken for a mean if it is named.
+    """
+    if example.samples is None:
+        return
+    kind = type(source).__name__
+    advice = (
+        "leave a last batch out (drop_last=True of a DataLoader), or choose batches that can "
+        "be divided evenly"
+    )
+    if lacks_values(source):
+        if isinstance(loss, str):
+            return
+        raise DistIRError(
+            f"parallelize: the samples of a batch cannot be divided evenly among the ranks, and "
+            f"{kind} has no values, with which to find out whether its loss is a mean over "
+            f"samples; {advice}"
+        )
+    size = example.samples
+    copies = {len(t) for t in _tensors(example) if t.dim() and len(t) % size == 0}
+    whole = max(copies)
+
+    def first(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[:size] if tensor.dim() and len(tensor) == whole else tensor
+
+    def all_of(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    losses: list[float] = []
+    for cut in (first, all_of):
+        args, kwargs, labels = _pytree.tree_map_only(
+            torch.Tensor, cut, (example.args, example.kwargs, example.labels)
+        )
+        with unchanged(source, False), torch.no_grad():
+            losses.append(float(_loss(loss, source(*args, **kwargs), labels)))
+    if abs(losses[0] - losses[1]) > 1e-4 * abs(losses[0]) + 1e-6:
+        raise DistIRError(
+            f"parallelize: the samples of a batch cannot be divided evenly among the ranks, and "
+            f"the loss of {kind} is no mean over samples, as {losses[0]:.6g} becomes "
+            f"{losses[1]:.6g} where each sample is there {whole // size} times; {advice}"
+        )
+
+
+def _tensors(example: Example) -> list[torch.Tensor]:
+    leaves = _pytree.tree_leaves((example.args, example.kwargs, example.labels))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _loss(loss: Loss, output: Any, labels: Any = None) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch import nn
 
 from distir.errors import DistIRError
 from distir.parallel.rank_program import RankProgram
+from distir.parallel.shapes import Example, Shapes
 from distir.parallel.weights import names_of
 
 _KEPT = ("parameter", "state")
@@ -53,7 +54,8 @@ class Steps:
         self,
         source: nn.Module,
         make: Callable[
-            [frozenset[str], frozenset[str] | None, str | None], RankProgram
+            [frozenset[str], frozenset[str] | None, str | None, Example | None],
+            RankProgram,
         ],
         with_inputs: bool,
         autocast: str | None = None,
@@ -69,9 +71,11 @@ class Steps:
                 n for n, p in parameters.items() if p.is_floating_point()
             )
         self._autocast = autocast
-        self.base = make(trained, None, autocast)
+        self.base = make(trained, None, autocast, None)
         self._first_needed = Needed(trained, self.base.inputs_with_gradients)
-        self._programs = {(self._first_needed, autocast): self.base}
+        self._programs: dict[tuple[Needed, str | None, Shapes | None], RankProgram] = {
+            (self._first_needed, autocast, None): self.base
+        }
         self._own: Needed | None = None
         self._needed = Needed()
 
@@ -107,13 +111,20 @@ class Steps:
             is_new = bool(flag)
         return is_new
 
-    def program(self, needed: Needed, autocast: str | None = None) -> RankProgram:
+    def program(
+        self,
+        needed: Needed,
+        autocast: str | None = None,
+        shapes: Shapes | None = None,
+        example: Callable[[], Example] | None = None,
+    ) -> RankProgram:
         """
-        Returns the program that computes these gradients, for none those of `base`, autocast
-        to that type. Every rank must call this. Raises DistIRError.
+        Returns the program that computes the gradients of `needed`, for none those of `base`,
+        autocast to the type `autocast`, for a batch of these `shapes`, of which `example`
+        returns one (None: that of `base`). Every rank must call this. Raises DistIRError.
         """
         needed = needed or self._first_needed
-        key = needed, autocast
+        key = needed, autocast, shapes
         if autocast == "f16" != self._autocast:
             raise DistIRError(
                 "a step inside of torch.autocast of float16 scales its loss, lest small "
@@ -122,11 +133,13 @@ class Steps:
                 "GradScaler is not needed), or autocast to bfloat16"
             )
         if key not in self._programs:
+            given = None if example is None else example()
             if needed == self._first_needed:
-                made = self._make(needed.parameters, None, autocast)
-                self._check_kept(made)
+                made = self._make(needed.parameters, None, autocast, given)
+                if given is None:
+                    self._check_kept(made)
             else:
-                made = self._make(needed.parameters, needed.inputs, autocast)
+                made = self._make(needed.parameters, needed.inputs, autocast, given)
             self._programs[key] = made
         return self._programs[key]
 

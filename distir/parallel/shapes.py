@@ -1,0 +1,235 @@
+"""
+Batches of other shapes than the example that a module was parallelized with: the ranks tell
+each other the shapes that they were given, and agree on the global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distir.errors import DistIRError
+from distir.parallel.rank_program import RankProgram
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""The shapes of the inputs and labels of a global batch, with their names."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """
+    A global batch whose values do not matter: the arguments of the module, and the labels.
+    Of its samples, the first `samples` are there again as copies; None if there are no copies.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    labels: Any = None
+    samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """
+    The batch of one call.
+
+    - `given`: this rank's part of each input and label, by name;
+    - `shapes`: the shapes of the global batch; None for those of the example;
+    - `samples`: the number of different samples of a global batch that has each several times,
+      because they cannot be divided evenly among the ranks (None: it has each once). The mean
+      over copies is that over the samples;
+    - `own`: the number of this rank's samples that the caller gave; None if all parts have
+      as many as the program takes.
+    """
+
+    given: dict[str, torch.Tensor]
+    shapes: Shapes | None = None
+    samples: int | None = None
+    own: int | None = None
+
+
+class SharedShapes:
+    """
+    Finds the global batch of a call of a program. `micro_batches` must divide each rank's part
+    of it. Every rank must make one, and call it at the same time as the others.
+    """
+
+    def __init__(self, micro_batches: int):
+        self._micro_batches = micro_batches
+        self._group: Any = None
+        if dist.get_world_size() > 1 and dist.get_backend() != "gloo":
+            # Shapes are numbers of the hosts, which must not wait for the devices.
+            self._group = dist.new_group(backend="gloo")
+
+    def of(
+        self, program: RankProgram, given: Mapping[str, torch.Tensor], *, averages: bool
+    ) -> Batch:
+        """
+        Returns the batch of which the ranks were `given` parts. If the parts have different
+        numbers of samples, a batch of which a loss `averages` has every sample equally often;
+        otherwise each rank gets its own samples, with its last one repeated. Raises DistIRError, on
+        every rank, if shapes do not fit together.
+        """
+        specs = [spec for spec in program.all_arguments if spec.name in given]
+        axes = program.batch_axes()
+        expected = [program.part_shape(spec) for spec in specs]
+        rows = self._exchanged([given[spec.name] for spec in specs], specs)
+        if all(row == expected for row in rows):
+            return Batch(dict(given))
+        split = [
+            bool(spec.split) and any(name in axes for name, _ in spec.split[0])
+            for spec in specs
+        ]
+        if not axes and self._micro_batches > 1:
+            sizes = [spec.shape[0] for spec in specs if spec.shape]
+            split = [bool(spec.shape) and spec.shape[0] == sizes[0] for spec in specs]
+        samples = self._samples(program, specs, split, rows)
+        parts = len(samples)
+        own = samples[program.place_in_batch()[0]]
+        whole = sum(samples)
+        copied = None
+        if len(set(samples)) == 1 and own % self._micro_batches == 0:
+            found = dict(given)
+            size = own
+        elif averages:
+            total = lcm(whole, parts * self._micro_batches)
+            copied, size = whole, total // parts
+            found = self._gathered(program, specs, split, given, samples, size)
+        else:
+            size = -(-max(samples) // self._micro_batches) * self._micro_batches
+            found = {
+                spec.name: _grown(given[spec.name], size)
+                if is_split
+                else given[spec.name]
+                for spec, is_split in zip(specs, split, strict=True)
+            }
+        shapes = tuple(
+            (spec.name, (size * parts, *shape[1:]) if is_split else tuple(shape))
+            for spec, is_split, shape in zip(specs, split, rows[0], strict=True)
+        )
+        if shapes == tuple((spec.name, tuple(spec.shape)) for spec in specs):
+            return Batch(found, None, copied, None if own == size else own)
+        return Batch(found, shapes, copied, None if own == size else own)
+
+    def _exchanged(
+        self, tensors: Sequence[torch.Tensor], specs: Sequence[Any]
+    ) -> list[list[list[int]]]:
+        """Returns the shapes of the tensors that each rank has. Raises DistIRError."""
+        own: list[int] = []
+        for tensor, spec in zip(tensors, specs, strict=True):
+            rank = len(spec.shape)
+            fits = tensor.ndim == rank
+            own += tensor.shape if fits else [-1 - tensor.ndim] * max(rank, 1)
+            if not rank and fits:
+                own.append(0)
+        rows = [own]
+        if dist.get_world_size() > 1:
+            row = torch.tensor(own, device="cpu")
+            found = [torch.empty_like(row) for _ in range(dist.get_world_size())]
+            dist.all_gather(found, row, group=self._group)
+            rows = [each.tolist() for each in found]
+        return [self._shapes(number, row, specs) for number, row in enumerate(rows)]
+
+    def _shapes(
+        self, rank: int, row: Sequence[int], specs: Sequence[Any]
+    ) -> list[list[int]]:
+        shapes: list[list[int]] = []
+        at = 0
+        for spec in specs:
+            count = max(len(spec.shape), 1)
+            shape = list(row[at : at + count])
+            at += count
+            if shape[0] < 0:
+                raise DistIRError(
+                    f"{spec.role} {spec.name!r} has {-1 - shape[0]} dimensions on rank "
+                    f"{rank}, but the module was parallelized with "
+                    f"{len(spec.shape)}; give as many"
+                )
+            shapes.append(shape[: len(spec.shape)])
+        return shapes
+
+    def _samples(
+        self,
+        program: RankProgram,
+        specs: Sequence[Any],
+        split: Sequence[bool],
+        rows: Sequence[Sequence[Sequence[int]]],
+    ) -> list[int]:
+        """Returns the number of samples of each part of the batch. Raises DistIRError."""
+        found: dict[int, int] = {}
+        for rank, shapes in enumerate(rows):
+            place = program.place_in_batch(rank)[0]
+            for spec, is_split, shape, first in zip(
+                specs, split, shapes, rows[0], strict=True
+            ):
+                same = shape[1:] == first[1:] if is_split else shape == first
+                if not same:
+                    raise DistIRError(
+                        f"{spec.role} {spec.name!r} has shape {list(first)} on rank 0, but "
+                        f"{list(shape)} on rank {rank}; give all ranks one shape in a step, "
+                        f"such as sequences padded to one length"
+                    )
+                count = found.setdefault(place, shape[0]) if is_split else 0
+                if is_split and count != shape[0]:
+                    raise DistIRError(
+                        f"{spec.role} {spec.name!r} has {shape[0]} samples on rank {rank}, "
+                        f"and others of the same part of the batch have {count}; give "
+                        f"inputs and labels of the same samples to the ranks of one "
+                        f"data_rank"
+                    )
+        if not found or not any(found.values()):
+            return [1]
+        return [found[place] for place in sorted(found)]
+
+    def _gathered(
+        self,
+        program: RankProgram,
+        specs: Sequence[Any],
+        split: Sequence[bool],
+        given: Mapping[str, torch.Tensor],
+        samples: Sequence[int],
+        size: int,
+    ) -> dict[str, torch.Tensor]:
+        """
+        Returns this rank's `size` samples of the batch that has as many copies of every
+        sample as it needs.
+        """
+        place, _ = program.place_in_batch()
+        sources = [
+            program.place_in_batch(rank)[0] for rank in range(dist.get_world_size())
+        ]
+        found: dict[str, torch.Tensor] = {}
+        for spec, is_split in zip(specs, split, strict=True):
+            tensor = given[spec.name]
+            if not is_split:
+                found[spec.name] = tensor
+                continue
+            if tensor.requires_grad:
+                raise DistIRError(
+                    f"{spec.role} {spec.name!r} requires gradients, but the samples of this "
+                    f"batch cannot be divided evenly; leave a last batch out "
+                    f"(drop_last=True of a DataLoader)"
+                )
+            padded = _grown(tensor.to(program.device), max(samples)).contiguous()
+            every = [torch.empty_like(padded) for _ in sources]
+            dist.all_gather(every, padded)
+            parts = [every[sources.index(p)][:count] for p, count in enumerate(samples)]
+            whole = torch.cat(parts)
+            index = torch.arange(place * size, (place + 1) * size, device=whole.device)
+            found[spec.name] = whole[index % len(whole)]
+        return found
+
+
+def _grown(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """Returns a tensor with its last sample repeated, or with zeros, up to `size` samples."""
+    missing = size - tensor.shape[0]
+    if not missing:
+        return tensor
+    if not tensor.shape[0]:
+        return tensor.new_zeros((size, *tensor.shape[1:]))
+    return torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])])
