@@ -1,4 +1,4 @@
-"""The gradient of running products on arrays."""
+"""The gradient of running products, on arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 @computes(CumProdGradOp)
 def running_product_gradient(op: CumProdGradOp, dy: Array, x: Array) -> Array:
-    """From the end on: s_i = dy_i + x_(i+1) s_(i+1), and dx_i = x_0 ... x_(i-1) s_i."""
+    """
+    Returns the gradient of `x`, dx_i = x_0 ... x_(i-1) s_i. The sums s_i = dy_i +
+    x_(i+1) s_(i+1) are computed from the last element to the first.
+    """
     dy, x = (np.moveaxis(a, op.dimension, 0) for a in (dy, x))
     if op.reverse is not None:
         dy, x = dy[::-1], x[::-1]
