@@ -1,20 +1,21 @@
 """
-Executes compiled functions on clocks: DistIR's synchronous semantics, and asynchronous
-communication beside it.
+Executes compiled functions on clocks, with DistIR's synchronous semantics and
+asynchronous communication beside it.
 
-Ops run in program order. A device does one thing at a time; a computation occupies each of
-its devices independently, a collective or send makes its devices wait for each other and
-occupies all of them. Asynchronous communication leaves the devices free. Collectives then
-take turns on the communication streams of their devices (`CommunicationStreams`); sends between two
-devices run one after the other, each from when the sender reaches it; a profile may say
-that the sender is busy meanwhile. A device waits for
-such a value where it uses it, which may be in another function than the one that started
-it.
+Ops run in program order. A device does one thing at a time. A computation occupies each
+of its devices independently. A collective or send makes its devices wait for each
+other, and occupies all of them. Asynchronous communication leaves the devices free.
+Asynchronous collectives take turns on the communication streams of their devices
+(`CommunicationStreams`). Asynchronous sends between two devices run one after the
+other, each starting when the sender reaches it; a profile may say that the sender is
+busy meanwhile. A device waits for such a value where it uses it, which may be in
+another function than the one that started the communication.
 
-Memory: results are allocated before operands are freed. A value is freed after its last
-use, across calls too; the operand of an asynchronous collective is freed when that is done
-(an all-reduce works in its result). What updates an argument of the program may take over
-its memory, and sums and all-reduces that of an operand that dies (see `Compiler`).
+Results are allocated before operands are freed. A value is freed after its last use,
+across calls too. The operand of an asynchronous collective is freed when the collective
+is done, unless it works in place, as an all-reduce does. A result that updates an
+argument of the program may take over its memory. Sums and all-reduces may take over the
+memory of an operand that no later op needs (see `Compiler`).
 """
 
 from __future__ import annotations
@@ -42,22 +43,24 @@ Array = npt.NDArray[np.float64]
 
 class CommunicationStreams:
     """
-    The communication stream of each device: collectives that run beside computation.
+    The communication streams of all devices, for collectives that run beside
+    computation.
 
     A device has a compute stream (the machine's `clock`) and a communication stream. An
     asynchronous collective starts when all of its devices have reached it and their
-    communication streams are free, and occupies only these. Any other collective occupies
-    both streams. So collectives of a device never overlap each other, and run in program
-    order. While its communication stream is busy, a device computes more slowly by the
-    share that its profile gives (`contention`): kernels of collectives occupy
-    multiprocessors too. (Asynchronous sends have streams of their own, one for each pair of
-    devices.)
+    communication streams are free; it occupies only these. Any other collective
+    occupies both streams. So the collectives of a device never overlap, and run in
+    program order. While its communication stream is busy, a device computes more
+    slowly, by the share that its profile gives (`contention`), because kernels of
+    collectives occupy multiprocessors too. Asynchronous sends have streams of their
+    own, one for each pair of devices.
 
-    The times in seconds until which each device's communication stream is busy (`free`),
-    and since when it has been busy without a pause (`since`). `in_use` says whether
-    anything was asynchronous; until then a stream is never busier than its device.
-    `contention` is the share of each device that is taken from computations meanwhile, None
-    if it is 0 for all; `slowed` are the seconds by which computations took longer.
+    All arrays have one entry per device. `free` is the time in seconds until which the
+    communication stream is busy, and `since` the time since when it has been busy
+    without a pause. `in_use` tells whether any collective was asynchronous; before
+    that, a communication stream is never busy for longer than its device. `contention`
+    is the share of the device that computations lose meanwhile, or None if it is 0 for
+    all. `slowed` is the number of seconds by which computations took longer.
     """
 
     def __init__(self, devices: int):
@@ -69,8 +72,8 @@ class CommunicationStreams:
 
     def beside(self, positions: Positions, clock: Array, seconds: Seconds) -> Seconds:
         """
-        Returns the seconds of a computation that these devices begin at their `clock` and
-        that takes `seconds` while nothing is communicated.
+        Returns the seconds of a computation that the devices at `positions` begin at
+        their `clock`. It takes `seconds` if nothing is communicated.
         """
         assert self.contention is not None
         share, free = self.contention[positions], self.free[positions]
@@ -83,8 +86,8 @@ class CommunicationStreams:
     def start(self, transfer: Transfer, clock: Array) -> tuple[Array, Array]:
         """
         Starts an asynchronous collective that each device reaches at its `clock`, in
-        seconds. Returns when it starts and when it is done, as arrays with one entry per
-        group of devices.
+        seconds. Returns when it starts and when it is done, as arrays with one entry
+        per group of devices.
         """
         self.in_use = True
         rows = transfer.positions
@@ -100,9 +103,9 @@ class CommunicationStreams:
     ) -> None:
         """
         Makes the devices of a synchronous collective, which occupies both streams, wait
-        until their communication streams are free. Advances their `clock`, adds the seconds
-        waited to their entries of `idle`, and those in which something was being sent to
-        `transit`.
+        until their communication streams are free. Advances their `clock`, and adds the
+        seconds waited to `idle`. Those in which a collective was in progress are added
+        to `transit` too.
         """
         rows = transfer.positions
         waits = np.maximum(self.free[rows] - clock[rows], 0.0)
@@ -112,8 +115,8 @@ class CommunicationStreams:
 
     def occupy(self, transfer: Transfer, end: Array) -> None:
         """
-        Marks the communication streams as free from `end` on (one time in seconds per
-        group), after a collective that occupied both streams.
+        Marks the communication streams as busy until `end`, after a collective that
+        occupied both streams. `end` has one time in seconds per group.
         """
         self.free[transfer.positions] = end[:, None]
         self.since[transfer.positions] = end[:, None]
@@ -121,8 +124,9 @@ class CommunicationStreams:
 
 class Execution(NamedTuple):
     """
-    An op as it runs, after the calls in `path`: the positions, and the start and duration
-    in seconds per position (or the same for all).
+    One execution of an op: its step, the calls that led to it (`path`), the positions
+    of its devices, and the start and duration in seconds on each of them. The duration
+    may be one number for all.
     """
 
     step: ComputationStep | CommunicationStep
@@ -133,21 +137,24 @@ class Execution(NamedTuple):
 
 
 Observer = Callable[[Execution], None]
-"""Called with every op as it runs."""
+"""A function that is called with every execution of an op."""
 
 Moments = float | npt.NDArray[np.float64]
-"""A point in time in seconds: on each device of the program, or on those of one mesh."""
+"""
+A point in time in seconds: a number for the devices of one mesh, or one per device of
+the program.
+"""
 
 
 class Buffer:
     """
-    Memory on some devices (`positions`; `size` in bytes on each), and the number of values
-    that hold it, which is one for new memory.
+    Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
+    number of values that hold it, which is one for new memory.
 
-    `arrival` is the time at which the value arrives, per device of the program; `departure`
-    the time since when it, with all that precedes it on the stream, has been in flight;
-    None once nobody has to wait for it. Until then `source`, the memory that it is made
-    from, is held.
+    While the value in it is in flight, `arrival` is the time at which it arrives, and
+    `departure` the time since when it, or a transfer before it on the stream, has been
+    in flight; `source` is the memory that it is made from, which is held until then.
+    All three are None otherwise.
     """
 
     __slots__ = ("arrival", "departure", "holders", "positions", "size", "source")
@@ -165,12 +172,14 @@ class Machine:
     """
     The state of all devices while a program runs.
 
-    Arrays have one entry per device: `clock` (of the compute stream) and `idle` in seconds,
-    `live` and `peak` in bytes, and `held`, those that are there throughout. `transit` is the part of `idle` in which devices wait for a
-    value while it is being sent. `streams` are those of asynchronous collectives;
-    `channels` has the clocks of asynchronous sends, one for each pair of devices, by the
-    pairs that send together. `runs` counts how often each function ran (see `Totals`). The
-    `observer` is called with every op.
+    Arrays have one entry per device. `clock` is the time of the compute stream, and
+    `idle` the time waited, in seconds; `transit` is the part of `idle` in which the
+    device waits for a value while the value is being sent. `live` is the memory in use
+    and `peak` the most so far, in bytes; `held` is the memory that is in use
+    throughout. `streams` are the streams of asynchronous collectives. `channels` has
+    the clocks of asynchronous sends, one for each pair of devices, keyed by the pairs
+    that send together. `runs` counts the runs of each function (see `Totals`).
+    `observer`, if given, is called with every op.
     """
 
     def __init__(
@@ -198,13 +207,18 @@ class Machine:
 
     @property
     def end(self) -> float:
-        """The time at which the last device, and what it has started, is done."""
+        """
+        The time in seconds at which the last device, and all communication that it has
+        started, is done.
+        """
         sends = [float(clock.max()) for clock in self.channels.values()]
         free = float(self.streams.free.max())
         return max(float(self.clock.max()), free, *sends, 0.0)
 
     def allocate(self, allocation: Allocation) -> Buffer:
-        """Allocates memory for a value, which holds it."""
+        """
+        Allocates memory for a value and returns it, with the value as its only holder.
+        """
         _, positions, size = allocation
         known = self._lives.get(id(positions))
         if known is not None:
@@ -217,7 +231,7 @@ class Machine:
         return Buffer(positions, size)
 
     def release(self, buffer: Buffer) -> None:
-        """Removes one holder of the memory; without holders it is freed."""
+        """Removes one holder of the memory. Memory without holders is freed."""
         buffer.holders -= 1
         if not buffer.holders:
             known = self._lives.get(id(buffer.positions))
@@ -231,15 +245,19 @@ class Machine:
                 self.release(source)
 
     def note_peak(self) -> None:
-        """Raises the peak of each device to the bytes that are live now."""
+        """
+        Raises the peak of each device to the bytes that are now in use, if they are
+        more.
+        """
         np.maximum(self.peak, self.live, out=self.peak)
 
     def run(
         self, compiled: CompiledFunction, arguments: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Runs a function. It takes over one hold on each argument, and passes one hold on
-        each result to the caller. Results may still be in flight.
+        Runs a function and returns its results, which may still be in flight. The
+        function takes over one hold on each argument, and passes one hold on each
+        result to the caller.
         """
         self.runs[compiled] = self.runs.get(compiled, 0) + 1
         frame: list[Buffer] = [
@@ -289,7 +307,7 @@ class Machine:
             self.release(frame[slot])
 
     def wait_for(self, buffer: Buffer) -> None:
-        """Makes the devices of a value that is in flight wait for it."""
+        """Makes the devices of a value that is in flight wait until it has arrived."""
         if buffer.arrival is None or buffer.departure is None:
             return
         waits = np.maximum(buffer.arrival - self.clock, 0.0)
@@ -299,14 +317,17 @@ class Machine:
         self._arrive(buffer)
 
     def _arrive(self, buffer: Buffer) -> None:
-        """Marks a value as arrived: nobody has to wait for it."""
+        """Marks a value as arrived, and releases the memory that it was made from."""
         buffer.arrival = buffer.departure = None
         if buffer.source is not None:
             source, buffer.source = buffer.source, None
             self.release(source)
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
-        """Starts asynchronous communication; the devices go on."""
+        """
+        Starts asynchronous communication. The devices do not wait for it, except
+        senders that it occupies.
+        """
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         busy = np.zeros_like(self.clock)
         for transfer in step.transfers:
@@ -341,7 +362,9 @@ class Machine:
         departure: Moments,
         arrival: Moments,
     ) -> None:
-        """Creates the memory of a value that is in flight."""
+        """
+        Allocates the memory of a value that is in flight from `departure` to `arrival`.
+        """
         self._allocate_results(step, frame)
         received = frame[step.results[0].slot]
         received.departure, received.arrival = departure, arrival
@@ -356,7 +379,10 @@ class Machine:
         start: npt.NDArray[np.float64],
         seconds: Seconds,
     ) -> None:
-        """Reports a transfer to the observer: the start of each group and the seconds."""
+        """
+        Reports a transfer to the observer. `start` has one time per group of devices,
+        in seconds.
+        """
         if self._observer is not None:
             starts = np.broadcast_to(start[:, None], rows.shape).ravel()
             each = np.broadcast_to(seconds, start.shape)
@@ -364,7 +390,7 @@ class Machine:
             self._observer(Execution(step, self._path, rows.ravel(), starts, lasting))
 
     def _compute(self, step: ComputationStep) -> None:
-        """Computes on each device by itself."""
+        """Runs a computation on each of its devices independently."""
         clock, positions, seconds = self.clock, step.positions, step.seconds
         if self.streams.in_use and self.streams.contention is not None:
             seconds = self.streams.beside(positions, clock[positions], seconds)
@@ -381,7 +407,9 @@ class Machine:
                 self._clocks[id(positions)] = positions, clock[positions]
 
     def _communicate(self, step: CommunicationStep) -> None:
-        """Communicates synchronously."""
+        """
+        Runs synchronous communication: devices wait for each other, and are then busy.
+        """
         clock = self.clock
         uses_stream = step.is_collective and self.streams.in_use
         for transfer in step.transfers:
@@ -397,7 +425,7 @@ class Machine:
                 self.streams.occupy(transfer, end)
 
     def _store(self, step: ComputationStep, frame: list[Buffer]) -> None:
-        """Puts the results of a computation into the frame."""
+        """Sets the results of a computation in `frame`."""
         if step.view_of is not None:
             buffer = frame[step.view_of]
             for slot in step.defined:
@@ -412,7 +440,10 @@ class Machine:
         self._allocate_results(step, frame)
 
     def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
-        """Allocates the results of an op, or takes over memory for them."""
+        """
+        Allocates the results of an op, or takes over the memory of other values for
+        them.
+        """
         made: Sequence[Allocation]
         if step.reusable and self._reuse(step, frame):
             made = ()
@@ -434,8 +465,8 @@ class Machine:
 
     def _reuse(self, step: OpStep, frame: list[Buffer]) -> bool:
         """
-        Takes over the memory of an operand that dies and that nobody else holds, if there
-        is one; returns whether it did.
+        Makes the result of `step` take over the memory of an operand that no later step
+        needs and that nobody else holds. Returns whether there was such an operand.
         """
         for slot in step.reusable:
             if slot in step.dying and frame[slot].holders == 1:
@@ -446,8 +477,8 @@ class Machine:
 
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
         """
-        Takes over an argument's memory for a result, unless a view of it is alive; returns
-        whether it did.
+        Makes a result take over the memory of the argument in slot `source`, unless a
+        view of the argument is still in use. Returns whether it did.
         """
         buffer = frame[source]
         # An argument of the program is held by the caller, and by its own slot until its
@@ -462,8 +493,8 @@ class Machine:
         self, compiled: CompiledFunction, positions: Positions | None = None
     ) -> None:
         """
-        Allocates the constants of a function for the whole step, on other positions if they
-        are given.
+        Allocates the constants of a function for the whole step, at `positions` if they
+        are given, else at those that the function was compiled for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

@@ -1,12 +1,13 @@
 """
-The effect of a call as a whole.
+Summaries of calls: the effect of a call as a whole.
 
-A function that runs on one mesh alone, whose devices do the same at the same time, goes
-through the same moments whenever it is called (`timeline.py`). How it changes the memory of
-its devices depends only on which arguments share memory and which memory nobody else holds.
-So it is executed once for each such pattern; every other call applies the result. The
-result does not depend on the mesh either, as long as the meshes are alike: a call may be on
-another mesh than its function was compiled for.
+Consider a function that runs on a single mesh whose devices do the same at the same
+time. Its effect on the clocks is the same whenever it is called (`timeline.py`). Its
+effect on memory depends only on two facts about its arguments: which of them share
+memory, and which memory nobody else holds. So the function is executed once for each
+such pattern, and every other call applies the summary. The summary does not depend on
+the mesh, as long as the meshes are alike: a call may be on another mesh than the one
+that its function was compiled for.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from distir.interpreters.simulator.engine.timeline import Timeline
 
 class Pattern(NamedTuple):
     """
-    The memory of a call's arguments: for each argument the number of its memory; for each
-    such memory whether nobody but the call holds it, and its bytes. `fixed` are the places
-    of further arguments, which the program holds.
+    The memory of a call's arguments. `numbers` gives, for each argument, the index of
+    its memory. `own` tells, for each memory, whether only the call holds it, and
+    `sizes` gives its bytes. `fixed` are the places of further arguments, whose memory
+    the program holds.
     """
 
     numbers: tuple[int, ...]
@@ -43,8 +45,9 @@ class Pattern(NamedTuple):
 @dataclass(frozen=True)
 class Made:
     """
-    Memory that a call made and that remains when it ends: its number, its bytes and, if it
-    is still in flight then, the number of its collective and the memory that this holds.
+    Memory that a call allocated and that still exists when the call ends: its index and
+    its bytes. If its value is still in flight then, `started` is the index of its
+    collective, and `source` the memory that the collective holds.
     """
 
     number: int
@@ -56,8 +59,8 @@ class Made:
 @dataclass(frozen=True)
 class Reduced:
     """
-    Memory of an argument (its number) in which a value is still in flight when the call
-    ends, with the number of its collective.
+    The memory of an argument in which a value is still in flight when the call ends:
+    the memory's index, and the index of the value's collective (`started`).
     """
 
     number: int
@@ -65,16 +68,20 @@ class Reduced:
 
 
 Held = int | OpStep | Made | Reduced
-"""Memory: of an argument (its number), of a constant (its op), or made by the call."""
+"""
+Memory, given by the index of an argument's memory, by the op of a constant, or as made
+or reduced in the call.
+"""
 
 
 @dataclass(frozen=True)
 class Summary:
     """
-    The effect of a call on each device of its mesh: what it does to the clocks, how often
-    it runs functions, the bytes above those at the call, at most (`peak`) and at the end
-    (`live`), and the memory of each result. `new` are their bytes, if each result is new
-    memory that has arrived when the call ends.
+    The effect of a call on each device of its mesh. `timeline` is the effect on the
+    clocks, and `runs` counts the runs of each function. `peak` and `live` are the most
+    bytes, and the bytes at the end, above those at the start. `results` is the memory
+    of each result. If every result is new memory whose value has arrived, `new` holds
+    their bytes, else None.
     """
 
     timeline: Timeline
@@ -87,8 +94,8 @@ class Summary:
 
 class SummarisingMachine(Machine):
     """
-    A machine with one position per mesh that calls functions by their summaries. `places`
-    are the positions of each mesh.
+    A machine with one position per mesh that applies summaries instead of executing
+    calls. `places` holds the positions of each mesh.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
@@ -98,9 +105,9 @@ class SummarisingMachine(Machine):
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
         """
-        Applies the effect of a function to the clocks of a mesh (given by its position).
-        Returns for each asynchronous collective that it starts when its value departs and
-        when it arrives.
+        Applies the effect of a function to the clocks of the mesh at position `mesh`.
+        Returns, for each asynchronous collective that the function starts, when its
+        value departs and when it arrives.
         """
         raise NotImplementedError
 
@@ -119,9 +126,9 @@ class SummarisingMachine(Machine):
 
 class Summaries:
     """
-    The summaries of the functions of a program, or of several programs that share
-    functions, by the patterns of their calls. A summary is made by executing the function
-    when it is first called with a pattern.
+    The summaries of functions, by function and pattern of arguments. Several programs
+    that share functions may share them. A summary is made when the function is first
+    called with a pattern, by executing it.
     """
 
     def __init__(self) -> None:
@@ -131,9 +138,9 @@ class Summaries:
         self, machine: SummarisingMachine, step: CallStep, frame: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Does what `Machine.run` does for a step that calls a function on one mesh, with
-        values of `frame` as operands: frees operands that nobody holds any more, and
-        returns the results.
+        Calls a function on one mesh by its summary, with the same effect as
+        `Machine.run`. The operands are values of `frame`. Frees operands that nobody
+        holds any more, and returns the results.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None
@@ -192,7 +199,10 @@ class Summaries:
     def _run(
         self, outer: SummarisingMachine, compiled: CompiledFunction, pattern: Pattern
     ) -> Summary:
-        """Executes the function on memory of its own, to summarise it."""
+        """
+        Returns the summary of a function for a pattern of arguments, by executing it on
+        memory of its own.
+        """
         mesh = compiled.mesh
         assert mesh is not None
         machine = _TimelineRecorder(outer.devices, self)
@@ -247,8 +257,8 @@ class Summaries:
 
 class _TimelineRecorder(SummarisingMachine):
     """
-    A machine that records what happens to the clocks of one mesh instead of changing them.
-    In a value in flight, `arrival` is the number of its collective.
+    A machine that records the effects on the clocks of one mesh instead of applying
+    them. The `arrival` of a value in flight is the index of its collective.
     """
 
     def __init__(self, meshes: int, summaries: Summaries):
@@ -256,7 +266,7 @@ class _TimelineRecorder(SummarisingMachine):
         self.timeline = Timeline()
 
     def number_of(self, arrival: Moments) -> int:
-        """Returns the number of the collective whose value arrives at `arrival`."""
+        """Returns the index of the collective whose value arrives at `arrival`."""
         assert isinstance(arrival, float)
         return int(arrival)
 
