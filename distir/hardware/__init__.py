@@ -1,6 +1,6 @@
 """
-Descriptions of clusters. The `.mlir` files of this folder are the built-in clusters;
-the name of a cluster is that of its file.
+Descriptions of clusters. The `.mlir` files of this folder describe the built-in
+clusters; a cluster has the name of its file.
 
 A file describes one node or a whole cluster, in the `device` dialect. If its two
 outermost levels of links span the same devices, the outermost one is the network
@@ -54,10 +54,10 @@ def built_in_or_file(
     name: str, what: str, folder: Path, names: Sequence[str], suffix: str
 ) -> Path:
     """
-    Returns the file of the built-in `name` in `folder` if `name` is one of `names`,
-    else the file at the path `name`. Built-in files have the suffix `suffix`. Raises
-    DistIRError if there is no such file; `what` is the message's word for the contents
-    of the file.
+    Returns the path of a built-in or a user's file. If `name` is one of the built-in
+    `names`, this is the file `name` in `folder`, with the suffix `suffix`. Otherwise it
+    is the file at the path `name`. Raises DistIRError if there is no such file; `what`
+    is the message's word for the contents of the file.
     """
     if name in names:
         return folder / f"{name}{suffix}"

@@ -14,7 +14,7 @@ from distir.errors import DistIRError, did_you_mean
 from distir.hardware import cluster_names, load_cluster
 
 NIC_LATENCY = 1e-5
-"""The latency of a message between nodes in seconds, a rough estimate."""
+"""The latency of a message between nodes in seconds. It is a rough estimate."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class ClusterDescription:
             device. If there are fewer adapters than devices, the devices of a node
             share them.
         link: The bandwidth from a device to the others of its node, in bytes/s per
-            direction; None for that of this kind of device in its built-in cluster.
-        memory: The usable memory of a device in bytes; None for that of the kind.
+            direction; None for the bandwidth in the built-in cluster with this kind of
+            device.
+        memory: The usable memory of a device in bytes; None for the memory of its kind.
     """
 
     name: str
@@ -76,7 +77,8 @@ class ClusterDescription:
     def _links(self, original: LinkOp, size: int) -> list[LinkOp]:
         """
         Returns the levels of links of the cluster, innermost first. `original` is the
-        link within a node of the built-in cluster.
+        link between devices of a node in the built-in cluster with the same kind of
+        device.
         """
         node = self.devices_per_node
         rate = original.bandwidth.value.data if self.link is None else self.link
@@ -106,9 +108,8 @@ class ClusterDescription:
 
 def device_kinds() -> dict[str, ClusterOp]:
     """
-    Returns the kinds of devices of the built-in clusters. The keys are the names of the
-    kinds, in alphabetical order; the values are the clusters, for each kind the
-    alphabetically first.
+    Returns the kinds of devices of the built-in clusters, in alphabetical order. Maps
+    the name of each kind to the alphabetically first cluster that has it.
     """
     found: dict[str, ClusterOp] = {}
     for name in cluster_names():

@@ -1,4 +1,4 @@
-"""The options of commands, passes and functions that describe the devices."""
+"""The options, of commands, passes and functions, for the devices of a cluster."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TargetOptions:
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
     """
-    The options for profiles, which give the performance that devices reach in practice
-    (see docs/profiles.md).
+    The options for profiles. A profile gives the performance that devices reach in
+    practice (see docs/profiles.md).
     """
 
     profile: tuple[str, ...] = option(

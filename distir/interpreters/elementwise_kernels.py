@@ -1,6 +1,6 @@
 """
-NumPy kernels of elementwise and quantisation operators, for values at which those of
-`onnx.reference` overflow or lose NaN.
+NumPy kernels of elementwise and quantisation operators, for values at which
+`onnx.reference` overflows or loses NaN.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def sign(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.OneHot")
 def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a one-hot encoding by selection. `onnx.reference` adds multiples of both
-    values, which fails if one is infinite.
+    Computes a one-hot encoding by selecting one of two values. `onnx.reference` adds
+    multiples of both values instead, so it fails if one of them is infinite.
     """
     indices, depth, values = inputs
     count = int(depth.reshape(-1)[0])
@@ -49,8 +49,8 @@ def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.Shrink")
 def shrink(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a Shrink in floats of at least 32 bits, because `onnx.reference` handles
-    NaN and rounds integers differently.
+    Computes a Shrink in floats of at least 32 bits, because `onnx.reference` treats NaN
+    and rounds integers differently.
     """
     (x,) = inputs
     bias, limit = op.attribute("bias"), op.attribute("lambd")
@@ -102,8 +102,8 @@ def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
 
 def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
     """
-    Whether the result of a QuantizeLinear has one of NumPy's integer types, which have
-    at least 8 bits.
+    Whether the result of a QuantizeLinear has one of NumPy's own integer types. They
+    have at least 8 bits.
     """
     zero: Array | None = inputs[2] if len(inputs) > 2 else None
     kind = zero.dtype if zero is not None else _target(op)

@@ -56,7 +56,7 @@ class ProgramFunctions(InterpreterFunctions):
     ):
         """
         `known` maps names to functions. If `observer` is given, it is called with each
-        value and its content whenever the value is set, in every call of its function.
+        value and the value's content, in every call of the value's function.
         """
         self.functions = known
         self._observer = observer
@@ -142,8 +142,8 @@ class ProgramFunctions(InterpreterFunctions):
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
     """
-    Returns, for each op of a function, its operands that no later op uses. Ops without
-    such operands are left out.
+    Maps each op of a function to those of its operands that no later op uses. Ops
+    without such operands are left out.
     """
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}

@@ -1,5 +1,5 @@
 """
-Random arguments for a program. They are valid for its ops: indices, for example, are
+Random arguments for a program. They are valid for its ops; for example, indices are
 within their tables.
 """
 
@@ -35,16 +35,17 @@ def random_arguments(
 ) -> list[Array]:
     """
     Returns the global value of every argument of the entry function, in order and in
-    the form of the source model. An argument whose name is in `weights` has that value.
-    Others are random, and depend on `seed` and the name alone, so two programs with the
-    same arguments get the same values.
+    the form of the source model. An argument whose name is in `weights` has the value
+    given there. All others are random. They depend only on `seed` and the argument's
+    name, so two programs with the same arguments get the same values.
 
-    Parameters are normal with standard deviation `PARAMETER_SCALE`. States are too, but
-    without their sign, because some are averages of squares. Other floats are standard
-    normal. Integers that index a table are valid indices of it. Other integers, such as
-    masks, are ones; if they have two dimensions, the end of every other row is zeros,
-    like padding. An argument with a default has that value. Raises DistIRError for an
-    argument that is not a tensor or has no fixed size.
+    Parameters are normally distributed with standard deviation `PARAMETER_SCALE`.
+    States are the absolute values of such numbers, because some are averages of
+    squares. Other floats have a standard normal distribution. Integers that index a
+    table are valid indices of it. Other integers, such as masks, are ones; if they have
+    two dimensions, the end of every other row is zeros, like padding. An argument with
+    a default has that value. Raises DistIRError for an argument that is not a tensor or
+    has no fixed size.
     """
     program, uses = Program(module), Uses(module)
     types, _ = source_types(program.entry)

@@ -1,6 +1,6 @@
 """
 Ops in which devices exchange values while they compute. Each device of a group runs in
-a thread of its own.
+its own thread.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ Array = npt.NDArray[Any]
 
 class Peers:
     """
-    The group of devices that exchange states. This base class is a group of one device,
-    which exchanges nothing.
+    The group of devices with which a device exchanges arrays. This base class is a
+    group of one device, so nothing is exchanged.
     """
 
     def gather(self, x: Array) -> Array:
         """
-        Returns the `x` of all devices of the group, joined along the last dimension.
+        Returns the arrays `x` of all devices of the group, joined along the last
+        dimension.
         """
         return x
 
     def scatter(self, x: Array) -> Array:
         """
-        Returns this device's part, along the last dimension, of the sum of all devices'
-        `x`.
+        Returns this device's part of the sum of all devices' arrays `x`. The sum is
+        split along the last dimension.
         """
         return x
 
@@ -45,8 +46,8 @@ class Peers:
 class _Meeting:
     """
     The place where `size` devices of a group exchange arrays. The last dimension is
-    dealt out to devices in runs of `run` elements, or in one block each if `run` is
-    None.
+    dealt out to the devices in runs of `run` elements. If `run` is None, each device
+    gets one contiguous block.
     """
 
     def __init__(self, size: int, run: int | None):
@@ -98,8 +99,8 @@ returns its results.
 
 def _group_axes(op: Operation) -> tuple[str, ...]:
     """
-    Returns the mesh axes over which devices exchange values in an op in its local form.
-    An op that is not registered as a joint op has none.
+    Returns the mesh axes over which devices exchange values for `op`, an op in its
+    local form. Returns none if the op is not registered as a joint op.
     """
     axes = op.properties.get("axes")
     if joint_op.get(op.name) is None or not isinstance(axes, ArrayAttr):
@@ -112,8 +113,8 @@ def run_together(
 ) -> list[PythonValues]:
     """
     Runs a joint op on the devices of one group, and returns the results of each device.
-    `members` holds the op in local form and the operands of each device. Raises the
-    exception that a device raised.
+    `members` holds, for each device, the op in its local form and the operands. If a
+    device raises an exception, it is raised.
     """
     first, _ = members[0]
     run, function = first.properties.get("run"), joint_op.get(first.name)
@@ -144,7 +145,8 @@ def results_on(
 ) -> list[PythonValues]:
     """
     Runs a joint op on all devices of a mesh, group by group, and returns the results of
-    each device. `members` holds the op in local form and the operands of each device.
+    each device. `members` holds, for each device, the op in its local form and the
+    operands.
     """
     found: dict[int, PythonValues] = {}
     for group in mesh.groups(_group_axes(members[0][0])):

@@ -1,5 +1,5 @@
 """
-NumPy kernels that replace those of `onnx.reference` where these are wrong or slow.
+NumPy kernels that replace kernels of `onnx.reference` where these are wrong or slow.
 
 A kernel gets the op and its inputs by schema position (None for omitted ones), and
 returns the op's results. The docstring of a kernel says why it is needed.
@@ -72,8 +72,8 @@ def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.Mean")
 def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes the elementwise mean of several tensors, because `onnx.reference` adds to
-    the first one, whose shape may be smaller than the result's.
+    Computes the elementwise mean of several tensors. `onnx.reference` adds all tensors
+    to the first one, so it fails if the first one is smaller than the result.
     """
     kind = np.promote_types(inputs[0].dtype, np.float32)
     total = inputs[0].astype(kind)
@@ -136,9 +136,9 @@ def _spacing(
 class Windows:
     """
     The positions of the windows of a convolution or pooling in each dimension of space.
-    `pads` holds the padding (begin, end) of each dimension. `beyond` is the part of
-    each end that the op did not ask for but the last window needs: because of ceil
-    mode, or because the only window does not fit. ONNX rounds sizes toward 0, so one
+    `pads` holds the padding (begin, end) of each dimension. `beyond` is the part of the
+    end's padding that the op did not ask for. Ceil mode adds it, or a single window
+    needs it because the padded input is too short. ONNX rounds sizes toward 0, so one
     window exists even if the padded input is shorter than the window by less than a
     stride.
     """
@@ -216,8 +216,8 @@ class Windows:
 @kernel("onnx.Conv")
 def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    Computes a convolution as products of matrices, because `onnx.reference` is slow: a
-    small one takes 24 ms.
+    Computes a convolution as products of matrices, because `onnx.reference` is slow: it
+    takes 24 ms for a small convolution.
     """
     x, w = inputs[0], inputs[1]
     groups = op.attribute("group")
@@ -392,9 +392,7 @@ def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Ar
 
 @kernel("onnx.Pad")
 def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
-    """
-    Pads or crops a tensor, because `onnx.reference` refuses negative pads, which crop.
-    """
+    """Pads or crops a tensor. Negative pads crop; `onnx.reference` refuses them."""
     x, pads, value, axes = [*inputs, None, None][:4]
     assert x is not None and pads is not None
     over = range(x.ndim) if axes is None else axes.reshape(-1)
@@ -463,8 +461,8 @@ def _log_softmax(x: Array, axis: int) -> Array:
 @kernel("onnx.LogSoftmax")
 def log_softmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Computes a log-softmax. `onnx.reference` takes the logarithm of a softmax, which may
-    underflow to zero.
+    Computes a log-softmax. `onnx.reference` takes the logarithm of a softmax instead,
+    and the softmax may underflow to zero.
     """
     (x,) = inputs
     return [_log_softmax(x, op.attribute("axis")).astype(x.dtype)]
@@ -474,8 +472,8 @@ def log_softmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def softmax_cross_entropy(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
     Computes a cross entropy from a log-softmax, for all labels at once.
-    `onnx.reference` takes the logarithm of a softmax, which may underflow to zero, and
-    loops over labels.
+    `onnx.reference` loops over labels, and takes the logarithm of a softmax, which may
+    underflow to zero.
     """
     scores: Array = inputs[0]
     labels: Array = inputs[1]
@@ -514,7 +512,9 @@ def grid_sample(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.Det")
 def determinant(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """Computes determinants, because `onnx.reference` cannot for 16-bit floats."""
+    """
+    Computes determinants, because `onnx.reference` does not support 16-bit floats.
+    """
     (x,) = inputs
     found = np.linalg.det(x.astype(np.result_type(x, np.float32)))
     return [np.asarray(found).astype(x.dtype)]

@@ -82,9 +82,9 @@ class Uses:
 
     def lookups(self, value: SSAValue, *, exactly: bool = False) -> list[Lookup]:
         """
-        Returns the lookups of tables by the elements of `value`. Ops that reorder or
-        select elements are followed; with `exactly`, only ops that keep all elements
-        unchanged.
+        Returns the lookups in which elements of `value` are the indices. Values that
+        hold elements of `value`, in any order and possibly only some of them, count
+        too. With `exactly`, only values that hold all elements unchanged count.
         """
         kept = SAME_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
         found: list[Lookup] = []

@@ -42,7 +42,7 @@ it cannot give them. Results that are arrays have at most as many elements as th
 
 
 def type_of(value: Any) -> Attribute:
-    """Returns the type of a mixed value, which is an array or a type."""
+    """Returns the type of a mixed value. A mixed value is an array or a type."""
     if isinstance(value, np.ndarray):
         return tensor_type(value.shape, element_type_of_dtype(value.dtype))
     return value
@@ -50,8 +50,9 @@ def type_of(value: Any) -> Attribute:
 
 def join(a: Any, b: Any) -> Any:
     """
-    Returns the most precise mixed value that covers both `a` and `b`: the array if they
-    are equal arrays, else a type in which sizes that differ are dynamic.
+    Returns the most precise mixed value that describes both `a` and `b`. It is the
+    array if `a` and `b` are equal arrays. Otherwise it is a type in which sizes that
+    differ are dynamic.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         same = a.dtype == b.dtype and np.array_equal(a, b)
@@ -115,14 +116,15 @@ def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | No
 
 def from_types(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
     """
-    Returns the inferred result types of an op. Operands that are arrays are used too.
+    Returns the inferred result types of an op. Operands that are arrays contribute
+    their values.
     """
     known = [v if isinstance(v, np.ndarray) else None for v in args]
     return tuple(result_types(op, [type_of(v) for v in args], known))
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (from_shape, from_values, from_types)
-"""The implementations of every op, from the most precise to the least."""
+"""The functions that implement every op, from the most precise to the least."""
 
 
 @register_impls
@@ -151,8 +153,8 @@ class OnnxMixed(InterpreterFunctions):
 
 def is_whole(value: Any) -> bool:
     """
-    Whether each device holds all of a value: it has no layout, or a layout that neither
-    splits it nor makes it partial.
+    Whether each device holds the whole `value`. This is the case if it has no layout,
+    or a layout that neither splits it nor makes it partial.
     """
     layout = layout_of(value)
     return layout is None or not (layout.dims or layout.partial)

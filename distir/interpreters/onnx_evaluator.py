@@ -1,9 +1,9 @@
 """
-Evaluates one ONNX op, with `onnx.reference` or with our own kernels where that is wrong
-or slow (`distir.interpreters.kernels`).
+Evaluates one ONNX op with `onnx.reference`, or with a kernel of
+`distir.interpreters.kernels` where `onnx.reference` is wrong or slow.
 
-`onnx.reference` treats all sequences of a recurrent layer as equally long. Layers over
-sequences of different lengths are therefore evaluated once for each length.
+`onnx.reference` treats all sequences of a recurrent layer as equally long. A layer over
+sequences of different lengths is therefore evaluated once for each length.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def by_length(
     op: OnnxOp, inputs: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Array]]
 ) -> list[Array]:
     """
-    Returns the results of a recurrent layer over sequences of different lengths. `run`
-    evaluates the layer on the sequences of each length, cut to it. Outputs beyond the
-    end of a sequence are 0. The last states are those at the sequence's end, and the
-    reverse direction starts there.
+    Returns the results of a recurrent layer over sequences of different lengths. For
+    each length, `run` evaluates the layer on the sequences of that length, cut to it.
+    Outputs beyond the end of a sequence are 0. The last states are the states at the
+    sequence's end, and the reverse direction starts there.
     """
     x, lengths = inputs[0], inputs[_LENGTHS]
     batch_first = bool(op.attribute("layout"))
@@ -101,9 +101,10 @@ _evaluators: dict[Any, ReferenceEvaluator] = {}
 def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
     """
     Returns the results of an op on concrete inputs. `inputs` are in the order of the
-    schema, with None for omitted ones; trailing ones may be left out. Tensors are NumPy
-    arrays, of Python strings for strings; sequences are lists; an empty optional is
-    None. Raises DistIRError if the op cannot be computed on these inputs.
+    schema, with None for omitted ones; trailing ones may be left out. A tensor is a
+    NumPy array, and a tensor of strings an array of Python strings. A sequence is a
+    list, and an empty optional is None. Raises DistIRError if the op cannot be computed
+    on these inputs.
     """
     found = evaluated(op, inputs)
     if isinstance(found, Exception):
@@ -135,8 +136,8 @@ def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
 def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
     """
     Returns the results of an op on concrete inputs, or the exception that prevented it.
-    The inputs may have other shapes than the op's operands, and results are not
-    compared with its declared types.
+    The inputs may have other shapes than the op's operands, because results are not
+    compared with the op's declared types.
     """
     own = kernel.get(op.name)
     if op.name == "onnx.QuantizeLinear" and not makes_integers(op, inputs):

@@ -21,16 +21,16 @@ Array = npt.NDArray[Any]
 
 def is_float(x: Array) -> bool:
     """
-    Whether the elements of `x` are floats. NumPy knows 16-bit bf16 and 8-bit floats
-    only as kind V, which counts as float here.
+    Whether the elements of `x` are floats. Floats that NumPy does not have itself, such
+    as bf16 and 8-bit floats, count too.
     """
     return x.dtype.kind in "fV"
 
 
 def widened(x: Array) -> Array:
     """
-    Returns `x` in the type in which its elements are summed: floats of at least 32
-    bits, or integers of 64 bits.
+    Returns `x` in the type in which its elements are summed. Floats get at least 32
+    bits, integers 64.
     """
     if is_float(x):
         return x.astype(np.promote_types(x.dtype, np.float32))
@@ -47,8 +47,8 @@ def comparable(x: Array) -> Array:
 
 def reduced_axes(op: OnnxOp, inputs: Sequence[Any]) -> tuple[int, ...]:
     """
-    Returns the axes, in order, over which a reduction goes. Without given axes these
-    are all axes, or none if the op's attribute `noop_with_empty_axes` is set.
+    Returns the axes that a reduction reduces, in order. If the op gives no axes, these
+    are all axes, or none if its attribute `noop_with_empty_axes` is set.
     """
     rank = inputs[0].ndim
     given = inputs[1] if len(inputs) > 1 else None
@@ -252,8 +252,8 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def cumulative(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
     Computes running sums or products, accumulating floats in wider floats as PyTorch
-    does. `onnx.reference` refuses an axis that is a list of one number, which PyTorch
-    exports.
+    does. PyTorch exports the axis as a list of one number, and `onnx.reference` refuses
+    that.
     """
     x, given = inputs
     axis, is_sum = int(given.reshape(-1)[0]), op.name == "onnx.CumSum"

@@ -204,7 +204,9 @@ class OnnxFunctions(InterpreterFunctions):
 
 @dataclass
 class _LocalProgram:
-    """The ops that one device runs for a distributed op."""
+    """
+    The ops that one device runs for a distributed op, with the block that holds them.
+    """
 
     block: Block
     ops: Sequence[Operation]
@@ -244,10 +246,10 @@ class ReferenceInterpreter(Interpreter):
         self, value: Any, type_: Attribute, name: str, form: SourceForm | None = None
     ) -> Any:
         """
-        Returns `value`, a global value in the form of the source model, as an argument
-        of type `type_`. If `form` is given, the value is padded or flattened as `form`
-        says. Raises DistIRError, with the argument's `name` in the message, if its
-        shape or element type does not fit.
+        Returns `value`, a global value in the form of the source model, as a function
+        argument of type `type_`. If `form` is given, it says how to pad or flatten the
+        value. Raises DistIRError, naming the argument `name`, if the value's shape or
+        element type does not fit.
         """
         if not isinstance(type_, TensorType):
             return value

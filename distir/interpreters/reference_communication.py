@@ -54,10 +54,10 @@ def only(layout: Layout, axes: Collection[str]) -> Layout:
 
 def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Array]:
     """
-    Returns the shards after a collective over `axes` that changes the layout of
-    `source` to `after`, one for each device. Each group of devices along `axes` acts as
-    a small mesh: the group's shards are assembled, and the result is split again as
-    `after` says.
+    Returns the shards, one per device, after a collective over `axes` that changes the
+    layout of `source` to `after`. Each group of devices along `axes` acts as a small
+    mesh. The shards of a group are assembled, and the result is split again as `after`
+    says.
     """
     mesh, before = source.mesh, source.layout
     others = [axis for axis, _ in mesh.axes if axis not in axes]
@@ -147,8 +147,8 @@ class CommunicationFunctions(InterpreterFunctions):
         self, interpreter: Interpreter, op: RootedOp, args: PythonValues
     ) -> OpImplResult:
         """
-        Runs a collective with a root. Before or after it, a single device holds the
-        whole value.
+        Runs a collective with a root. Either before or after it, a single device holds
+        the whole value.
         """
         source = self._distributed(op, args[0])
         return self._result(

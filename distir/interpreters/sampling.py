@@ -64,9 +64,10 @@ class Sampling:
         self, sizes: Sequence[int], grid: Array
     ) -> Iterator[tuple[list[Array], Array, list[Array]]]:
         """
-        Yields the image elements that contribute to the samples, one contribution per
-        sample at a time: their indices in each dimension of space, their weights, and
-        the derivatives of the weights with respect to each of the grid's coordinates.
+        Yields the contributions of image elements to the samples; each yield holds one
+        contribution to every sample. A contribution consists of the element's indices
+        in each dimension of space, its weight, and the derivatives of the weight with
+        respect to the grid's coordinates.
         """
         along = [
             self._along(size, grid[..., -1 - dim]) for dim, size in enumerate(sizes)
@@ -81,9 +82,9 @@ class Sampling:
 
     def _along(self, size: int, points: Array) -> list[tuple[Array, Array, Array]]:
         """
-        Returns the contributions along one dimension of `size` elements to the samples
-        at the coordinates `points`: for each, the element's indices, weights, and
-        derivatives of the weights.
+        Returns the contributions of elements to samples along one dimension of `size`
+        elements. The samples are at the coordinates `points`. A contribution consists
+        of the element's index, its weight, and the derivative of the weight.
         """
         scale = (size - 1) / 2 if self.aligned else size / 2
         at = (points + 1) * scale - (0 if self.aligned else 0.5)
@@ -118,9 +119,9 @@ class Sampling:
 
     def _inside(self, at: Array, size: int) -> tuple[Array, Array]:
         """
-        Returns the positions `at` brought into the image, as `padding` says, and the
-        derivatives of the new positions with respect to `at`. With "zeros" the
-        positions stay unchanged.
+        Returns the positions `at`, brought into the image as `padding` says, and the
+        derivatives of the new positions with respect to `at`. If `padding` is "zeros",
+        the positions stay unchanged.
         """
         one = np.ones_like(at)
         if self.padding == "zeros":
@@ -142,8 +143,8 @@ class Sampling:
 
 def _cubic(distance: Array, slope: Array) -> tuple[Array, Array]:
     """
-    Returns the weights of elements at `distance` from a sampled point in cubic
-    interpolation, and their derivatives, multiplied by `slope`.
+    Returns the weights, in cubic interpolation, of elements at `distance` from a
+    sampled point, and the derivatives of the weights, multiplied by `slope`.
     """
     d, sign = np.abs(distance), np.sign(distance)
     near = ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1

@@ -1,5 +1,5 @@
 """
-The types interpreter: the abstract value of a value is its xDSL type.
+The types interpreter. In place of each value of a program, it has the value's type.
 
 Shapes are inferred by `onnx.shape_inference`, one op at a time. This cannot infer a
 shape that depends on the elements of a tensor; `distir.interpreters.mixed` can.
@@ -94,7 +94,9 @@ def with_shape(type_: TensorType[Any], shape: Sequence[int]) -> TensorType[Any]:
 
 
 def is_static(type_: Attribute) -> bool:
-    """Whether all sizes of a tensor type are known. True for types without a shape."""
+    """
+    Whether all sizes of a type's shape are known. True for types that have no shape.
+    """
     if isinstance(type_, UnrankedTensorType):
         return False
     return not isinstance(type_, TensorType) or all(d >= 0 for d in type_.get_shape())
@@ -121,8 +123,9 @@ class OnnxTypes(InterpreterFunctions):
 
 class TypesInterpreter(Interpreter):
     """
-    Interprets a program on types. Ops other than those of `onnx` and calls have their
-    declared result types.
+    Interprets a program on types. Ops of `onnx` get inferred result types, calls the
+    types that the called function returns, and all other ops their declared result
+    types.
     """
 
     def __init__(

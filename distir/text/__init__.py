@@ -1,6 +1,6 @@
 """
-Reading and writing programs as `.mlir` text. The parser is fast on the long lists of
-types and values of distributed programs, and the printer gives names to repeated types.
+Reads and writes programs as `.mlir` text. The parser is fast on the long lists of types
+and values of distributed programs. The printer gives names to repeated types.
 """
 
 from distir.text.number_printer import ProgramTarget

@@ -33,7 +33,7 @@ _TYPE_NAME = re.compile(r"(![a-zA-Z_][a-zA-Z0-9_$]*+)(?![.-]|\s*<)", re.ASCII)
 @dataclass(frozen=True)
 class OpText:
     """
-    The text of an op, divided into a part that many ops share and the parts that
+    The text of an op, divided into the part that many ops share and the parts that
     differ.
     """
 
@@ -95,8 +95,8 @@ class OpForm:
 @dataclass(frozen=True)
 class KnownOp:
     """
-    The facts about an op that another op with the same text shares: all but its values
-    and its scope.
+    The facts that all ops with the same text share: everything except operands, results
+    and scope.
     """
 
     example: Operation
@@ -109,9 +109,10 @@ class KnownOp:
         op: Operation, text: OpText, values: dict[str, tuple[SSAValue, ...]]
     ) -> KnownOp | None:
         """
-        Returns the facts about `op`, which was read from `text`. Returns None unless
-        the names in the text are those of its results and operands, each once and in
-        order. `values` maps the names of all defined values to these values.
+        Returns the facts about `op`, an op that the parser has read from `text`.
+        Returns None unless the names in the text are the names of the op's results and
+        operands, each once and in order. `values` maps names to all values defined so
+        far.
         """
         scope = op.attributes.get(SCOPE)
         named = [values.get(name, (None,))[0] for name in text.names]
@@ -133,10 +134,10 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Returns the facts about an op whose text has the form `after`, from those about
-        this op, whose text has the form `before`. The forms differ only in names of
-        types and callees. `types` maps the names of types to types. Returns None if the
-        new facts are not certain without parsing.
+        Returns the facts about another op, from the facts about this op. This op's text
+        has the form `before`, and the other op's text the form `after`; they differ
+        only in names of types and callees. `types` maps the names of types to types.
+        Returns None if the new facts are not certain without parsing.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None

@@ -55,7 +55,7 @@ class ProgramLexer(MLIRLexer):
     )
 
     def lex(self) -> MLIRToken:
-        """Returns the next token."""
+        """Returns the next token, and moves behind it."""
         content = self.input.content
         match = _COMMON.match(content, self.pos)
         if match is None:

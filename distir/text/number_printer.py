@@ -34,8 +34,8 @@ as the string of its bytes, as in MLIR.
 
 _SIGNIFICANT_DIGITS: dict[Attribute, int] = {Float32Type(): 9, Float64Type(): 17}
 """
-The number of digits that represent each float of a type exactly. For types that are not
-listed, Python's text of the float does.
+The number of significant digits that are enough to write any float of a type exactly.
+For types that are not listed, Python's own text of a float is used.
 """
 
 
@@ -43,15 +43,15 @@ class NumberPrinter(Printer):
     """
     xDSL's printer, with exact floats. Finite floats are decimal, because plain
     `xdsl-opt` reads hexadecimal digits in `dense` as an integer. Infinities and NaNs
-    are written as their bits. A constant is written as a single value only if the bits
-    of all elements are equal, which those of 0 and -0 are not.
+    are written as their bits. A constant is written as a single value only if all its
+    elements have the same bits; 0 and -0 have different bits.
 
     Names of values are unique within a function. In xDSL's printer, the second value
     with the hint `a` and the first one with the hint `a_1` can both be named `a_1`.
     """
 
     def print_ssa_value(self, value: SSAValue) -> str:
-        """Prints the name of a value, and returns it."""
+        """Prints the name of `value`, and returns the name."""
         hint = value.name_hint
         if hint and value not in self._ssa_values:
             names, name = self.ssa_names, hint
@@ -172,7 +172,7 @@ class NumberPrinter(Printer):
 
 
 class _NumberSyntaxPrinter(NumberPrinter, SyntaxPrinter):
-    """The number printer that colours its text for a terminal."""
+    """A number printer that colours its text for a terminal."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
 
 def new_context() -> Context:
     """
-    Returns a context with every dialect that is installed, including those of plugins.
+    Returns a context with every installed dialect, including the dialects of plugins.
     """
     context = Context()
     for name, factory in installed_universe().all_dialects.items():
@@ -83,8 +83,8 @@ class ProgramParser(NumberParser):
 
     def parse_operation(self) -> Operation:
         """
-        Parses an op. If an op with the same text, apart from names, was read before, it
-        is copied.
+        Parses an op. If an op with the same text, apart from names, was read before,
+        that op is copied.
         """
         text = OpText.at(self._content, self._current_token.span.start)
         if text is None:
@@ -127,7 +127,7 @@ class ProgramParser(NumberParser):
         return found
 
     def _before(self) -> str:
-        """The last character before the next token that is not a space."""
+        """Returns the last character before the next token, not counting spaces."""
         start = self._current_token.span.start
         return self._content[max(0, start - 9) : start].rstrip()[-1:]
 
@@ -146,8 +146,9 @@ class ProgramParser(NumberParser):
 
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
-        Returns the facts about an op from those about a known op whose text differs
-        only in names of types and callees. Returns None if there is no such op.
+        Returns the facts about the op with text `text`, taken from a known op whose
+        text differs only in names of types and callees. Returns None if there is no
+        such op.
         """
         before = self._known_forms.get(text.form.key)
         if before is None:

@@ -85,7 +85,7 @@ class ProgramPrinter(NumberPrinter):
             self._text.write(text)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        """Prints an attribute; a type that has a name is printed as this name."""
+        """Prints an attribute. A type that has a name is printed as this name."""
         known = self._types.get(id(attribute))
         if known is not None:
             self._text.write(known[1])
@@ -97,7 +97,8 @@ class ProgramPrinter(NumberPrinter):
 
 def _types(module: ModuleOp) -> Iterator[Attribute]:
     """
-    Yields the types of all values, each type once for every place where it is printed.
+    Yields the types of all values. A type is repeated for every place where it is
+    printed.
     """
     for op in module.walk():
         for region in op.regions:

@@ -43,8 +43,8 @@ def _by_head(x: Array, heads: int) -> Array:
 
 def _like(x: Array, like: Array) -> Array:
     """
-    Returns `x` `[batch, heads, length, size]` in the shape of `like`. If `like` has
-    three dimensions, heads are joined with features again.
+    Returns `x` `[batch, heads, length, size]` in the form of `like`. If `like` has
+    three dimensions, heads and features become one dimension.
     """
     return x.swapaxes(1, 2).reshape(like.shape) if like.ndim == 3 else x
 
@@ -145,9 +145,8 @@ def attention_results(
     factors: Array | float = 1.0,
 ) -> tuple[Array, ...]:
     """
-    Returns the results of attention: its values and `logsumexp`. `factors` are
-    multiplied with the probabilities before the product with the values, such as those
-    of dropout.
+    Returns the output of attention, and `logsumexp`. The probabilities are multiplied
+    by `factors`, such as those of dropout, before the product with the values.
     """
     p = np.exp(found.shown - logsumexp[..., None]) * factors
     y = (p @ found.v).astype(q.dtype)
@@ -204,7 +203,7 @@ def attention_gradients(
 ) -> tuple[Array, ...]:
     """
     Returns the gradients of queries, keys and values. `found` holds the recomputed
-    scores. `factors` are those by which the forward multiplied the probabilities.
+    scores. `factors` are the factors by which the forward multiplied the probabilities.
     """
     sizes, scale = op.sizes, dy.dtype.type(op.factor)
     groups = sizes.query_heads // sizes.key_heads
@@ -230,10 +229,10 @@ def seen_pairs(
     length: int, devices: int, run: int | None = None, step: int | None = None
 ) -> npt.NDArray[np.int64]:
     """
-    Returns, for each device, the number of pairs of one of its queries and a key that
-    this query sees under a causal mask. The `length` tokens are dealt out to `devices`
-    in runs of `run`, or contiguously if `run` is None. If `step` is given, only keys of
-    the device `step` places before are counted.
+    Returns, for each device, the number of pairs of a query on this device and a key
+    that the query sees under a causal mask. The `length` tokens are dealt out to
+    `devices` devices in runs of `run` tokens, or contiguously if `run` is None. If
+    `step` is given, only keys of the device `step` places earlier count.
     """
     rounds = 1 if run is None else length // (devices * run)
     places = np.arange(length).reshape(rounds, devices, -1)
@@ -252,7 +251,7 @@ def seen_pairs(
 def imbalance(context: CostContext) -> float:
     """
     Returns the work of the busiest device in causal attention, divided by the mean work
-    of all devices. It is 1 if queries are not split.
+    of all devices. The result is 1 if queries are not split.
     """
     op = context.op
     assert isinstance(op, CausalAttentionOp)
@@ -272,8 +271,8 @@ def imbalance(context: CostContext) -> float:
 @cost_function("train.placed_attention", "train.placed_attention_grad")
 def causal_work(context: CostContext) -> Cost:
     """
-    Returns the cost of causal attention. Kernels skip the keys that no query sees, and
-    all devices wait for the busiest one. If the work is divided evenly, the cost is
-    that of attention without positions.
+    Returns the cost of causal attention. Kernels skip keys that no query sees, and all
+    devices wait for the busiest one. Work that is divided evenly costs the same as
+    attention without positions.
     """
     return context.roofline(flops=context.flops * imbalance(context))

@@ -11,8 +11,9 @@ from distir.interpreters.train.arithmetic import Array, computes
 @computes(CumProdGradOp)
 def running_product_gradient(op: CumProdGradOp, dy: Array, x: Array) -> Array:
     """
-    Returns the gradient of `x`, dx_i = x_0 ... x_(i-1) s_i. The sums s_i = dy_i +
-    x_(i+1) s_(i+1) are computed from the last element to the first.
+    Returns the gradient dx of a running product of `x`: dx_i = x_0 ... x_(i-1) s_i,
+    where s_i = dy_i + x_(i+1) s_(i+1). The sums s_i are computed from the last to the
+    first.
     """
     dy, x = (np.moveaxis(a, op.dimension, 0) for a in (dy, x))
     if op.reverse is not None:

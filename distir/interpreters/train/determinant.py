@@ -17,8 +17,8 @@ def logarithm(op: SlogdetOp, x: Array) -> tuple[Array, Array]:
 @computes(SlogdetGradOp)
 def logarithm_gradient(op: SlogdetGradOp, dlogarithm: Array, x: Array) -> Array:
     """
-    Returns the gradient of `x`: its inverse, transposed, times `dlogarithm`. It is NaN
-    for a singular matrix, which has no inverse.
+    Returns the gradient of `x`: the transposed inverse of `x`, times `dlogarithm`. A
+    singular matrix has no inverse, so its gradient is NaN.
     """
     inverse = np.full_like(x, np.nan)
     for index in np.ndindex(*x.shape[:-2]):

@@ -1,6 +1,6 @@
 """
-Dropout with its random numbers, on arrays, and attention with dropout of its
-probabilities, with its cost.
+Dropout and its random numbers on arrays. Also attention with dropout of its
+probabilities, and its cost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _halves(numbers: Any) -> tuple[Array, Array]:
 def positions(op: DrawingOp, shape: tuple[int, ...], coordinates: Any) -> Array:
     """
     Returns the positions, in the whole tensor, of the elements of one device's part.
-    `shape` is the shape of the part, and `coordinates` its index along each split of
+    The part has the shape `shape`; `coordinates` holds its index along each split of
     the tensor.
     """
     indices = [np.arange(size, dtype=np.int64) for size in shape]
@@ -81,8 +81,8 @@ def positions(op: DrawingOp, shape: tuple[int, ...], coordinates: Any) -> Array:
 def kept(op: DrawingOp, shape: tuple[int, ...], counter: Any, places: Any) -> Array:
     """
     Returns, for each element of a tensor or of one device's part of it, whether dropout
-    keeps it. `counter` is the counter of the random numbers, and `places` the index of
-    the part along each split.
+    keeps the element. `counter` selects the random numbers. `places` holds the index of
+    the part along each split of the tensor.
     """
     key = threefry(
         (op.seed.value.data, op.stream.value.data), *_halves(np.int64(counter))
@@ -115,7 +115,8 @@ def _read(
 ) -> tuple[tuple[Array, ...], Attended, Array]:
     """
     Returns the inputs of attention (queries, keys, values and a mask, if any), its
-    scores, and the factor of each probability, which is 0 if dropout drops it.
+    scores, and the factor of each probability. The factor is 0 if dropout drops the
+    probability.
     """
     inputs = operands[: 3 if op.mask is None else 4]
     counter, *places = operands[len(inputs) :]
@@ -143,8 +144,8 @@ def dropped_attention_gradient(
 def written_out(context: CostContext) -> Cost:
     """
     Returns the cost of attention with dropout. No kernel of PyTorch draws these random
-    numbers, so scores pass through memory. The workspace holds the scores of one sample
-    at a time.
+    numbers, so the scores pass through memory. The workspace holds the scores of one
+    sample.
     """
     op = context.op
     assert isinstance(op, DroppedAttentionBase)

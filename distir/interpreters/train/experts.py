@@ -133,8 +133,8 @@ def grouped_product_gradient(
 def grouped_cost(context: CostContext) -> Cost:
     """
     Returns the cost of a grouped product: one matrix product for each expert on the
-    device. The rows are those that the device has if tokens are divided evenly among
-    experts. All rows, empty ones included, pass through memory.
+    device. Tokens are assumed to be divided evenly among experts. All rows, empty ones
+    included, pass through memory.
     """
     op, work = context.op, context.work
     rule = work.rule

@@ -47,9 +47,9 @@ class StepGradients(NamedTuple):
 
 class TakenStep(NamedTuple):
     """
-    One computed step of a recurrent layer. `states` are the states after it, and
-    `backward` returns the step's gradients from those of these states. `kept` is the
-    array that is multiplied by the last rows of `r`, or None if that is the state
+    One computed step of a recurrent layer. `states` are the states after the step.
+    `backward` takes the gradients of `states` and returns the step's gradients. `kept`
+    is the array that the last rows of `r` multiply, or None if they multiply the state
     before the step.
     """
 
@@ -95,8 +95,8 @@ def _gru(
 ) -> Callable[..., TakenStep]:
     """
     Returns the function that computes one step of a GRU. `recurrent` is the bias of the
-    product with the state. Without `linear_before_reset`, the part of `right` for the
-    last gate is not used.
+    product with the state. Without `linear_before_reset`, this function ignores the
+    part of `right` that belongs to the last gate.
     """
     linear_before_reset = op.properties.get("linear_before_reset") is not None
     size = op.features
@@ -137,8 +137,8 @@ def _gru(
 
 class _DirectedLayer:
     """
-    A recurrent layer on one device: its weights, and its inputs in each direction's own
-    order of steps.
+    A recurrent layer on one device: its weights, and its inputs in the order of steps
+    of each direction.
     """
 
     def __init__(

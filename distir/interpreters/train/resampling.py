@@ -32,9 +32,9 @@ def resize_gradient(op: ResizeGradOp, dy: Array) -> Array:
 
 def _weights(op: ResizeGradOp, axis: int) -> Array:
     """
-    Returns the matrix of a resize along `axis`, which is what `onnx.Resize` makes of an
-    identity matrix. Element [i, j] is the weight of input element i in result element
-    j.
+    Returns the matrix of a resize along `axis`. Element [i, j] is the weight of input
+    element i in result element j. `onnx.Resize` computes this matrix from an identity
+    matrix.
     """
     size, count = shape_of(op.dx)[axis], shape_of(op.dy)[axis]
     scale = op.factors[axis]

@@ -23,8 +23,8 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 def _states(x: Array, dt: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """
-    Returns two arrays [T, B, D, N]: the factors by which states decay in each step, and
-    the states after each step.
+    Returns two arrays [T, B, D, N]: the factors by which the states decay in each step,
+    and the states after each step.
     """
     decays = np.exp(np.moveaxis(dt, 2, 0)[..., None] * a)
     added = np.moveaxis(dt * x, 2, 0)[..., None] * np.moveaxis(b, 2, 0)[:, :, None]
@@ -70,9 +70,9 @@ def scan_cost(context: CostContext) -> Cost:
     """
     Returns the cost of a selective scan by a kernel that keeps the states on the chip.
     Operands and results pass through memory once. All arithmetic is in 32-bit floats,
-    without the matrix units for 16 bits. The workspace of a gradient is that of
-    generated packages. Their backward holds the states before each of sqrt(T) chunks of
-    T steps, the states within one chunk, and the intermediate arrays of one step.
+    without the matrix units for 16-bit floats. A gradient has the workspace that the
+    backward of generated packages needs: the states before each of sqrt(T) chunks of
+    the T steps, the states within one chunk, and the intermediate arrays of one step.
     """
     device, element = context.device, context.element_type
     slower = device.peak(element) / min(device.peak(element), device.peak("f32"))
