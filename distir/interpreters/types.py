@@ -123,9 +123,9 @@ class OnnxTypes(InterpreterFunctions):
 
 class TypesInterpreter(Interpreter):
     """
-    Interprets a program on types. Ops of `onnx` get inferred result types, calls the
-    types that the called function returns, and all other ops their declared result
-    types.
+    Interprets a program on types. Ops of `onnx` get inferred result types, and calls
+    the types that the called function returns. `dist.constrain` keeps the type of its
+    operand. All other ops have their declared result types.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 REACH = 16
 """
-The range in which a kernel is sought that can compute an op too: this many ops before
-it.
+The number of preceding ops among which an op is sought whose kernel can also compute a
+given op.
 """
 _BEFORE = traits.ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = traits.ELEMENTWISE | {"onnx.Softmax"}
@@ -59,8 +59,8 @@ def fusions_around(op: Operation, known: frozenset[str]) -> frozenset[str]:
 
 def is_view(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether the results of `op` share its operand's memory, because all their users can
-    read them in place.
+    Whether the results of `op` are views of its operand: no kernel runs, because all
+    users can read them in place.
     """
     return (
         VIEWS in fusions
@@ -153,7 +153,8 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     """
-    Returns the matrix product to which an op adds a vector, or None for other ops.
+    Returns the operand of `op` that is a matrix product, if `op` adds a bias to it.
+    Returns None for other ops.
     """
     if BIAS not in fusions or op.name != "onnx.Add":
         return None

@@ -38,11 +38,14 @@ from distir.sharding.mesh import meshes
 
 class Totals:
     """
-    Sums over all ops that ran, with one entry per device: the seconds of `compute`, the
-    seconds of `communication` that occupies the device, the bytes `sent`, the
-    floating-point operations (`flops`), and the seconds that these would take at the
-    device's peak (`seconds_at_peak`). `ops` is the number of ops, counted once for all
-    devices.
+    Sums over all ops that ran. `ops` is the number of ops, counted once for all
+    devices. The other fields have one entry per device:
+
+    - `compute`: the seconds of computation;
+    - `communication`: the seconds of communication that occupies the device;
+    - `sent`: the bytes sent;
+    - `flops`: the floating-point operations; `seconds_at_peak`: their seconds at the
+      device's peak.
     """
 
     def __init__(self, devices: int):
@@ -56,9 +59,9 @@ class Totals:
     @staticmethod
     def of(runs: Mapping[CompiledFunction, int], devices: int) -> Totals:
         """
-        Returns the sums over a run on `devices` positions of a machine. `runs` gives
-        the number of runs of each function. A function counts for its own ops, not for
-        those of the functions that it calls.
+        Returns the sums over a run on a machine with `devices` positions. `runs` gives
+        the number of runs of each function. The ops of a called function count for that
+        function only, not for its callers.
         """
         total = Totals(devices)
         for compiled, count in runs.items():
@@ -212,16 +215,17 @@ def _used_meshes(module: ModuleOp) -> list[str]:
 
 def cluster_of(module: ModuleOp) -> ClusterOp:
     """
-    Returns the cluster that a program runs on: that of its values' meshes, or the only
-    one of the module. Raises DistIRError if there is none, or more than one.
+    Returns the cluster that a program runs on. If its values have meshes, it is the
+    cluster of the meshes, else the only cluster of the module. Raises DistIRError if
+    there is no such cluster, or more than one.
     """
     return _cluster_among(module, _used_meshes(module))
 
 
 def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
     """
-    Returns the cluster of the meshes `names`, or the only one of the module if `names`
-    is empty. Raises DistIRError if there is none, or more than one.
+    Returns the cluster of the meshes `names`, or the only cluster of the module if
+    `names` is empty. Raises DistIRError if there is no such cluster, or more than one.
     """
     ops = list(module.body.block.ops)
     clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}

@@ -27,10 +27,10 @@ class TraceWriter:
     op as it runs, and `close` at the end. `devices` holds the device id of each
     position of the machine; processes are named after `cluster`.
 
-    The file has one complete event per op and device, with times in microseconds. Its
-    process is the device, and its name is the op and its scope. Its thread is 0 for
-    other ops, 1 for asynchronous collectives and 2 for asynchronous sends. Ops that
-    take no time are left out.
+    The file has one complete event per op and device, with times in microseconds. The
+    process of an event is the device, and its name is the op and the op's scope. The
+    thread is 1 for asynchronous collectives, 2 for asynchronous sends, and 0 for all
+    other ops. Ops that take no time are left out.
     """
 
     def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):
@@ -199,9 +199,7 @@ class Simulation:
 
     @property
     def fits(self) -> bool:
-        """
-        Whether every device has enough memory, and may use enough of its host's memory.
-        """
+        """Whether every device has enough memory, on the device and in its host."""
         return not self.too_small and not self.hosts_too_small
 
     @property

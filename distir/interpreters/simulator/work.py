@@ -19,9 +19,9 @@ from distir.sharding.rule import Rule, infer, rule_for
 
 class Product(NamedTuple):
     """
-    `batch` products of an m x k matrix and a k x n matrix. `rows` gives the length in
-    elements of a row of each matrix and of the result as they lie in memory. For a
-    first matrix that is read transposed, this is m.
+    `batch` products of an m x k matrix and a k x n matrix. `rows` gives, for each
+    matrix and the result, the number of elements in a row in memory. For a first matrix
+    that is read transposed, this is m.
     """
 
     batch: int

@@ -30,10 +30,10 @@ from distir.interpreters.simulator.profiles.profile import LinkFigures
 class Crossing:
     """
     One level of links in a group of devices. `blocks` parts of the group communicate
-    through `level`; each has `inner` devices, which the levels inside connect.
-    `sharing` devices of each block, including those of other groups, use the level at
-    the same time. `kind` is the kind of communication, for which a profile may have its
-    own figures.
+    through `level`. Each part has `inner` devices, and inner levels connect these.
+    `sharing` devices of each block use the level at the same time, including devices of
+    other groups. `kind` is the kind of communication; a profile may have special
+    figures for it.
     """
 
     level: LinkLevel
@@ -71,9 +71,10 @@ class Crossing:
     @property
     def block_rate(self) -> float:
         """
-        The bytes/s at which a block takes part in a collective. It is the sum over the
-        block's devices if each receives a part of the data and passes it on to the
-        others, and the rate of one device if each receives all data itself.
+        The rate in bytes/s at which a block takes part in a collective. If the devices
+        of a block pass on what they receive, each receives a part of the data, and the
+        rate is the sum over these devices. Otherwise each receives all data itself, and
+        the rate is that of one device.
         """
         figures = self.figures
         if figures is not None and not figures.shared:
@@ -104,9 +105,9 @@ device.
 
 def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     """
-    Returns the levels that a group of devices crosses. If the group is spread unevenly
-    over the blocks of a level, it counts as one ring over the outermost level that it
-    crosses.
+    Returns the levels of links that the devices of `group` need to reach each other,
+    innermost first. A group that is spread unevenly over the blocks of a level counts
+    as one ring over the outermost level that it needs.
     """
     crossings: list[Crossing] = []
     inner = 1
@@ -134,9 +135,9 @@ def shared(
     groups: Sequence[Sequence[int]], topologies: Sequence[Topology], hardware: Hardware
 ) -> list[Topology]:
     """
-    Returns the topologies of groups that communicate at the same time, with `sharing`
-    set at each level whose blocks have a limited bandwidth: the number of devices of a
-    block that use it.
+    Returns the topologies of groups that communicate at the same time. At each level
+    whose blocks have a limited bandwidth, `sharing` is set to the number of devices of
+    a block that use the level.
     """
     found = list(topologies)
     for inner, level in zip((None, *hardware.levels), hardware.levels, strict=False):
@@ -171,7 +172,7 @@ def of_kind(kind: str, crossings: Topology) -> Topology:
 
 def _overhead(crossings: Topology) -> float:
     """
-    Returns the seconds that a collective of any size takes at least; 0 without a
+    Returns the seconds that a collective takes in addition to its messages; 0 without a
     profile.
     """
     figures = [crossing.figures for crossing in crossings]
@@ -270,9 +271,9 @@ def reduce_scatter_seconds(size: float, crossings: Topology) -> float:
 
 def all_to_all_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of an all-to-all, in which each device exchanges equal parts of
-    a buffer of `size` bytes with all others of the group, one after the other. A gather
-    or scatter of `size` bytes takes the same time at its root.
+    Returns the seconds of an all-to-all: each device exchanges equal parts of a buffer
+    of `size` bytes with all other devices of the group, one after the other. The root
+    of a gather or scatter of `size` bytes takes the same time.
     """
     devices = crossings[-1].devices if crossings else 1
     seconds = _overhead(crossings)
@@ -341,9 +342,9 @@ def send_seconds(
     size: float, source: int, target: int, hardware: Hardware, sharing: int = 1
 ) -> float:
     """
-    Returns the seconds to send `size` bytes from device `source` to device `target`
-    while `sharing` devices of the sender's block send. A send to the same device takes
-    0.
+    Returns the seconds to send `size` bytes from device `source` to device `target`,
+    while `sharing` devices of the sender's block send. The result is 0 if `source` and
+    `target` are the same device.
     """
     if source == target:
         return 0.0

@@ -76,8 +76,8 @@ class DeviceKind:
     def reserved(self, peak: int, held: int) -> int:
         """
         Returns the bytes that the software reserves on the device for a peak of `peak`
-        bytes, of which `held` are in use throughout a step. The rest is increased by
-        the profile's `fragments`.
+        bytes. `held` bytes of the peak are in use throughout a step; the others take
+        more, by the profile's fraction `fragments`.
         """
         fragments = 0.0 if self.profile is None else self.profile.memory.fragments
         return peak + round(fragments * (peak - held))
@@ -144,8 +144,8 @@ class LinkLevel:
 @dataclass(frozen=True)
 class Route:
     """
-    Links between two sets of devices whose bandwidth and latency differ from those of
-    their level.
+    Links between two sets of devices, with a bandwidth and latency that differ from
+    those of the level.
     """
 
     first: frozenset[int]
@@ -173,8 +173,8 @@ class Route:
 @dataclass(frozen=True)
 class Hardware:
     """
-    A cluster: `kinds` holds the kind of each device by device id, `levels` the levels
-    of links, innermost first, and `routes` the links that differ from their level.
+    A cluster. `kinds` holds the kind of each device, by device id. `levels` holds the
+    levels of links, innermost first. `routes` holds links that differ from their level.
     """
 
     name: str
@@ -185,10 +185,10 @@ class Hardware:
     @staticmethod
     def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
         """
-        Returns the hardware that the op `device.cluster` declares. `profiles` holds a
-        profile for each of its kinds of devices, or none at all. A link gets the
-        figures of the first profile that has figures for it. Raises DistIRError if the
-        profiles do not fit the kinds.
+        Returns the hardware that the op `device.cluster` declares. `profiles` holds one
+        profile for each kind of device of the cluster, or none at all. A link gets the
+        first profile that has figures for it. Raises DistIRError if the profiles do not
+        fit the kinds.
         """
         of_kind = _profiles_by_kind(cluster, profiles)
         by_device: dict[int, DeviceKind] = {}
@@ -231,8 +231,9 @@ class Hardware:
 
     def level_between(self, first: int, second: int) -> LinkLevel:
         """
-        Returns the innermost level that connects two devices, with the bandwidth and
-        latency between these two. Raises DistIRError if no level connects them.
+        Returns the innermost level that connects the devices `first` and `second`. If a
+        route connects them, the level has the bandwidth and latency of the route.
+        Raises DistIRError if no level connects them.
         """
         for level in self.levels:
             if first // level.span == second // level.span:
@@ -248,9 +249,9 @@ class Hardware:
         self, level: LinkLevel, inner: LinkLevel | None, group: Sequence[int]
     ) -> LinkLevel:
         """
-        Returns `level` with the bandwidth and latency for a group of devices that
-        communicate over it. They are those of the slowest link that a ring of the group
-        can take between blocks of the level `inner`.
+        Returns `level` as the devices of `group` see it: with the bandwidth and latency
+        of the slowest link that a ring of these devices may take. `inner` is the next
+        inner level; links within its blocks do not count.
         """
         for route in self.routes:
             sides = [[d for d in group if d in s] for s in (route.first, route.second)]
@@ -271,8 +272,8 @@ class Hardware:
 
     def _changed(self, level: LinkLevel, bandwidth: float, latency: float) -> LinkLevel:
         """
-        Returns `level` with another bandwidth and latency. Equal calls return the same
-        object.
+        Returns `level` with the given bandwidth and latency. Equal calls return the
+        same object.
         """
         key = level.span, bandwidth, latency
         if key not in self._changed_levels:

@@ -7,9 +7,9 @@ def scale(context: CostContext) -> Cost:
     return context.roofline(moved=2 * sum(context.result_bytes))
 ```
 
-Ops without such a function follow the roofline. Their time is the longer of two: that
-of the floating-point operations that their sharding rule counts, and that of moving the
-bytes of their operands and results.
+An op without a registered function follows the roofline: it takes the longer of two
+times. One is the time of the floating-point operations that its sharding rule counts.
+The other is the time to move the bytes of its operands and results.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ from distir.sharding.kernel_rule import evaluated, parse_rule
 @dataclass(frozen=True)
 class Cost:
     """
-    The cost of an op on one device: the `seconds` that it takes, the bytes of
-    `workspace` that it needs besides operands and results, and the seconds in which the
-    host issues it (`issue`).
+    The cost of an op on one device. The op takes `seconds`, and `workspace` bytes of
+    memory besides its operands and results. The host takes `issue` seconds to issue it.
     """
 
     seconds: float
@@ -93,7 +92,7 @@ class CostContext:
     @property
     def element_type(self) -> str:
         """
-        The element type in which the op computes, which is that of its first tensor.
+        The element type in which the op computes: the element type of its first tensor.
         """
         for value in (*self.op.operands, *self.op.results):
             if isinstance(value.type, TensorType):
@@ -135,10 +134,10 @@ class CostContext:
         product: Product | None = None,
     ) -> Cost:
         """
-        Returns the cost of an op that takes the launch latency, plus the longer of
-        computing and of moving bytes through memory. With a profile, the time follows
-        the curve of the op's class. `flops`, `moved` (bytes) and `product` (the op as
-        products of matrices) default to those of the op.
+        Returns the cost of an op that computes and moves bytes through memory at the
+        same time: the launch latency plus the longer of both. With a profile, the time
+        follows the curve of the op's class. By default, `flops` (operations), `moved`
+        (bytes) and `product` (the op as products of matrices) are derived from the op.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
@@ -156,9 +155,9 @@ class CostContext:
 
     def _moved(self, moved: float, known: frozenset[str]) -> tuple[float, bool]:
         """
-        Returns the bytes that pass through memory after fusion, of the `moved` bytes
-        that the op would move on its own, and whether the kernel of an earlier op
-        computes this op too.
+        Returns the bytes that pass through memory after fusion, and whether the kernel
+        of an earlier op also computes this op. `moved` is the number of bytes without
+        fusion, and `known` holds the fusions of the software.
         """
         fusions = fusions_around(self.op, known)
         before, after = joins(self.op, fusions), stays(self.op, fusions)
@@ -222,10 +221,10 @@ _CLASSES = Registry[str](_FAMILIES)
 
 def op_class(name: str, *ops: str) -> None:
     """
-    Declares that the ops with these names belong to class `name`, which selects their
-    curve in a profile (`profiles.OP_CLASSES`). Subclasses of `OpFacts` declare their
-    class themselves, as `COST_CLASS`. All other ops are contractions if they have
-    floating-point operations, else elementwise.
+    Declares that the ops named `ops` belong to the class `name` of
+    `profiles.OP_CLASSES`. The class of an op selects its curve in a profile. Subclasses
+    of `OpFacts` declare their class themselves, as `COST_CLASS`. All other ops are
+    contractions if they have floating-point operations, else elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)
@@ -233,8 +232,8 @@ def op_class(name: str, *ops: str) -> None:
 
 def class_of(op: Operation) -> str | None:
     """
-    Returns the declared class of an op, which selects its curve in a profile, or None
-    if there is none.
+    Returns the declared class of an op, or None if none is declared. The class selects
+    the op's curve in a profile.
     """
     if isinstance(op, OpFacts) and op.COST_CLASS:
         return op.COST_CLASS

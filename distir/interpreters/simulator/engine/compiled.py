@@ -79,9 +79,9 @@ class CompiledStep:
 @dataclass(eq=False, kw_only=True)
 class CallStep(CompiledStep):
     """
-    A call of the function `callee`. `mesh` is the position on which all of it happens,
-    or None if there are several. `fixed` holds arguments of the program that the call
-    takes besides its operands.
+    A call of the function `callee`. `mesh` is the position on which the whole call
+    happens, or None if it needs several. `fixed` holds arguments of the program that
+    the call takes in addition to its operands.
     """
 
     callee: CompiledFunction
@@ -92,11 +92,16 @@ class CallStep(CompiledStep):
 @dataclass(eq=False, kw_only=True)
 class OpStep(CompiledStep):
     """
-    Base of the steps that are not calls. `results` holds the memory of the results, and
-    `workspace` the bytes on `positions` while the op runs. `in_place` holds pairs of a
-    result's memory and the slot of an argument whose memory the result may take over.
-    `reusable` are operands whose memory the only result takes over if no later step
-    needs them. The host takes `issue` seconds to issue the op.
+    Base of the steps that are not calls.
+
+    - `positions`, `workspace`: the devices that the op occupies, and the bytes that it
+      needs there while it runs;
+    - `results`: the memory of the results;
+    - `in_place`: pairs of a result's memory and the slot of an argument whose memory
+      the result may take over;
+    - `reusable`: the slots of operands whose memory the only result takes over if no
+      later step needs them;
+    - `issue`: the seconds in which the host issues the op.
     """
 
     positions: Positions
@@ -122,11 +127,16 @@ class OpStep(CompiledStep):
 @dataclass(eq=False, kw_only=True)
 class ComputationStep(OpStep):
     """
-    A computation of `flops` operations on each of `positions`. It takes `seconds` (a
-    number, or one per device); the operations would take `seconds_at_peak` at the
-    device's peak. If the results share the memory of a value, `view_of` is its slot,
-    and `is_part` tells whether they are only a part of it. `shapes` are those of
-    operands and results on one device, and `operand_bytes` the bytes of the operands.
+    A computation.
+
+    - `seconds`: the time on each of `positions`, one number for all or one per device;
+    - `flops`: the floating-point operations on each device, and `seconds_at_peak` their
+      time at the device's peak;
+    - `view_of`: the slot of the value whose memory the results share, if any; `is_part`
+      tells whether they are only a part of it;
+    - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
+      bytes of operands;
+    - `is_constant`: whether the step is a constant, which is in memory throughout.
     """
 
     seconds: Seconds = 0.0
@@ -152,9 +162,9 @@ class ComputationStep(OpStep):
 @dataclass(eq=False, kw_only=True)
 class CommunicationStep(OpStep):
     """
-    A collective or a send, made of `transfers`. If it `is_asynchronous`, its devices
-    compute meanwhile. If it `holds_operand`, its operand's memory is freed only when it
-    is done.
+    A collective or a send, made of `transfers`. If `is_asynchronous` is set, its
+    devices compute while it is in progress. If `holds_operand` is set, its operand's
+    memory is freed only when it is done.
     """
 
     transfers: tuple[Transfer, ...]
@@ -166,10 +176,15 @@ class CommunicationStep(OpStep):
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A compiled function: the number of its `arguments`, its `steps`, the number of its
-    `slots` (arguments come first), the slots of arguments that nothing uses (`unused`),
-    and those of its results (`returns`). `mesh` is the single position on which all
-    steps run, one after the other. It is None if there are several positions, or sends.
+    A compiled function.
+
+    - `arguments`, `slots`: the number of arguments, and of all values; arguments have
+      the first slots;
+    - `unused`: the slots of arguments that nothing uses;
+    - `returns`: the slots of the results;
+    - `steps`: the steps, in order;
+    - `mesh`: the single position on which all steps run, one after the other; None if
+      there are several positions, or sends.
     """
 
     name: str
@@ -183,9 +198,9 @@ class CompiledFunction:
 
 class PlacedFunction(NamedTuple):
     """
-    A compiled function that a program uses. `mesh` is the mesh on which it runs, which
-    is like the one that it was compiled for, or None if it runs on the meshes that it
-    was compiled for.
+    A compiled function, and the mesh on which a program runs it. This mesh is like the
+    one that the function was compiled for. If `mesh` is None, the function runs on the
+    meshes that it was compiled for.
     """
 
     function: CompiledFunction

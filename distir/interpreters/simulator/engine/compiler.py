@@ -54,8 +54,9 @@ from distir.program import describe, return_op, updated_arguments
 @dataclass
 class _Queue:
     """
-    The ops that one function issues to the devices of a mesh: the seconds of issuing
-    them, of their communication and of their computation, and the steps that compute.
+    The ops that one function issues to the devices of a mesh. `issuing`,
+    `communicating` and `computing` are the seconds in which the host issues them, and
+    in which the devices communicate and compute. `steps` are those that compute.
     """
 
     issuing: float = 0.0
@@ -67,8 +68,9 @@ class _Queue:
 def pace(steps: Sequence[CompiledStep]) -> None:
     """
     Lengthens the computations of one function's `steps`, in place, so that the ops of
-    each mesh take at least the time in which the host issues them (`issue`, in seconds;
-    0 without a profile). Asynchronous steps are ignored.
+    each mesh take at least the time in which the host issues them. That time is the sum
+    of their `issue`, in seconds; it is 0 without a profile. Asynchronous steps are
+    ignored.
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
@@ -118,7 +120,7 @@ class CompiledFunctionBuilder:
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Returns the slots of `values`, which must have been bound."""
+        """Returns the slots of `values`. They must have been bound before."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
@@ -132,7 +134,7 @@ class CompiledFunctionBuilder:
         return first
 
     def add(self, step: CompiledStep) -> None:
-        """Appends the next step."""
+        """Appends `step` to the function."""
         self._compiled.steps.append(step)
 
     @property
@@ -294,8 +296,8 @@ class Compiler:
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
-        Returns the position on which a whole function happens, or None if there are
-        several, or if positions stand for devices instead of meshes.
+        Returns the position on which a whole function happens. Returns None if it needs
+        several positions, or if a position stands for a device instead of a mesh.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -384,9 +386,10 @@ class Compiler:
 
     def exchange(self, op: Operation, first: int) -> CommunicationStep | None:
         """
-        Returns the step that stands for all communication of an op that communicates
-        while it computes. It comes before the op's own step. Returns None for other
-        ops. `first` is the slot of the op's first result.
+        Returns a step for all communication of an op that communicates while it
+        computes, such as a recurrent layer that gathers its state in each step. This
+        step comes before the op's own. Returns None for other ops. `first` is the slot
+        of the op's first result.
         """
         if not isinstance(op, GatheredOp):
             return None
@@ -478,8 +481,8 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
     Returns the slots of the operands whose memory the result may take over if no later
-    op needs them: those of sums of floats, and of single-tensor collectives that work
-    in place.
+    op needs them. Only sums of floats, and collectives of a single tensor that work in
+    place, have such operands.
     """
     if isinstance(op, CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands
@@ -491,8 +494,8 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
 
 def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
     """
-    Removes the memory of the gradient of a look-up if the next step adds it to another
-    tensor. Each slice is then added to its row directly.
+    Removes the separate memory of look-up gradients from `steps`. If the next step adds
+    such a gradient to another tensor, each slice is added to its row directly.
     """
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (

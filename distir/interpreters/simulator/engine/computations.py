@@ -32,11 +32,16 @@ Seconds = float | npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Computation:
     """
-    The work of an op on each device of its mesh. It takes `seconds` (a number, or one
-    per device) for `flops` operations, which would take `seconds_at_peak` at the
-    device's peak. The host takes `issue` seconds to issue it. If `is_view`, its result
-    is its first operand's memory. `shapes` are those of operands and results on one
-    device, and `operand_bytes` the bytes of the operands.
+    The work of an op on each device of its mesh.
+
+    - `seconds`: the time, one number for all devices or one per device;
+    - `flops`: the floating-point operations, and `seconds_at_peak` their time at the
+      device's peak;
+    - `issue`: the seconds in which the host issues the op;
+    - `workspace`: the bytes that the op needs besides operands and results;
+    - `is_view`: whether its result is its first operand's memory;
+    - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
+      bytes of operands.
     """
 
     seconds: Seconds
@@ -51,9 +56,9 @@ class Computation:
 
 class Computations:
     """
-    The computations of a program's ops on the devices of `device_map`. Ops that are
-    alike cost the same and are computed once. With a profile or a compiler they are
-    not, because the cost also depends on the ops around an op.
+    The work of a program's ops on the devices of `device_map`. It is computed once for
+    ops that are alike. With a profile or a compiler it is computed for each op, because
+    it also depends on neighbouring ops.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -134,8 +139,8 @@ class Computations:
 
 def _on_any_mesh(attribute: Attribute) -> Attribute:
     """
-    Returns a type without the name of its mesh, because work is the same on all meshes
-    with equal axes.
+    Returns a type without the name of its mesh. The work of an op is the same on all
+    meshes with equal axes.
     """
     layout = layout_of(attribute)
     if layout is None or not isinstance(attribute, TensorType):

@@ -35,14 +35,13 @@ Bytes = int | npt.NDArray[np.int64]
 
 class DeviceMap:
     """
-    The devices that a program uses. Arrays over devices have an entry for each of them,
-    at the positions `0..count-1`. `meshes` maps the names of the module's meshes to
-    meshes, `used` holds the names of the meshes that values live on, and `hardware` is
-    the cluster.
+    The devices that a program uses. Each has a position, from 0 on, which is its index
+    in arrays over devices. `meshes` maps names to the meshes of the module, `used`
+    holds the names of the meshes that values live on, and `hardware` is the cluster.
 
-    A value without a layout belongs to a sequential program, and lives on the first
-    device. If there are distributed values too, it lives on no device (a sequence of
-    tensors).
+    In a sequential program, values have no layout and live on the first device. In a
+    distributed program, a value without a layout is a sequence of tensors, and lives on
+    no device.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class DeviceMap:
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
         """
         Returns the groups of a mesh's devices that communicate along `axes`. The
-        devices of a group differ only in their coordinates along `axes`.
+        devices of one group differ only in their coordinates along `axes`.
         """
         key = (mesh, axes)
         if key not in self._groups:
@@ -195,15 +194,16 @@ class DeviceMap:
 
 
 class NotUniform(Exception):
-    """Raised if the devices of a mesh do not all do the same at the same time."""
+    """Raised if not all devices of a mesh do the same at the same time."""
 
 
 class UniformDeviceMap(DeviceMap):
     """
     A device map with one position per mesh, for programs in which all devices of a mesh
-    do the same at the same time. These devices are of one kind, belong to no other
-    mesh, and wait only for each other or, all of them, for another mesh. The simulation
-    of one device then holds for all. Raises NotUniform for other programs.
+    do the same at the same time. The devices of a mesh are of one kind and belong to no
+    other mesh. They wait only for each other, or all of them wait for another mesh. So
+    the simulation of one device holds for its whole mesh. Raises NotUniform for other
+    programs.
     """
 
     def __init__(
@@ -219,7 +219,9 @@ class UniformDeviceMap(DeviceMap):
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
 
     def positions(self, mesh: str | None) -> Positions:
-        """Returns the position of a mesh."""
+        """
+        Returns the position that stands for the mesh `mesh`, as a slice of length one.
+        """
         if mesh is None:
             return super().positions(mesh)
         return slice(self.index[mesh], self.index[mesh] + 1)
@@ -264,9 +266,9 @@ class UniformDeviceMap(DeviceMap):
 
     def pair(self, source: str, target: str) -> tuple[int, int]:
         """
-        Returns a pair of devices that stands for all pairs of a send between two
-        meshes. Raises NotUniform if the pairs communicate over different levels of
-        links.
+        Returns a pair of devices that stands for all pairs of devices in a send from
+        mesh `source` to mesh `target`. Raises NotUniform if the pairs communicate over
+        different levels of links.
         """
         key = (source, target)
         if key not in self._pairs:
@@ -293,7 +295,7 @@ class Groups:
     """
     Groups of devices that communicate at the same time. `ids` and `positions` have one
     row per group, with the ids and the positions of its devices. `size` is the number
-    of devices of a group. `position` maps ids to positions.
+    of devices per group.
     """
 
     def __init__(

@@ -20,12 +20,12 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution, Mach
 class Follower:
     """
     Base of classes that follow an execution. Its methods do nothing; subclasses
-    override the ones that they need.
+    override the ones they need.
 
-    A machine calls the methods in program order, and its state may be read. For each op
-    it first calls `ran`, with clocks and memory as before the op. Then it allocates the
-    results. Then it calls `held`, when results and workspace exist and clocks are at
-    the op's end. At last it releases memory.
+    A machine calls the methods in program order, and they may read its state. For each
+    op, it calls `ran` while clocks and memory are as before the op, then `allocated`
+    for each result. It calls `held` when results and workspace exist and the clocks are
+    at the op's end, and then `released` for each value that is freed.
     """
 
     machine: Machine
@@ -79,8 +79,8 @@ class FollowedMachine(Machine):
 
     def allocate(self, allocation: Allocation) -> Buffer:
         """
-        Allocates memory for an argument of the program, or for a result of the current
-        op, and reports it to the followers.
+        Allocates memory for an argument of the program or a result of the current op,
+        and reports this to the followers.
         """
         buffer = super().allocate(allocation)
         value: SSAValue

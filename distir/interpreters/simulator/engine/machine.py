@@ -102,10 +102,10 @@ class CommunicationStreams:
         self, transfer: Transfer, clock: Array, idle: Array, transit: Array
     ) -> None:
         """
-        Makes the devices of a synchronous collective, which occupies both streams, wait
-        until their communication streams are free. Advances their `clock`, and adds the
-        seconds waited to `idle`. Those in which a collective was in progress are added
-        to `transit` too.
+        Makes the devices of a synchronous collective wait until their communication
+        streams are free, because it occupies both streams. Advances their `clock`, and
+        adds the seconds waited to `idle`. The part in which another collective was in
+        progress is added to `transit` too.
         """
         rows = transfer.positions
         waits = np.maximum(self.free[rows] - clock[rows], 0.0)
@@ -149,12 +149,12 @@ the program.
 class Buffer:
     """
     Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
-    number of values that hold it, which is one for new memory.
+    number of values that hold it; new memory has one.
 
-    While the value in it is in flight, `arrival` is the time at which it arrives, and
-    `departure` the time since when it, or a transfer before it on the stream, has been
-    in flight; `source` is the memory that it is made from, which is held until then.
-    All three are None otherwise.
+    Three fields are set while its value is in flight, and None otherwise. `arrival` is
+    the time at which the value arrives. `departure` is the time since when the value,
+    or another before it on the stream, has been in flight. `source` is the memory that
+    the value is made from, which must not be freed before.
     """
 
     __slots__ = ("arrival", "departure", "holders", "positions", "size", "source")
@@ -170,16 +170,20 @@ class Buffer:
 
 class Machine:
     """
-    The state of all devices while a program runs.
+    The state of all devices while a program runs. Arrays have one entry per device.
 
-    Arrays have one entry per device. `clock` is the time of the compute stream, and
-    `idle` the time waited, in seconds; `transit` is the part of `idle` in which the
-    device waits for a value while the value is being sent. `live` is the memory in use
-    and `peak` the most so far, in bytes; `held` is the memory that is in use
-    throughout. `streams` are the streams of asynchronous collectives. `channels` has
-    the clocks of asynchronous sends, one for each pair of devices, keyed by the pairs
-    that send together. `runs` counts the runs of each function (see `Totals`).
-    `observer`, if given, is called with every op.
+    - `clock`: the time of the compute stream in seconds; `idle`: the seconds waited;
+      `transit`: the part of `idle` in which the value that the device waits for is
+      being sent;
+    - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
+      throughout;
+    - `streams`: the streams of asynchronous collectives; `channels`: the clocks of
+      asynchronous sends, one per pair of devices, keyed by the pairs that send
+      together;
+    - `runs`: the number of runs of each function (see `Totals`);
+    - `constants`: the memory of each constant.
+
+    The `observer`, if given, is called with every op.
     """
 
     def __init__(
@@ -208,8 +212,7 @@ class Machine:
     @property
     def end(self) -> float:
         """
-        The time in seconds at which the last device, and all communication that it has
-        started, is done.
+        The time in seconds at which the last device is done, and all communication too.
         """
         sends = [float(clock.max()) for clock in self.channels.values()]
         free = float(self.streams.free.max())
@@ -255,7 +258,7 @@ class Machine:
         self, compiled: CompiledFunction, arguments: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Runs a function and returns its results, which may still be in flight. The
+        Runs a function and returns its results. Results may still be in flight. The
         function takes over one hold on each argument, and passes one hold on each
         result to the caller.
         """

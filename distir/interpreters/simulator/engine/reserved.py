@@ -27,8 +27,8 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass(frozen=True)
 class Reserved:
     """
-    The bytes that are in memory throughout, for each position of the machine: those of
-    libraries, and those of their communicators.
+    Bytes that are in memory throughout, for each position of the machine. `libraries`
+    are the bytes of libraries, and `communicators` the bytes of communicators.
     """
 
     libraries: npt.NDArray[np.int64]

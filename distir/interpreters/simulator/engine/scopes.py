@@ -24,8 +24,9 @@ def full_scope(op: Operation, path: Sequence[CallStep]) -> str:
 
 def _within(outer: str, scope: str) -> str:
     """
-    Returns `scope`, that of an op or call, completed by the scope `outer` of the call
-    that it is in.
+    Returns the scope of an op or a call with the written scope `scope`, inside a call
+    with the scope `outer`. A `*` in `scope` is replaced by the part of `outer` in the
+    same place.
     """
     if not scope or not outer:
         return scope or outer
@@ -40,8 +41,8 @@ def _within(outer: str, scope: str) -> str:
 
 def pattern(scope: str) -> str:
     """
-    Returns a scope with `*` in place of its numbers (`h.*.mlp` for `h.3.mlp`), which is
-    the same for all layers.
+    Returns a scope with `*` in place of its numbers (`h.*.mlp` for `h.3.mlp`). The
+    result is the same for all layers.
     """
     return ".".join("*" if part.isdigit() else part for part in scope.split("."))
 

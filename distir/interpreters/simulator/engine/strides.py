@@ -71,8 +71,9 @@ def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
     Sets, for each step of a function, whose memory its results use. Arguments and
-    results of calls count as row-major. After that, no op works in place in memory that
-    is only a part of another value's, or in which one element stands for many.
+    results of calls count as row-major. Also makes sure that no op works in place in
+    memory that is a part of another value's memory, or in which one element stands for
+    many.
     """
     known: dict[int, tuple[int, ...]] = {}
     parts: set[int] = set()
@@ -180,8 +181,8 @@ def _elementwise(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Gives the first result the strides of the operands of its shape, if these agree and
-    leave no gaps.
+    Gives the first result the strides of the operands that have its shape, if these
+    strides are equal and leave no gaps. Other results are row-major.
     """
     own = shapes[len(given)]
     alike = {s for s, shape in zip(given, shapes, strict=False) if shape == own}
@@ -196,9 +197,9 @@ def _product(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    Copies an operand whose leading dimensions cannot be read as one. For the first
-    operand these are all but the last if the second operand is a single matrix;
-    otherwise they are the batch dimensions of both operands.
+    Copies each operand whose leading dimensions cannot be read as a single one. These
+    are the batch dimensions of both operands. If the second operand is a single matrix,
+    they are all but the last dimension of the first.
     """
     kept = 1 if len(shapes[1]) <= 2 else 2
     copied = [
@@ -245,8 +246,8 @@ def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
 
 def _viewed(shape: Shape, strides: tuple[int, ...], new: Shape) -> Strides:
     """
-    Returns the strides of a tensor that is viewed in the shape `new`, or None if that
-    needs a copy.
+    Returns the strides of a tensor that is viewed in the shape `new`, or None if the
+    view needs a copy.
     """
     # Dimensions that lie in memory as one, from the last: (elements, stride of the last).
     runs: list[list[int]] = []

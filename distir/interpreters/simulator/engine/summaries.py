@@ -1,13 +1,12 @@
 """
-Summaries of calls: the effect of a call as a whole.
+Summaries of calls. A summary is the effect of a whole call.
 
-Consider a function that runs on a single mesh whose devices do the same at the same
-time. Its effect on the clocks is the same whenever it is called (`timeline.py`). Its
-effect on memory depends only on two facts about its arguments: which of them share
-memory, and which memory nobody else holds. So the function is executed once for each
-such pattern, and every other call applies the summary. The summary does not depend on
-the mesh, as long as the meshes are alike: a call may be on another mesh than the one
-that its function was compiled for.
+Consider a function that runs on a single mesh whose devices all do the same at the same
+time. Its effect on the clocks is the same in every call (`timeline.py`). Its effect on
+memory depends only on its arguments: which of them share memory, and which memory
+nobody else holds. So the function is executed once for each such pattern of arguments,
+and other calls apply the summary. A summary also holds on other meshes than the one
+that the function was compiled for, as long as the meshes are alike.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from distir.interpreters.simulator.engine.timeline import Timeline
 
 class Pattern(NamedTuple):
     """
-    The memory of a call's arguments. `numbers` gives, for each argument, the index of
-    its memory. `own` tells, for each memory, whether only the call holds it, and
-    `sizes` gives its bytes. `fixed` are the places of further arguments, whose memory
-    the program holds.
+    The memory of a call's arguments. For each argument, `numbers` gives the index of
+    its memory. For each memory, `own` tells whether only the call holds it, and `sizes`
+    gives its bytes. `fixed` holds the positions, among all arguments, of further
+    arguments whose memory the program holds.
     """
 
     numbers: tuple[int, ...]
@@ -45,9 +44,9 @@ class Pattern(NamedTuple):
 @dataclass(frozen=True)
 class Made:
     """
-    Memory that a call allocated and that still exists when the call ends: its index and
-    its bytes. If its value is still in flight then, `started` is the index of its
-    collective, and `source` the memory that the collective holds.
+    Memory that a call allocated and that is still in use when the call ends. `number`
+    is its index, and `size` its bytes. If its value is still in flight, `started` is
+    the index of its collective, and `source` the memory that the collective holds.
     """
 
     number: int
@@ -59,8 +58,8 @@ class Made:
 @dataclass(frozen=True)
 class Reduced:
     """
-    The memory of an argument in which a value is still in flight when the call ends:
-    the memory's index, and the index of the value's collective (`started`).
+    An argument's memory whose value is still in flight when the call ends. `number` is
+    the index of the memory, and `started` the index of the value's collective.
     """
 
     number: int
@@ -69,19 +68,23 @@ class Reduced:
 
 Held = int | OpStep | Made | Reduced
 """
-Memory, given by the index of an argument's memory, by the op of a constant, or as made
-or reduced in the call.
+Memory at the end of a call: an argument's (given by its index), a constant's (given by
+its op), new memory (`Made`), or an argument's with a value in flight (`Reduced`).
 """
 
 
 @dataclass(frozen=True)
 class Summary:
     """
-    The effect of a call on each device of its mesh. `timeline` is the effect on the
-    clocks, and `runs` counts the runs of each function. `peak` and `live` are the most
-    bytes, and the bytes at the end, above those at the start. `results` is the memory
-    of each result. If every result is new memory whose value has arrived, `new` holds
-    their bytes, else None.
+    The effect of a call on each device of its mesh.
+
+    - `timeline`: the effect on the clocks;
+    - `runs`: the number of runs of each function;
+    - `peak`, `live`: the most bytes during the call, and the bytes at its end, both
+      above the bytes at its start;
+    - `results`: the memory of each result;
+    - `new`: the bytes of each result, if all results are new memory with values that
+      have arrived; else None.
     """
 
     timeline: Timeline
@@ -138,9 +141,9 @@ class Summaries:
         self, machine: SummarisingMachine, step: CallStep, frame: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Calls a function on one mesh by its summary, with the same effect as
-        `Machine.run`. The operands are values of `frame`. Frees operands that nobody
-        holds any more, and returns the results.
+        Calls a function on one mesh by applying its summary. `step` is the call, and
+        `frame` holds its operands. The effect is that of `Machine.run`: operands that
+        nobody else holds are freed, and the results are returned.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None

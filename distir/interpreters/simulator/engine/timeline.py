@@ -51,13 +51,17 @@ Moment: TypeAlias = Computing | Communicating | Starting | Waiting
 @dataclass
 class Clocks:
     """
-    The clocks of a mesh, all in seconds. `compute` and `free` are the times until which
-    the compute and communication streams are busy, and `since` the time since when the
-    communication stream has been busy. `idle` is the time waited, and `transit` its
-    part in which a value was in flight. `arrivals` holds, for each asynchronous
-    collective, the time since when the stream has been busy and the time at which the
-    collective is done. While the communication stream is busy, computations lose the
-    share `contention` of the device; `slowed` is the time that they lost by it.
+    The clocks of a mesh, in seconds.
+
+    - `compute`, `free`: the times until which the compute and the communication stream
+      are busy;
+    - `since`: the time since when the communication stream has been busy without a
+      pause;
+    - `idle`: the time waited; `transit`: the part of it in which a value was in flight;
+    - `arrivals`: for each asynchronous collective, the time since when the stream has
+      been busy, and the time at which the collective is done;
+    - `contention`: the share of the device that computations lose while the
+      communication stream is busy; `slowed`: the time that they lost.
     """
 
     compute: float

@@ -38,12 +38,15 @@ from distir.sharding.sends import keeps_coordinates, plan_send
 @dataclass
 class Transfer:
     """
-    Communication of groups of devices. `positions` has one row per group. The devices
-    of a group wait for each other, and are then busy for `seconds` (one number, or one
-    per group). `sent` holds the bytes that each device sends, in the shape of
-    `positions`, and `messages` the number of messages. The host takes `issue` seconds
-    to issue the transfer. `occupies` tells whether an asynchronous send keeps its
-    sender busy.
+    Communication of groups of devices. The devices of a group wait for each other, and
+    are then all busy.
+
+    - `positions`: the devices, one row per group;
+    - `seconds`: the time, one number for all groups or one per group;
+    - `sent`: the bytes that each device sends, in the shape of `positions`; `messages`:
+      the number of messages;
+    - `issue`: the seconds in which the host issues the transfer;
+    - `occupies`: whether an asynchronous send keeps its sender busy.
     """
 
     positions: npt.NDArray[np.intp]
@@ -87,8 +90,8 @@ def _local_bytes(op: CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
 def _message_bytes(op: CollectiveOp, device_map: DeviceMap, side: int) -> int:
     """
     Returns the bytes of the operands (`side` 0) or results (`side` 1) of all
-    collectives in the same message as `op`, if `op` is the first of them. Otherwise
-    returns those of `op` alone, which takes no time of its own.
+    collectives that travel in one message, if `op` is the first of them. Otherwise
+    returns only the bytes of `op`, because the first one takes the time of all.
     """
     if op.is_joined:
         return _local_bytes(op, device_map)[side]
@@ -104,9 +107,9 @@ def _groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
 
 def _rooted_groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
     """
-    Returns one group: the device of the root first, then the other devices of the other
-    mesh. Raises DistIRError if a value has no layout, or if the root's mesh has several
-    devices.
+    Returns one group for a collective with a root: the root's device first, then the
+    other devices that take part. Raises DistIRError if a value has no layout, or if the
+    root's mesh has several devices.
     """
     before, after = layout_of(op.source), layout_of(op.result)
     if before is None or after is None:
@@ -172,13 +175,13 @@ def _transfer(
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:
-    """Returns a function that adds `by` seconds to the result of `seconds`."""
+    """Returns a function like `seconds` whose result is longer by `by` seconds."""
     return lambda size, stages: by + seconds(size, stages)
 
 
 def _in_bucket(seconds: Seconds) -> Seconds:
     """
-    Returns a function that gives a tensor's share of the time of the bucket in which it
+    Returns a function that gives a tensor's share of the time in which a whole bucket
     is reduced.
     """
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
@@ -379,10 +382,10 @@ class MessageBuffers:
     """
     The bytes of the buffers of collectives on each device. A tensor that is split or
     gathered along its first dimension is sent from, or received in, its own memory.
-    Along another dimension, its parts are copied into a buffer before, or out of one
-    after. Tensors that travel in one message are laid one behind the other, so each is
-    in memory twice for some time: reduced ones at the first collective of the message,
-    and gathered ones until the last.
+    Along another dimension, its parts are copied into a buffer before they are sent, or
+    out of a buffer after they are received. The tensors of one message are copied next
+    to each other, so each is in memory twice for some time: tensors to reduce at the
+    first collective of the message, and gathered tensors until the last.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -392,8 +395,8 @@ class MessageBuffers:
 
     def bytes_of(self, op: CollectiveOp) -> int:
         """
-        Returns the bytes of the buffers of collective `op`. Calls in program order are
-        fast.
+        Returns the bytes of the buffers of the collective `op`. It is fast if it is
+        called in program order.
         """
         before, size = self._last
         if not op.is_joined:

@@ -89,7 +89,6 @@ class UniformMachine(SummarisingMachine):
     @property
     def end(self) -> float:
         """
-        The time in seconds at which the last mesh, and all communication that it has
-        started, is done.
+        The time in seconds at which the last mesh is done, and all communication too.
         """
         return max(super().end, *self._free.values(), 0.0)

@@ -1,6 +1,6 @@
 """
-Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; the
-name of a profile is that of its file.
+Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; a
+profile has the name of its file.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _name_of(path: Path) -> str:
 
 def _data(path: Path, above: tuple[Path, ...]) -> Any:
     """
-    Returns the data of a profile's file, merged with those of its base. `above` holds
-    the files whose bases lead to `path`. Raises DistIRError if a profile is its own
-    base.
+    Returns the data of a profile's file, merged with the data of its base. `above`
+    holds the files from which chains of bases lead to `path`. Raises DistIRError if a
+    profile is its own base.
     """
     if path in above:
         raise DistIRError(

@@ -66,8 +66,8 @@ class OpFigures:
 OpTable = Mapping[str, OpFigures]
 """
 Figures of ops by name. The key is the name of an op, or `A of B` for an op A with an
-operand from an op B. In that case B may be part of the same library call, or may return
-a view that A must copy. For a user's kernel the key is what `kernel_name` returns.
+operand from an op B. In that case B may be part of the same library call, or return a
+view that A must copy. The key of a user's kernel is the result of `kernel_name`.
 """
 
 

@@ -1,6 +1,6 @@
 """
-Profiles: the performance of a kind of device and its links in practice, beside the
-figures of its data sheet.
+Profiles: the performance of a kind of device and its links in practice. They complement
+the figures of data sheets.
 
 A `Profile` is a JSON file (`docs/profiles.md` has the format). It gives the efficiency
 of large and small ops on a device, the time in which the host issues an op, and the
@@ -40,8 +40,8 @@ its own, or to None.
 
 SMALLEST_TILE = 16
 """
-The number of rows and columns of the smallest tile, that of a tensor core's
-instruction.
+The number of rows and of columns of the smallest tile. It is the tile of a tensor
+core's instruction.
 """
 
 ALIGNMENT = 8
@@ -51,7 +51,7 @@ floats.
 """
 
 SPLITS = (1, 2, 3, 4, 6, 8)
-"""The numbers of parts into which a kernel may split the sums of a matrix product."""
+"""The numbers of parts into which a kernel may split each sum of a matrix product."""
 
 
 def _served_by(op_class: str) -> list[str]:
@@ -68,28 +68,25 @@ def _served_by(op_class: str) -> list[str]:
 
 
 DEFAULT = "default"
-"""
-The name under which a profile has the curves for element types without curves of their
-own.
-"""
+"""The key of the curves for element types that a profile does not list."""
 
 
 @dataclass(frozen=True)
 class Curve:
     """
     The time of an op of one class on the device: `overhead` seconds, plus the longer of
-    two times. One moves the op's bytes at `bandwidth`, a fraction of the memory's
-    bandwidth. The other computes.
+    two times. The first is the time to move the op's bytes at `bandwidth`, a fraction
+    of the memory's bandwidth. The second is the time to compute.
 
     A product of an m x k matrix and a k x n matrix is computed in tiles of `tile`
     elements. `units` parts of the device compute tiles at the same time, at
-    `efficiency`, a fraction of the peak. For each element of a tile, a unit takes the
-    time of `k + depth` multiplications. A tile that is not full costs as much as a full
-    one, and so does a last round of fewer than `units` tiles. Kernels can avoid that by
-    splitting the sums over k into parts and adding these up in memory, if that is
-    faster. If the length of a row of a matrix or of the result is not a multiple of
-    `ALIGNMENT` elements, kernels load single elements, and reach only the fraction
-    `misaligned` of the efficiency.
+    `efficiency`, a fraction of the peak. Each element of a tile takes the time of `k +
+    depth` multiplications. A tile that is not full costs as much as a full one, and a
+    last round of fewer than `units` tiles as much as a full round. To use all units,
+    kernels may split the sums over k into parts and add these up in memory; they do so
+    if it is faster. If the length of a row of a matrix or of the result is not a
+    multiple of `ALIGNMENT` elements, kernels load single elements, and reach only the
+    fraction `misaligned` of the efficiency.
     """
 
     bandwidth: float
@@ -145,8 +142,8 @@ class Curve:
     @staticmethod
     def read(table: Table, computes: bool) -> Curve:
         """
-        Reads a curve from a profile. `computes` tells whether the ops of its class
-        compute, or are bound by memory alone and so have fewer fields. Raises
+        Reads a curve from a profile's table. A class of ops that does not compute
+        (`computes` is False) is bound by memory, and has fewer fields. Raises
         DistIRError for a missing or wrong field.
         """
         if not computes:
@@ -173,9 +170,9 @@ class Dispatch:
     The seconds in which the host issues an op (`op`) or a collective (`collective`),
     while the device works on earlier ones (see
     `distir.interpreters.simulator.engine.compiler`). If the host does not run `ahead`,
-    it issues an op only when the one before is done. Then no op takes less than `op`
-    seconds, and a collective takes `collective` seconds longer, because its devices
-    wait for the slowest of their hosts.
+    it issues an op only when the previous one is done. Then each op takes at least `op`
+    seconds. Each collective takes `collective` seconds longer, because its devices wait
+    for the slowest of their hosts.
     """
 
     op: float = 0.0
@@ -228,8 +225,8 @@ class LinkFigures:
 
     def of_kind(self, kind: str) -> LinkFigures:
         """
-        Returns the figures for a kind of communication, which are these figures if it
-        has none of its own.
+        Returns the figures for a kind of communication. If it has no special figures,
+        these are the object's own.
         """
         return self.kinds.get(kind, self)
 
@@ -286,7 +283,8 @@ class MemoryFigures:
     @staticmethod
     def read(table: Table) -> MemoryFigures:
         """
-        Reads the memory figures of a profile. Raises DistIRError for a wrong field.
+        Reads the memory figures from a profile's table. Raises DistIRError for a wrong
+        field.
         """
         figures = MemoryFigures(
             table.at_least_0("fragments", 0.0),

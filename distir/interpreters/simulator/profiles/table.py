@@ -1,5 +1,5 @@
 """
-Reads the objects of a profile's JSON. Errors name the field and what is wrong with it.
+Reads the JSON objects of a profile. An error names the field and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ class Table:
 
     def tables(self, key: str, required: bool = True) -> dict[str, Table]:
         """
-        Returns the objects in the object of field `key`, by name. If the field is
-        missing and not `required`, there are none; if it is required, raises
-        DistIRError.
+        Returns the objects in the object of field `key`, by name. A missing field has
+        none, unless it is `required`. Raises DistIRError for a missing required field,
+        and for values that are not objects.
         """
         if not required and key not in self._data:
             self._asked.add(key)

@@ -20,10 +20,13 @@ from distir.interpreters.simulator.simulation import Simulation
 @dataclass(frozen=True)
 class Side:
     """
-    One of the two programs. `end` is the time of its step in ticks. `spent` and `total`
-    are the time of the group of devices that wait the least for others (`busiest`), by
-    cause and in all. `peak` and `by_kind` are the memory of the group with the highest
-    peak (`fullest`), in bytes.
+    One of the two programs that are compared.
+
+    - `end`: the time of its step in ticks;
+    - `busiest`: the group of devices that waits the least for others; `spent`, `total`:
+      the time of this group, by cause and in all;
+    - `fullest`: the group with the highest peak of memory; `peak`, `by_kind`: the bytes
+      at this peak, in all and by kind of value.
     """
 
     end: int
@@ -74,10 +77,10 @@ class Side:
 @dataclass(frozen=True)
 class Difference:
     """
-    The second program compared with the first. Times are those of the devices that each
-    step waits for, in ticks (femtoseconds); memory is that of the devices with the
-    highest peak. The differences of `causes` add up to `total`, the three parts of
-    `total` to `step`, and the bytes by kind to the difference of peaks.
+    The second program compared with the first. Times are in ticks (femtoseconds), for
+    the devices that each step waits for; memory is that of the devices with the highest
+    peak. The differences of all `causes` add up to `total`. The three parts of `total`
+    add up to `step`. The bytes by kind add up to the difference of the peaks.
     """
 
     first: Side

@@ -81,7 +81,7 @@ def html_report(simulation: Simulation, title: str) -> str:
 
 
 def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
-    """Returns the data of the report, which can be written as JSON."""
+    """Returns the data of the report as values that JSON can represent."""
     groups = simulation.groups
     shown = groups[:SHOWN_GROUPS]
     is_short = simulation.ops * len(shown) <= SHOWN_BLOCKS
@@ -177,8 +177,8 @@ def _seconds(ticks: int) -> float:
 
 def _block(block: Block, names: _Names) -> list[float | int]:
     """
-    Returns a block of the timeline as a list: begin, seconds, seconds of communication
-    among these, indices of the label and the function, and number of ops.
+    Returns a block of the timeline as a list: its begin, its seconds, its seconds of
+    communication, the indices of its label and its function, and its number of ops.
     """
     return [
         _seconds(block.begin),

@@ -45,10 +45,10 @@ from distir.sharding.mesh import Mesh
 @dataclass(frozen=True)
 class Held:
     """
-    Memory that is in use at the peak of a group of devices, with `size` bytes on each.
+    Memory that is in use at the peak of a group of devices, `size` bytes on each.
     `value` is the value in it, or None for an op's workspace and for libraries. `scope`
-    is the module of the source model. `calls` is the path to the call that made the
-    value, if that call has returned.
+    is the module of the source model. If the value was made by a call that has
+    returned, `calls` is the path to this call; otherwise it is empty.
     """
 
     value: SSAValue | None
@@ -65,7 +65,10 @@ _OPTIONS = {
     (PARAMETERS, "d"): "--zero 3",
     (ACTIVATIONS, "t"): "--sequence-parallel",
 }
-"""The options of `distir distribute` that split a kind of values over an axis."""
+"""
+The options of `distir distribute` that split a kind of values over a mesh axis, by kind
+and axis.
+"""
 
 _LEAST_SHARE = 0.01
 
@@ -98,9 +101,10 @@ def savings(
     held: Sequence[Held], peak: int, mesh_of: Mapping[str, Mesh]
 ) -> list[Saving]:
     """
-    Returns possible savings of at least a hundredth of the peak, largest first. They
-    concern values that are equal on all devices of a mesh axis although the axis could
-    split them, and values that calls of a function keep for the backward pass.
+    Returns possible savings of at least a hundredth of the peak, largest first. Two
+    kinds are found: values that are equal on all devices of a mesh axis although the
+    axis could split them, and values that calls of a function keep for the backward
+    pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
     large = [saving for saving in found if saving.saved >= _LEAST_SHARE * peak]
@@ -191,7 +195,7 @@ class GroupMemory:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """The bytes of each kind of value at the peak, which they add up to."""
+        """The bytes of each kind of value at the peak. They add up to the peak."""
         totals: dict[str, int] = dict.fromkeys(KINDS, 0)
         for held in self.held:
             totals[held.kind] += held.size

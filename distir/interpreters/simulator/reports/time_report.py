@@ -50,9 +50,9 @@ class Cause(NamedTuple):
 @dataclass
 class Spent:
     """
-    The time that a device spends, in ticks. It computes, it communicates or waits for
-    messages in transit (`exposed_communication`), or it waits for other devices
-    (`waiting`).
+    The time that a device spends, in ticks. `compute` is the time in which it computes.
+    `exposed_communication` is the time in which it communicates, or waits for a message
+    in transit. `waiting` is the time in which it waits for other devices.
     """
 
     compute: int = 0
@@ -67,18 +67,19 @@ class Spent:
     @property
     def magnitude(self) -> int:
         """
-        The sum of the absolute values of all three times, which compares differences.
+        The sum of the absolute values of all three times. It is the size of a
+        difference.
         """
         return abs(self.compute) + abs(self.exposed_communication) + abs(self.waiting)
 
     def add(self, other: Spent) -> None:
-        """Adds the times of `other` to these."""
+        """Adds the times of `other` to this object's times."""
         self.compute += other.compute
         self.exposed_communication += other.exposed_communication
         self.waiting += other.waiting
 
     def minus(self, other: Spent) -> Spent:
-        """Returns these times minus those of `other`."""
+        """Returns these times minus the times of `other`."""
         return Spent(
             self.compute - other.compute,
             self.exposed_communication - other.exposed_communication,
@@ -90,9 +91,9 @@ class Spent:
 class Block:
     """
     Consecutive ops on the timeline, from `begin` to `end` in ticks. `compute` and
-    `communication` are the ticks that they spend on each, and `ops` is their number.
-    There are several ops if they are too short to be shown one by one; `label` and
-    `function` are those of the first.
+    `communication` are the ticks in which they compute and communicate, and `ops` is
+    their number. Ops that are too short to be shown one by one share a block; `label`
+    and `function` are those of the first op.
     """
 
     begin: int
@@ -115,9 +116,9 @@ class Block:
 class GroupTime:
     """
     The time of one device of a group. `spent` gives the time by cause, and adds up to
-    the step; waiting belongs to the collective or send that is waited for. The timeline
-    consists of the ops (`blocks`), the asynchronous communication beside them
-    (`sends`), and the calls by the entry function (`calls`).
+    the step. Waiting has the collective or send that is waited for as its cause. The
+    timeline consists of three lists: `blocks` of ops, `sends` with asynchronous
+    communication, and `calls` by the entry function.
     """
 
     group: DeviceGroup

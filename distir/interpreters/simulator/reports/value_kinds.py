@@ -57,12 +57,11 @@ class ValueKinds:
     The kind of each value of a module, one of `KINDS`.
 
     - Arguments of the entry function are classified by their role. A result that
-      updates an argument has the argument's kind. So do the values that such a result
-      is made from by gathering parts or by casts.
-    - Gradients are those of parameters: operands of optimizers, results with that role,
-      and the terms and parts of these. They are found by going backwards, through
-      calls. A function that is called from several places is classified once for all
-      calls.
+      updates an argument has the argument's kind. The same holds for values from which
+      such a result is made by gathering parts or by casts.
+    - Gradients are gradients of parameters: operands of optimizers, results with that
+      role, and their terms and parts. They are found by going backwards, through calls.
+      A function that is called from several places is classified once for all calls.
     - Constants are results of `onnx.Constant`. Communication buffers are all other
       results of collectives and sends.
     - Activations are all other values that the program computes. They include the
