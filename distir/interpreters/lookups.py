@@ -22,8 +22,8 @@ from distir.program import describe, functions
 
 _KEEPS_VALUES = SAME_VALUES | SELECTIONS
 """
-Ops whose results hold elements of their first operand, possibly only some or in another
-order.
+The names of ops whose results hold elements of their first operand, in any order and
+possibly only some of them.
 """
 
 _SELECTS = "onnx.Where"
@@ -129,8 +129,8 @@ class Uses:
         self, op: Operation, index: int, kept: frozenset[str]
     ) -> Iterable[SSAValue]:
         """
-        Returns the values that hold the elements of operand `index` of `op`, possibly
-        only some or in another order. Ops of `onnx` count only if their names are in
+        Returns the values that hold elements of operand `index` of `op`, in any order
+        and possibly only some of them. Ops of `onnx` count only if their names are in
         `kept`.
         """
         if isinstance(op, CallOp):

@@ -42,8 +42,8 @@ from distir.sharding.sends import keeps_coordinates, plan_send
 
 def only(layout: Layout, axes: Collection[str]) -> Layout:
     """
-    Returns `layout` without the shards and partial values over axes that are not in
-    `axes`.
+    Returns `layout` restricted to `axes`: without shards and partial values over other
+    axes.
     """
     return replace(
         layout,

@@ -123,7 +123,10 @@ def _is_constant(value: SSAValue, depth: int = 8) -> bool:
 
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
-    """Returns the result of `op` that another op in the same kernel uses, or None."""
+    """
+    Returns the result of `op` that never passes through memory, because another op in
+    the same kernel uses it. Returns None if there is no such result.
+    """
     for value in op.results:
         if len(_users(value)) == 1:
             (user,) = _users(value)

@@ -27,7 +27,7 @@ def _reach(
     op: WindowsOp, sizes: Sequence[int], kernel: Sequence[int], windows: Sequence[int]
 ) -> list[tuple[int, int]]:
     """
-    Returns the padding (begin, end) of each dimension of space. The end includes the
+    Returns the padding (begin, end) of each dimension of space. The end also includes
     elements that the last window needs beyond the declared padding.
     """
     margins: list[tuple[int, int]] = []
@@ -42,8 +42,8 @@ def _taps(
     op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], Slices]]:
     """
-    Yields each element of the kernel, with the slices of the padded input that it meets
-    in all windows.
+    Yields each element of the kernel, with the slices of the padded input that the
+    element meets in the windows.
     """
     for tap in np.ndindex(*kernel):
         yield (
@@ -136,8 +136,9 @@ def _spread(
     op: PoolGradOp, shape: Sequence[int], terms: Iterator[Array], windows: Sequence[int]
 ) -> Array:
     """
-    Returns the gradient of a pooling's input, of shape `shape`. Each element of the
-    kernel adds its array of `terms` to the positions that it meets in all windows.
+    Returns the gradient of a pooling's input, an array of shape `shape`. `terms` yields
+    one array for each element of the kernel. This array is added to the positions of
+    the input that the element meets in the windows.
     """
     margins = _reach(op, shape[2:], op.kernel, windows)
     out: Array | None = None

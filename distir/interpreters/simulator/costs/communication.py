@@ -242,9 +242,9 @@ def tree_all_reduce_seconds(size: float, crossings: Topology) -> float:
 
 def all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of an all-reduce of `size` bytes. If the switches of the
-    outermost level can reduce, every device sends its part to them once and gets the
-    sum back.
+    Returns the seconds of an all-reduce of `size` bytes. If the outermost level can
+    reduce data in its switches, every device sends its part to the switches once, and
+    gets the sum back.
     """
     if crossings and crossings[-1].level.in_fabric_reduction:
         outer = crossings[-1]
@@ -321,9 +321,10 @@ def sharing_of(
     pairs: Sequence[tuple[int, int]], pair: tuple[int, int], hardware: Hardware
 ) -> int:
     """
-    Returns the number of `pairs` whose sends share the link of `pair`, all sending at
-    the same time. They leave the same block of devices over the same level of links.
-    Returns 1 if the devices of a block do not share bandwidth.
+    Returns the number of sends that share the link of the send `pair`. `pairs` are all
+    sends at this time, as pairs of sender and receiver. Those that leave the same block
+    of devices over the same level of links share a link. Returns 1 if the devices of a
+    block do not share bandwidth.
     """
     level = hardware.level_between(*pair)
     if level.block_bandwidth is None:

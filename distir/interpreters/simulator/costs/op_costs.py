@@ -134,8 +134,8 @@ class CostContext:
         product: Product | None = None,
     ) -> Cost:
         """
-        Returns the cost of an op that computes and moves bytes through memory at the
-        same time: the launch latency plus the longer of both. With a profile, the time
+        Returns the cost of an op that computes and moves bytes at the same time: the
+        launch latency, plus the longer of the two times. With a profile, the time
         follows the curve of the op's class. By default, `flops` (operations), `moved`
         (bytes) and `product` (the op as products of matrices) are derived from the op.
         """
@@ -174,7 +174,10 @@ class CostContext:
         return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
 
     def _measured(self, profile: Profile) -> OpFigures | None:
-        """Returns the profile's figures for this op, or None if it was not measured."""
+        """
+        Returns the profile's figures for this single op, or None if the op was not
+        measured.
+        """
         table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
         return None if table is None else figures_of(self.op, table)
 
@@ -263,7 +266,7 @@ def no_work(context: CostContext) -> Cost:
 @cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
 def lookup(context: CostContext) -> Cost:
     """
-    Returns the cost of a look-up. It reads the indices and the elements that they
+    Returns the cost of a look-up. The op reads the indices and the elements that they
     select, not the whole table.
     """
     indices = sum(context.operand_bytes[1:])
@@ -273,8 +276,8 @@ def lookup(context: CostContext) -> Cost:
 @cost_function("onnx.Slice", "collective.slice")
 def selection(context: CostContext) -> Cost:
     """
-    Returns the cost of an op that selects a part of a tensor. It reads and writes that
-    part only.
+    Returns the cost of an op that selects a part of a tensor. The op reads and writes
+    that part only.
     """
     return context.roofline(moved=2 * sum(context.result_bytes))
 
@@ -282,8 +285,8 @@ def selection(context: CostContext) -> Cost:
 @cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")
 def fill(context: CostContext) -> Cost:
     """
-    Returns the cost of an op that fills a tensor. It writes its result; `onnx.Expand`
-    also reads its operand.
+    Returns the cost of an op that fills a tensor. The op writes its result;
+    `onnx.Expand` also reads its operand.
     """
     moved = sum(context.result_bytes)
     if context.op.name == "onnx.Expand":

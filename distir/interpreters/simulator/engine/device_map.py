@@ -229,7 +229,7 @@ class UniformDeviceMap(DeviceMap):
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
         """
         Returns one group that stands for all groups of the mesh along `axes`. Raises
-        NotUniform if they cross different levels of links.
+        NotUniform if the groups communicate over different levels of links.
         """
         key = (mesh, axes)
         if key not in self._groups:
@@ -280,8 +280,8 @@ class UniformDeviceMap(DeviceMap):
 
     def expanded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """
-        Returns one value per device, in the order of `devices`, from `values` with one
-        value per mesh.
+        Returns an array with one value per device, in the order of `devices`. `values`
+        has one value per mesh.
         """
         found = np.empty(len(self.devices), dtype=values.dtype)
         for name, index in self.index.items():
@@ -311,7 +311,7 @@ class Groups:
 
     @cached_property
     def topologies(self) -> list[Topology]:
-        """The levels of links that each group crosses."""
+        """The levels of links over which each group communicates."""
         rows = self.ids.tolist()
         each = [topology(row, self._hardware) for row in rows]
         return shared(rows, each, self._hardware)
@@ -347,8 +347,8 @@ def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
 
 def _origin(type_: Attribute, op: Operation) -> str:
     """
-    Returns a text that says where the unknown size of an operand or result of `op`
-    comes from.
+    Returns a text that says why a size in `type_` is unknown. `type_` is the type of an
+    operand or result of `op`.
     """
     arguments = op.body.block.args if isinstance(op, FuncOp) else ()
     values: list[SSAValue] = [*op.operands, *op.results, *arguments]

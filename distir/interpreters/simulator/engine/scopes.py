@@ -49,7 +49,7 @@ def pattern(scope: str) -> str:
 
 class ScopeCache:
     """
-    Computes scopes as `full_scope` does. Each is computed only once per op and scope of
+    Computes the scopes of ops as `full_scope` does, and caches them by op and scope of
     the call.
     """
 

@@ -3,10 +3,10 @@ The effect of a function on the clocks of its mesh.
 
 All devices of a mesh do the same at the same time, so one number per stream describes
 them all. A function without asynchronous communication adds a duration, unless the
-communication stream is busy when it is called. Otherwise its effect depends on how far
-the two streams are apart. Then its moments are replayed: each collective and each wait,
-with the computation between them as one duration. This is exact, and does not visit the
-single ops.
+communication stream is busy when the function is called. Otherwise its effect depends
+on how far the two streams are apart. Then its moments are replayed: each collective and
+each wait, with the computation between them as one duration. The result is exact, and
+no single op is visited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Waiting(NamedTuple):
 
 
 Moment: TypeAlias = Computing | Communicating | Starting | Waiting
-"""One effect of a function on the clocks."""
+"""
+One effect of a function on the clocks: it computes, takes part in a collective, starts
+one, or waits for one.
+"""
 
 
 @dataclass

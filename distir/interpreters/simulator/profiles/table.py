@@ -62,8 +62,8 @@ class Table:
 
     def below_1(self, key: str) -> float:
         """
-        Returns the number in field `key`. Raises DistIRError unless it is at least 0
-        and below 1.
+        Returns the number in field `key`. Raises DistIRError unless the number is at
+        least 0 and below 1.
         """
         share = self.at_least_0(key)
         if share >= 1:
@@ -116,7 +116,7 @@ class Table:
     def size(self, key: str, default: int) -> int:
         """
         Returns the integer in field `key`, or `default` if the field is missing. Raises
-        DistIRError unless it is above 0.
+        DistIRError unless the integer is above 0.
         """
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -136,7 +136,7 @@ class Table:
 
     def choices(self, key: str, known: Sequence[str]) -> frozenset[str]:
         """
-        Returns the words in field `key`, or none if the field is missing. Raises
+        Returns the words in field `key`, or no words if the field is missing. Raises
         DistIRError for a word that is not in `known`.
         """
         value: Any = self._value(key, [])
@@ -160,9 +160,9 @@ class Table:
 
     def tables(self, key: str, required: bool = True) -> dict[str, Table]:
         """
-        Returns the objects in the object of field `key`, by name. A missing field has
-        none, unless it is `required`. Raises DistIRError for a missing required field,
-        and for values that are not objects.
+        Returns the objects in the object of field `key`, by name. Returns none if the
+        field is missing and not `required`. Raises DistIRError if it is missing and
+        `required`, or if a value is not an object.
         """
         if not required and key not in self._data:
             self._asked.add(key)

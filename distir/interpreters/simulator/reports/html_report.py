@@ -158,7 +158,7 @@ def _numbers(simulation: Simulation, group: DeviceGroup) -> dict[str, Any]:
 
 
 class _Names:
-    """Collects strings that occur many times, and gives each an index."""
+    """Collects strings that occur many times, and gives each of them an index."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
