@@ -83,7 +83,7 @@ def built_in_or_file(
 
 
 def _read(path: Path) -> ClusterOp:
-    # Every dialect, so that a program that holds a cluster can be given for it.
+    # All dialects, because the file may be a program that holds a cluster.
     context = Context()
     context.load_dialect(Builtin)
     context.load_dialect(Func)
@@ -101,7 +101,7 @@ def _read(path: Path) -> ClusterOp:
         location = error.span.get_location()
         raise DistIRError(f"{location}: {' '.join(error.msg.split())}") from error
     except VerifyException as error:
-        # The first line names what is wrong; the others print the whole file.
+        # The message includes the file; its last non-empty line is the reason.
         lines = [line.strip(" ^-") for line in str(error).splitlines()]
         reason = next((line for line in reversed(lines) if line), "invalid")
         raise DistIRError(f"{path}: {reason}") from error

@@ -97,7 +97,7 @@ class ClusterDescription:
                 f"{adapters} network adapters cannot be dealt out to the {node} devices of a "
                 f"node evenly"
             )
-        # One device drives all of its own adapters; one that shares them, a single one.
+        # A device uses all of its own adapters, but only one that it shares with others.
         own = max(1, adapters // node) * self.nic
         shared = adapters * self.nic if adapters < node else None
         network = LinkOp(

@@ -247,7 +247,7 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     ceil = bool(op.attribute("ceil_mode"))
     windows = Windows.of(op, space, op.attribute("kernel_shape"), ceil=ceil)
     lowest = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
-    # NumPy compares bf16 without regard to NaN.
+    # NumPy ignores NaN when it compares bf16.
     wide = x.astype(np.promote_types(x.dtype, np.float32)) if x.dtype.kind == "V" else x
     view = windows.view(wide, lowest)
     rank = len(space)
@@ -324,7 +324,7 @@ def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     several groups along the wrong dimension.
     """
     kind = inputs[0].dtype
-    # NumPy has no sums of products of 16-bit floats that are not its own.
+    # NumPy cannot compute an einsum of bf16.
     x, w = (a.astype(np.result_type(a, np.float32)) for a in inputs[:2])
     space, taps = x.shape[2:], w.shape[2:]
     groups = op.attribute("group")
@@ -592,7 +592,7 @@ def attention(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     cap = op.attribute("softcap")
     capped = kind.type(cap) * np.tanh(scores / kind.type(cap)) if cap else scores
     bias = _bias(op, inputs, (q.shape[2], k.shape[2]), past)
-    # The sum is made in the type of the operands, in which a lowest number may be infinite.
+    # Round to the operands' type. The lowest number of a wider type becomes infinite.
     bias = bias.astype(given.dtype).astype(kind)
     biased = capped + bias
     precision = op.attribute("softmax_precision")

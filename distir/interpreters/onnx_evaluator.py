@@ -62,13 +62,13 @@ def by_length(
     x, lengths = inputs[0], inputs[_LENGTHS]
     batch_first = bool(op.attribute("layout"))
     batch, steps = (0, 1) if batch_first else (1, 0)
-    # Outputs are [steps, directions, batch, features], or begin with the batch.
+    # Outputs are [steps, directions, batch, features], or have the batch first.
     batch_of = [0 if batch_first else 2, batch, batch]
     results: list[Array] = []
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         given = list(inputs)
-        # One step has results of the right shapes where there is none.
+        # A length of 0 is run as one step, to get results of the right shapes.
         some = np.take(x, rows, batch)
         given[0] = np.take(some, range(max(length, 1)), steps)
         given[_LENGTHS] = lengths[rows]
@@ -164,7 +164,7 @@ def _conformed(value: Any, type_: Attribute) -> Any:
         return value
     array = np.asarray(value)
     dtype = numpy_dtype(type_.element_type)
-    # Some of the reference's scalars come out wider than the operands.
+    # `onnx.reference` returns some scalars in a wider type than the operands'.
     same = array.dtype == dtype or (
         array.dtype.kind == dtype.kind and dtype.kind in "fiu"
     )
@@ -189,7 +189,7 @@ def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _run_whole(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
-    # Which body a function op has depends on the types and presence of its inputs.
+    # The body of a function op depends on the types and presence of its inputs.
     kinds = tuple(
         (v.dtype, v.ndim)
         if isinstance(v, np.ndarray)

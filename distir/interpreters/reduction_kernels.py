@@ -66,7 +66,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     total = x.sum(axes, keepdims=True)
     if is_float(x):
         return total / count
-    # Integers are cut towards zero; the mean of none is 0.
+    # A mean of integers is rounded towards zero; the mean of no elements is 0.
     whole, count = np.abs(total) // max(count, 1), max(count, 1)
     return np.where(total < 0, -whole, whole) if x.dtype.kind == "i" else total // count
 
@@ -173,7 +173,7 @@ def top_k(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     x, count = inputs[0], int(inputs[1].reshape(-1)[0])
     axis, wide = op.attribute("axis"), comparable(inputs[0])
     if op.attribute("largest"):
-        # Of equals the first: a stable order of the array from its end, read backwards.
+        # Equal elements keep their order: sort the flipped array stably, and flip back.
         order = np.argsort(np.flip(wide, axis), axis, kind="stable")
         order = np.flip(x.shape[axis] - 1 - order, axis)
     else:
@@ -206,7 +206,7 @@ def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     windows, elements = _windowed(op, x)
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if op.attribute("count_include_pad"):
-        # What ceil mode adds beyond the padding is not counted.
+        # Elements that ceil mode adds beyond the padding do not count.
         margins = [
             (begin, end - beyond)
             for (begin, end), beyond in zip(windows.pads, windows.beyond, strict=True)
@@ -239,11 +239,11 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     by itself differently in different types.
     """
     x, axis, p = widened(inputs[0]), op.attribute("axis"), op.attribute("p")
-    # The square of a small number may be zero; the norm of one element needs none.
+    # The square of a small number may be 0, so a single element is not squared.
     is_sum = p == 1 or x.shape[axis] == 1
     norm = (np.abs(x) if is_sum else np.square(x)).sum(axis, keepdims=True)
     norm = norm if is_sum else np.sqrt(norm)
-    # Of zeros, the result is zeros.
+    # If all elements are zero, so is the result.
     safe = np.where(norm == 0, np.ones((), norm.dtype), norm)
     return [np.asarray(x / safe).astype(inputs[0].dtype)]
 

@@ -86,7 +86,7 @@ class OpForm:
 
     key: str
     types: tuple[str, ...]
-    """The names of types, in the order of the text."""
+    """The names of types in the op's text, in order."""
     callee: str
     """The name of the called function; empty if the op is not a call."""
     has_types_in_attributes: bool
@@ -141,7 +141,7 @@ class KnownOp:
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None
-        # Types stand in the text in their order, some by name and some spelled out.
+        # The text has the types in order, some by name and some written in full.
         old = [types[name] for name in before.types]
         named = set(map(id, old))
         own = [*self.operand_types, *self.result_types]

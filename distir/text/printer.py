@@ -39,7 +39,7 @@ class ProgramPrinter(NumberPrinter):
     """
 
     def __init__(self, stream: TextIO):
-        # Text is written in pieces, which is twice as fast to a StringIO as to a file.
+        # Text is written in small pieces, twice as fast to a StringIO as to a file.
         self._text = StringIO()
         self._file = stream
         super().__init__(stream=self._text)

@@ -146,8 +146,8 @@ class Simulation:
     @property
     def waiting_s(self) -> list[float]:
         """
-        The seconds in which each device waits for other devices. They add up to the
-        step time with `compute_s` and `exposed_communication_s`.
+        The seconds in which each device waits for other devices. `waiting_s`,
+        `compute_s` and `exposed_communication_s` add up to the step time.
         """
         pairs = zip(self.idle_s, self.transit_s, strict=True)
         return [idle - transit for idle, transit in pairs]

@@ -32,7 +32,7 @@ def scatter_sum(op: ScatterSumOp, updates: Array, indices: Array) -> Array:
         where[axis] = indices
         np.add.at(out, tuple(where), updates)
         return out
-    # The batch dimensions, which come first, index themselves.
+    # The batch dimensions come first, and each indexes itself.
     grid: list[Array] = [*np.ogrid[tuple(map(slice, indices.shape[:count]))]]
     places = indices.ndim - 1 - count
     batch = [each.reshape(*each.shape, *[1] * places) for each in grid]

@@ -236,7 +236,8 @@ def _gradients(
     steps, gathered = own.forward([own.state(s) for s in starts])
     dy = own.in_order(dy.transpose(1, 2, 0, 3) if own.batch_first else dy)
     gradients = [own.state(e) for e in ends]
-    # Rows of r that do not multiply the state before are left out of its gradient.
+    # The rows of r that do not multiply the previous state do not contribute to the
+    # state's gradient.
     size = r.shape[1] if steps[0].kept is None else 2 * op.features
     found = list[StepGradients]()
     for step, more in zip(reversed(steps), dy[::-1], strict=True):

@@ -329,7 +329,7 @@ def sharing_of(
     level = hardware.level_between(*pair)
     if level.block_bandwidth is None:
         return 1
-    # By name: on a route, a level has other figures.
+    # Compare names, because a route changes the figures of a level.
     place = [each.name for each in hardware.levels].index(level.name)
     span = hardware.levels[place - 1].span if place else 1
     return sum(

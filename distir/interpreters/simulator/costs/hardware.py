@@ -272,8 +272,8 @@ class Hardware:
 
     def _changed(self, level: LinkLevel, bandwidth: float, latency: float) -> LinkLevel:
         """
-        Returns `level` with the given bandwidth and latency. Equal calls return the
-        same object.
+        Returns `level` with the given bandwidth and latency. Calls with equal arguments
+        return the same object.
         """
         key = level.span, bandwidth, latency
         if key not in self._changed_levels:

@@ -245,8 +245,8 @@ def class_of(op: Operation) -> str | None:
 
 def cost_of(context: CostContext) -> Cost:
     """
-    Returns the cost of an op on one device, from its registered function or else the
-    roofline.
+    Returns the cost of an op on one device. An op without a registered cost function
+    follows the roofline.
     """
     function = cost_function.get(context.op.name)
     if function is not None:
@@ -297,8 +297,8 @@ def fill(context: CostContext) -> Cost:
 @cost_function("kernel.call")
 def kernel_call(context: CostContext) -> Cost:
     """
-    Returns the cost of a user's kernel. It accesses operands and results once, and
-    needs the workspace that it declares.
+    Returns the cost of a user's kernel. The kernel accesses operands and results once,
+    and needs the workspace that it declares.
     """
     op = context.op
     assert isinstance(op, KernelCallOp)

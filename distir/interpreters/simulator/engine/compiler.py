@@ -111,7 +111,7 @@ class CompiledFunctionBuilder:
 
     def __init__(self, name: str, arguments: int):
         self._compiled = CompiledFunction(name, arguments, arguments)
-        # By the id of a value: a function may have hundreds of thousands of operands.
+        # Keyed by the id of a value: a function may have hundreds of thousands.
         self._slots: dict[int, int] = {}
 
     def bind(self, values: Sequence[SSAValue], first: int) -> None:
@@ -156,7 +156,7 @@ class CompiledFunctionBuilder:
         compiled = self._compiled
         compiled.returns = tuple(results)
         share_memory(compiled.steps)
-        # Per slot the step that uses it last, by its place in the function; -1: nothing.
+        # For each slot, the index of the last step that uses it, or -1.
         last_use = [-1] * compiled.slots
         last_calls: dict[FixedOperands, int] = {}
         for place, step in enumerate(compiled.steps):
@@ -170,7 +170,7 @@ class CompiledFunctionBuilder:
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
-        # The value that a result is a view of is computed into the argument's memory.
+        # If a result is a view, its source is computed into the argument's memory.
         viewed = {
             step.view_of: updated[step.results[0].slot]
             for step in (compiled.steps if updated else ())
@@ -218,7 +218,7 @@ class Compiler:
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
-        # By the ids of types, which are kept alive here.
+        # Keyed by the ids of types; the values keep the types alive.
         self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
         self._known_transfers: dict[
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
@@ -375,7 +375,7 @@ class Compiler:
                 results=results,
                 reusable=_reusable(op, operands),
             )
-        # A send that stays on its devices takes memory alone.
+        # A send between the same devices takes only memory.
         return ComputationStep(
             op=op,
             operands=operands,
@@ -430,7 +430,7 @@ class Compiler:
             or self.device_map.hardware.has_profiles
         ):
             return transfers_of(op, self.device_map)
-        # By the ids of the types, which are kept alive here.
+        # Keyed by the ids of types; the values keep the types alive.
         types = op.operands[0].type, op.results[0].type
         share = op.share if isinstance(op, CollectiveOp) else 1.0
         key = (type(op), axes, share, *map(id, types))

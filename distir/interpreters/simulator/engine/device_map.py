@@ -57,7 +57,7 @@ class DeviceMap:
         self._position = {d: i for i, d in enumerate(self.devices)}
         self._positions: dict[str, Positions] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
-        # By the type's identity, as hashing is slow; the type is kept alive here.
+        # Keyed by the type's id, because hashing is slow; the values keep types alive.
         self._bytes: dict[int, tuple[Attribute, int]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:

@@ -203,8 +203,8 @@ class Machine:
         self.runs: dict[CompiledFunction, int] = {}
         self.constants: dict[OpStep, Buffer] = {}
         self._observer = observer
-        # Parts of the arrays by the id of the slice, which stays with them: an index made
-        # anew for every op would take a third of the time.
+        # Views of the arrays, keyed by the id of their slice, which is stored with them.
+        # Indexing the arrays anew for every op would take a third of the time.
         self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
         self._lives: dict[int, tuple[slice, npt.NDArray[np.int64]]] = {}
         self._path: list[CallStep] = []
@@ -300,7 +300,7 @@ class Machine:
         arguments = [frame[slot] for slot in step.operands]
         for buffer in arguments:
             buffer.holders += 1
-        # Arguments that the caller does not need any more are freed by the callee.
+        # The callee frees arguments that the caller no longer needs.
         for slot in step.dying:
             self.release(frame[slot])
         self._path.append(step)
@@ -343,7 +343,7 @@ class Machine:
                 senders, receivers = rows.T
                 pairs = rows.tobytes()
                 start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
-                # The pieces of a value that a device sends or receives follow each other.
+                # A device sends or receives the pieces of a value one after the other.
                 start = np.maximum(start, np.maximum(busy[senders], busy[receivers]))
                 end = self.channels[pairs] = start + transfer.seconds
                 busy[senders] = busy[receivers] = end
@@ -484,8 +484,8 @@ class Machine:
         view of the argument is still in use. Returns whether it did.
         """
         buffer = frame[source]
-        # An argument of the program is held by the caller, and by its own slot until its
-        # last use.
+        # An argument of the program has two holders: the caller, and its own slot until
+        # its last use.
         if buffer.holders > 2:
             return False
         buffer.holders += 1
@@ -496,8 +496,8 @@ class Machine:
         self, compiled: CompiledFunction, positions: Positions | None = None
     ) -> None:
         """
-        Allocates the constants of a function for the whole step, at `positions` if they
-        are given, else at those that the function was compiled for.
+        Allocates the constants of a function for the whole step. They are placed at
+        `positions`, or if `positions` is None, where the function was compiled for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

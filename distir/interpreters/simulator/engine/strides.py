@@ -249,7 +249,7 @@ def _viewed(shape: Shape, strides: tuple[int, ...], new: Shape) -> Strides:
     Returns the strides of a tensor that is viewed in the shape `new`, or None if the
     view needs a copy.
     """
-    # Dimensions that lie in memory as one, from the last: (elements, stride of the last).
+    # Runs of dimensions that are one in memory, last first: [elements, stride].
     runs: list[list[int]] = []
     for size, stride in reversed(list(zip(shape, strides, strict=True))):
         if size == 1:

@@ -118,7 +118,7 @@ class SummarisingMachine(Machine):
         if step.mesh is None:
             super()._call(step, frame)
             return
-        # Arguments that the caller does not need any more are freed by the callee.
+        # The callee frees arguments that the caller no longer needs.
         for slot in step.dying:
             frame[slot].holders -= 1
         returned = self.summaries.call(self, step, frame)
@@ -213,7 +213,7 @@ class Summaries:
         where = machine.places[mesh]
         buffers = [Buffer(where, size) for size in pattern.sizes]
         for buffer, is_own in zip(buffers, pattern.own, strict=True):
-            # A hold of somebody else keeps the memory from being freed here.
+            # Another holder keeps this memory from being freed.
             buffer.holders = 0 if is_own else 1
         others = iter([buffers[number] for number in pattern.numbers])
         held_throughout = {place: Buffer(where, 0) for place in pattern.fixed}

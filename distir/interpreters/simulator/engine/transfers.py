@@ -304,7 +304,7 @@ def _send(op: SendOp, device_map: DeviceMap) -> tuple[Transfer, ...]:
     pairs = device_map.pairs(before.mesh, after.mesh)
     if not pairs:
         return ()
-    # Pairs that share a device follow each other, as a device does one thing at a time.
+    # A device does one thing at a time, so pairs that share one follow each other.
     batches = (
         [pairs]
         if len({d for p in pairs for d in p}) == 2 * len(pairs)

@@ -25,7 +25,7 @@ class UniformMachine(SummarisingMachine):
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
         super().__init__(meshes, summaries)
-        # The time until which asynchronous sends between two meshes last.
+        # The time at which the last asynchronous send between two meshes ends.
         self._free: dict[tuple[int, ...], float] = {}
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:

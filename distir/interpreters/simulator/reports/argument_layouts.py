@@ -131,8 +131,8 @@ def _argument_layout(
 
 def _merged(owner: str, entries: Sequence[ArgumentLayout]) -> ArgumentLayout:
     """
-    Returns one entry for arguments with the same layout. `owner` is the name of the
-    arguments, or of the parameters that they are states of.
+    Returns one entry for arguments with the same layout. `owner` is the common name of
+    the arguments, or of the parameters whose states they are.
     """
     first = entries[0]
     if len(entries) == 1:

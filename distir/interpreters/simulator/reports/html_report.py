@@ -74,7 +74,7 @@ def html_report(simulation: Simulation, title: str) -> str:
     never as markup.
     """
     text = json.dumps(report_data(simulation, title), separators=(",", ":"))
-    # So that no string can end the element that holds the data.
+    # Escaped, so that no string can end the element that holds the data.
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return _TEMPLATE.read_text("utf-8").replace(_DATA, text)
@@ -214,5 +214,5 @@ def _causes(group: GroupTime) -> list[list[Any]]:
 
 
 def _memory(memory: GroupMemory) -> dict[str, Any]:
-    # For each kind its curve over the step.
+    # One curve over the step for each kind of value.
     return memory.to_json() | {"curve": memory.curve.T.tolist()}

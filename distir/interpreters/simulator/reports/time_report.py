@@ -212,8 +212,8 @@ class TimeRecorder(Follower):
         for row, _ in self._rows.among(buffer.positions):
             until = ticks(float(self.machine.clock[self._groups[row].group.position]))
             if until > self._until[row]:
-                # What updates an argument takes its memory: none is allocated for it, and
-                # nothing waits for it before the step ends.
+                # A value that updates an argument takes over its memory, so no memory is
+                # allocated for it, and nothing waits for it before the step ends.
                 cause = self._sent.get(buffer) or self._cause("", END)
                 self._waited(row, cause, until)
                 self._until[row] = until
@@ -285,7 +285,7 @@ class TimeRecorder(Follower):
     def _put(self, blocks: list[Block], block: Block) -> None:
         """
         Appends a block to `blocks`, or merges it into the last block if both together
-        are short.
+        are no longer than the resolution.
         """
         assert self._resolution is not None
         if not blocks or block.end - blocks[-1].begin > self._resolution:

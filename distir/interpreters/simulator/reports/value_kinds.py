@@ -48,7 +48,7 @@ _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
 # These ops change the form or place of a value, but not its kind ...
 _FORMS = COPIES | REARRANGEMENTS | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
-# ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
+# ... and these add up, scale or clip gradients, which stay gradients.
 _ARITHMETIC = ARITHMETIC | {"onnx.Clip", "onnx.Sum"}
 
 
