@@ -97,7 +97,7 @@ class ClusterDescription:
                 f"{adapters} network adapters cannot be dealt out to the {node} devices of a "
                 f"node evenly"
             )
-        # A device uses all of its own adapters, but only one that it shares with others.
+        # A device uses all of its own adapters, but only one shared adapter.
         own = max(1, adapters // node) * self.nic
         shared = adapters * self.nic if adapters < node else None
         network = LinkOp(

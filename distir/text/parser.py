@@ -72,8 +72,8 @@ class ProgramParser(NumberParser):
         except RecursionError:
             self.raise_error("this is nested too deep to be read")
         except Exception as error:
-            # xDSL's parser, and constructors of attributes, raise any exception for some
-            # texts: ValueError, AssertionError, NotImplementedError, ...
+            # xDSL's parser, and constructors of attributes, may raise any exception:
+            # ValueError, AssertionError, NotImplementedError, ...
             self.raise_error(f"cannot be read ({str(error) or type(error).__name__})")
         if len(module.body.blocks) != 1:
             self.raise_error("a module has one block")

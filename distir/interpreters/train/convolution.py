@@ -56,7 +56,10 @@ def _taps(
 
 
 def _cropped(padded: Array, margins: Sequence[tuple[int, int]]) -> Array:
-    """Returns `padded` without its padding, whose sizes `margins` gives."""
+    """
+    Returns `padded` without its padding. `margins` gives the padding (begin, end) of
+    each dimension of space.
+    """
     inside = (
         slice(before, size - after)
         for (before, after), size in zip(margins, padded.shape[2:], strict=True)

@@ -70,8 +70,8 @@ class DeviceMap:
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the positions of a mesh's devices, in its order. For None, returns the
-        position of the device of a sequential program.
+        Returns the positions of the devices of a mesh, in its order. If `mesh` is None,
+        returns the position of the device of a sequential program.
         """
         if mesh is None:
             return slice(0, 1 if self.is_sequential else 0)
@@ -83,8 +83,8 @@ class DeviceMap:
 
     def device_ids(self, mesh: str | None) -> tuple[int, ...]:
         """
-        Returns the device ids of a mesh, in its order. For None, returns the id of the
-        device of a sequential program.
+        Returns the device ids of a mesh, in its order. If `mesh` is None, returns the
+        id of the device of a sequential program.
         """
         if mesh is None:
             return self.devices[:1] if self.is_sequential else ()

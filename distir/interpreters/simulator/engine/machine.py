@@ -203,7 +203,7 @@ class Machine:
         self.runs: dict[CompiledFunction, int] = {}
         self.constants: dict[OpStep, Buffer] = {}
         self._observer = observer
-        # Views of the arrays, keyed by the id of their slice, which is stored with them.
+        # Views of the arrays, keyed by the id of their slice, and stored with it.
         # Indexing the arrays anew for every op would take a third of the time.
         self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
         self._lives: dict[int, tuple[slice, npt.NDArray[np.int64]]] = {}

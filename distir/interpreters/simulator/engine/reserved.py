@@ -56,7 +56,7 @@ class Reserved:
         for name in device_map.used or (None,):
             where, ids = device_map.positions(name), device_map.device_ids(name)
             here = np.arange(positions)[where]
-            # If one position stands for a mesh, all devices of the mesh are of one kind.
+            # If a position stands for a mesh, all devices of the mesh are of one kind.
             for position, device in zip(here, ids, strict=False):
                 libraries[position] = kinds[device].library_memory
                 each[position] = kinds[device].communicator_memory

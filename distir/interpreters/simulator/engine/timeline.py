@@ -23,7 +23,8 @@ class Computing(NamedTuple):
 
 class Communicating(NamedTuple):
     """
-    A moment in which a function takes part in a collective that occupies both streams.
+    A moment in which a function takes part in a collective that occupies the compute
+    and the communication stream.
     """
 
     seconds: float
@@ -121,7 +122,10 @@ class Timeline:
         self.moments.append(Computing(seconds))
 
     def collective(self, seconds: float) -> None:
-        """Records a collective of `seconds` that occupies both streams."""
+        """
+        Records a collective of `seconds` that occupies the compute and the
+        communication stream.
+        """
         self.seconds += seconds
         self.moments.append(Communicating(seconds))
 

@@ -430,8 +430,8 @@ class MemoryRecorder(Follower):
         kind = KINDS[live.kind]
         name = self._argument_names.get(live.value)
         if name is not None:
-            # The name of an argument is its module's scope and one more part; the name of
-            # a state is its parameter's name and one more part.
+            # An argument's name is its module's scope and one more part. A state's name
+            # is its parameter's name and one more part.
             scope = name.rpartition(".")[0]
             if kind == STATES:
                 scope = scope.rpartition(".")[0]

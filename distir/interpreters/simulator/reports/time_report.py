@@ -212,8 +212,8 @@ class TimeRecorder(Follower):
         for row, _ in self._rows.among(buffer.positions):
             until = ticks(float(self.machine.clock[self._groups[row].group.position]))
             if until > self._until[row]:
-                # A value that updates an argument takes over its memory, so no memory is
-                # allocated for it, and nothing waits for it before the step ends.
+                # A value that updates an argument takes over its memory. So no memory
+                # is allocated for it, and nothing waits for it before the step ends.
                 cause = self._sent.get(buffer) or self._cause("", END)
                 self._waited(row, cause, until)
                 self._until[row] = until
