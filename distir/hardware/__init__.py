@@ -1,9 +1,10 @@
 """
-Clusters: the built-in ones are the `.mlir` files of this folder, named like the file.
+Descriptions of clusters. The `.mlir` files of this folder describe the built-in
+clusters; a cluster has the name of its file.
 
-A file describes one node, or one whole cluster, in the `device` dialect. If its two
-outermost levels of links span the same devices, the outermost one is the network between
-nodes, and the cluster is scaled by whole nodes on request.
+A file describes one node or a whole cluster, in the `device` dialect. If its two
+outermost levels of links span the same devices, the outermost one is the network
+between nodes. Such a cluster can grow by whole nodes.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ def cluster_names() -> list[str]:
 
 def load_cluster(name_or_path: str | Path, devices: int | None = None) -> ClusterOp:
     """
-    Returns the cluster with that built-in name, or the one in that `.mlir` file, detached.
-    With `devices` it is scaled to that many devices if the file has fewer; a cluster that
-    already has enough stays as it is. Raises DistIRError.
+    Returns the built-in cluster `name_or_path`, or the cluster in the `.mlir` file at
+    that path, as an op without a parent. If `devices` is given and the file has fewer
+    devices, the cluster grows to `devices`; otherwise it stays as it is. Raises
+    DistIRError if the file is missing or invalid, or if the cluster cannot grow to
+    `devices`.
     """
     cluster = _read(
         built_in_or_file(str(name_or_path), "cluster", FOLDER, cluster_names(), ".mlir")
@@ -51,9 +54,10 @@ def built_in_or_file(
     name: str, what: str, folder: Path, names: Sequence[str], suffix: str
 ) -> Path:
     """
-    Returns the file in a folder for one of the built-in `names`, or else the file of that
-    path. Raises DistIRError if there is neither; `what` says for the message what it should
-    hold.
+    Returns the path of a built-in or a user's file. If `name` is one of the built-in
+    `names`, this is the file `name` in `folder`, with the suffix `suffix`. Otherwise it
+    is the file at the path `name`. Raises DistIRError if there is no such file; `what`
+    is the message's word for the contents of the file.
     """
     if name in names:
         return folder / f"{name}{suffix}"
@@ -79,7 +83,7 @@ def built_in_or_file(
 
 
 def _read(path: Path) -> ClusterOp:
-    # Every dialect, so that a program that holds a cluster can be given for it.
+    # All dialects, because the file may be a program that holds a cluster.
     context = Context()
     context.load_dialect(Builtin)
     context.load_dialect(Func)
@@ -97,7 +101,7 @@ def _read(path: Path) -> ClusterOp:
         location = error.span.get_location()
         raise DistIRError(f"{location}: {' '.join(error.msg.split())}") from error
     except VerifyException as error:
-        # The first line names what is wrong; the others print the whole file.
+        # The message includes the file; its last non-empty line is the reason.
         lines = [line.strip(" ^-") for line in str(error).splitlines()]
         reason = next((line for line in reversed(lines) if line), "invalid")
         raise DistIRError(f"{path}: {reason}") from error
@@ -122,8 +126,10 @@ def _only_cluster(module: ModuleOp, path: Path) -> ClusterOp:
 
 def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
     """
-    Returns a cluster of `devices` devices made of whole nodes of this one: the kinds of
-    devices repeat, and the outermost link spans all of them. Raises DistIRError.
+    Returns a copy of `cluster` with `devices` devices, made of whole nodes. The kinds
+    of devices repeat from node to node, and the outermost link spans all devices.
+    Raises DistIRError if `cluster` has no network between nodes, or if `devices` is not
+    a multiple of a node's size.
     """
     size, links = cluster.size, cluster.links
     name = cluster.sym_name.data

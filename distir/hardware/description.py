@@ -1,6 +1,6 @@
 """
-Clusters from a few numbers: what a device of a built-in cluster is, how many of them a node
-has, and what connects them.
+Builds a cluster from a few numbers: the kind of its devices, the number of devices per
+node, and the network between nodes.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from distir.errors import DistIRError, did_you_mean
 from distir.hardware import cluster_names, load_cluster
 
 NIC_LATENCY = 1e-5
-"""Seconds that a message between nodes takes beside its bytes: a round estimate."""
+"""The latency of a message between nodes in seconds. It is a rough estimate."""
 
 
 @dataclass(frozen=True)
 class ClusterDescription:
     """
-    A person's description of a cluster of equal nodes.
+    A short description of a cluster of equal nodes.
 
     Attributes:
         name: The name of the cluster, an identifier.
         kind: The kind of its devices, one of `device_kinds()`.
         nodes: The number of nodes.
-        devices_per_node: The number of devices of a node.
-        nic: What one network adapter sends, bytes/s in each direction; None if a single node
-            has none.
-        nics_per_node: The number of network adapters of a node; None for one per device.
-            Where there are fewer, the devices of a node share them.
-        link: What a device sends to the others of its node, bytes/s in each direction; None
-            for what a device of this kind has in the built-in cluster.
-        memory: The usable bytes of a device; None for what the kind has.
+        devices_per_node: The number of devices of each node.
+        nic: The bandwidth of one network adapter, in bytes/s per direction; None if a
+            single node has no adapter.
+        nics_per_node: The number of network adapters of each node; None for one per
+            device. If there are fewer adapters than devices, the devices of a node
+            share them.
+        link: The bandwidth from a device to the others of its node, in bytes/s per
+            direction; None for the bandwidth in the built-in cluster with this kind of
+            device.
+        memory: The usable memory of a device in bytes; None for the memory of its kind.
     """
 
     name: str
@@ -47,9 +49,10 @@ class ClusterDescription:
 
     def build(self) -> ClusterOp:
         """
-        Returns the cluster. Raises DistIRError if its name is no identifier, if there is no
-        such kind of device, if the nodes have no network, or if the adapters do not divide
-        among the devices.
+        Returns the cluster. Raises DistIRError if `name` is not an identifier, if there
+        is no such `kind`, if there are too many devices, if several nodes have no
+        network, or if the adapters of a node cannot be divided evenly among its
+        devices.
         """
         if not self.name.isidentifier():
             raise DistIRError(
@@ -72,7 +75,11 @@ class ClusterDescription:
         return ClusterOp(self.name, [kind], self._links(original.links[0], size))
 
     def _links(self, original: LinkOp, size: int) -> list[LinkOp]:
-        """Returns the levels of links, innermost first, given that of the kind's node."""
+        """
+        Returns the levels of links of the cluster, innermost first. `original` is the
+        link between devices of a node in the built-in cluster with the same kind of
+        device.
+        """
         node = self.devices_per_node
         rate = original.bandwidth.value.data if self.link is None else self.link
         latency = original.latency.value.data
@@ -90,7 +97,7 @@ class ClusterDescription:
                 f"{adapters} network adapters cannot be dealt out to the {node} devices of a "
                 f"node evenly"
             )
-        # One device drives all of its own adapters; one that shares them, a single one.
+        # A device uses all of its own adapters, but only one shared adapter.
         own = max(1, adapters // node) * self.nic
         shared = adapters * self.nic if adapters < node else None
         network = LinkOp(
@@ -101,8 +108,8 @@ class ClusterDescription:
 
 def device_kinds() -> dict[str, ClusterOp]:
     """
-    Returns the kinds of devices of the built-in clusters, by name, each with the first
-    cluster, in order of name, that has it.
+    Returns the kinds of devices of the built-in clusters, in alphabetical order. Maps
+    the name of each kind to the alphabetically first cluster that has it.
     """
     found: dict[str, ClusterOp] = {}
     for name in cluster_names():

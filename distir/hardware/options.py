@@ -1,4 +1,4 @@
-"""The options of commands, passes and functions that say which devices there are."""
+"""The options, of commands, passes and functions, for the devices of a cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """The cluster that a program is distributed over, and its size."""
+    """The options for the cluster that a program is distributed over."""
 
     cluster: str = option(
         "",
@@ -27,8 +27,8 @@ class TargetOptions:
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
     """
-    The profiles: the performance that devices of a cluster reach in practice; see
-    docs/profiles.md.
+    The options for profiles. A profile gives the performance that devices reach in
+    practice (see docs/profiles.md).
     """
 
     profile: tuple[str, ...] = option(

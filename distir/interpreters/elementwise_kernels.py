@@ -1,6 +1,6 @@
 """
-NumPy kernels of elementwise operators and of quantisation, for the values at which those of
-`onnx.reference` overflow or lose NaN.
+NumPy kernels of elementwise and quantisation operators, for values at which
+`onnx.reference` overflows or loses NaN.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ Array = npt.NDArray[Any]
 
 @kernel("onnx.Sign")
 def sign(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """The sign of NaN is 0, as in PyTorch and so in generated packages."""
+    """
+    Computes signs. The sign of NaN is 0, as in PyTorch, and therefore in generated
+    packages.
+    """
     (x,) = inputs
     return [((x > 0).astype(np.int8) - (x < 0).astype(np.int8)).astype(x.dtype)]
 
 
 @kernel("onnx.OneHot")
 def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` adds multiples of both values, of which one may be infinite."""
+    """
+    Computes a one-hot encoding by selecting one of two values. `onnx.reference` adds
+    multiples of both values instead, so it fails if one of them is infinite.
+    """
     indices, depth, values = inputs
     count = int(depth.reshape(-1)[0])
     places = indices.astype(np.int64)
@@ -42,7 +48,10 @@ def one_hot(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.Shrink")
 def shrink(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` shrinks nothing where there is NaN and rounds integers otherwise."""
+    """
+    Computes a Shrink in floats of at least 32 bits, because `onnx.reference` treats NaN
+    and rounds integers differently.
+    """
     (x,) = inputs
     bias, limit = op.attribute("bias"), op.attribute("lambd")
     wide = x.astype(np.promote_types(x.dtype, np.float32))
@@ -52,7 +61,10 @@ def shrink(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.ThresholdedRelu")
 def thresholded_relu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` makes 0 of NaN, which stays NaN in PyTorch."""
+    """
+    Computes a thresholded ReLU, because `onnx.reference` turns NaN into 0. In PyTorch
+    it stays NaN.
+    """
     (x,) = inputs
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     return [np.where(wide <= op.attribute("alpha"), 0, wide).astype(x.dtype)]
@@ -60,7 +72,10 @@ def thresholded_relu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.InstanceNormalization")
 def instance_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` rounds means of 16-bit floats to 16 bits."""
+    """
+    Computes an instance norm, because `onnx.reference` rounds the means of 16-bit
+    floats to 16 bits.
+    """
     kind = np.promote_types(inputs[0].dtype, np.float32)
     x, scale, bias = (a.astype(kind) for a in inputs)
     space = tuple(range(2, x.ndim))
@@ -72,7 +87,9 @@ def instance_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
-    """A scale or zero point in a shape that broadcasts with `x`."""
+    """
+    Returns `parameter`, a scale or zero point, in a shape that broadcasts with `x`.
+    """
     if parameter.size == 1 and parameter.ndim <= 1:
         return parameter.reshape(())
     axis, block = op.attribute("axis") % x.ndim, op.attribute("block_size")
@@ -84,7 +101,10 @@ def _along(parameter: Array, x: Array, op: OnnxOp) -> Array:
 
 
 def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
-    """Whether a QuantizeLinear makes integers of a byte or more, of one element each."""
+    """
+    Whether the result of a QuantizeLinear has one of NumPy's own integer types. They
+    have at least 8 bits.
+    """
     zero: Array | None = inputs[2] if len(inputs) > 2 else None
     kind = zero.dtype if zero is not None else _target(op)
     return kind.kind in "iu"
@@ -93,8 +113,9 @@ def makes_integers(op: OnnxOp, inputs: Sequence[Any]) -> bool:
 @kernel("onnx.QuantizeLinear")
 def quantize(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    `onnx.reference` converts numbers that are too large to integers before it clips them. This is for
-    integers; floats of 8 bits are left to it.
+    Computes a QuantizeLinear to integers. `onnx.reference` converts numbers to integers
+    before it clips them, so large numbers overflow. Results in 8-bit floats are left to
+    `onnx.reference`.
     """
     x, scale = inputs[:2]
     zero: Array | None = inputs[2] if len(inputs) > 2 else None

@@ -1,7 +1,7 @@
 """
-Functions and calls, for every interpreter of programs whatever its values are.
+Functions and calls, for interpreters with any kind of values.
 
-Calls are not nested Python calls, so that programs may call as deep as they like.
+A call in the program is not a nested Python call, so calls may nest arbitrarily deep.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from distir.program.functions import check_executed
 @dataclass
 class _Frame:
     """
-    A function in the middle of its run; `values` holds the values that are still needed.
+    A call that is in progress. `function` is the called function, `ops` yields its
+    remaining ops, `values` holds the values that are still needed, and `call` is the
+    call op, or None for the outermost function.
     """
 
     function: FuncOp
@@ -42,8 +44,9 @@ class _Frame:
 @register_impls
 class ProgramFunctions(InterpreterFunctions):
     """
-    The `func` dialect for straight-line programs. A value is dropped after its last use, so
-    that the interpreter holds no more than the program does.
+    Runs functions and calls of the `func` dialect, for programs without control flow. A
+    value is dropped after its last use, so the interpreter holds no more values than
+    the program needs.
     """
 
     def __init__(
@@ -52,8 +55,8 @@ class ProgramFunctions(InterpreterFunctions):
         observer: Callable[[SSAValue, Any], None] | None = None,
     ):
         """
-        `known` are the functions by name; `observer` is called with each value as it is
-        computed, once per call of its function.
+        `known` maps names to functions. If `observer` is given, it is called with each
+        value and the value's content, in every call of the value's function.
         """
         self.functions = known
         self._observer = observer
@@ -138,7 +141,10 @@ class ProgramFunctions(InterpreterFunctions):
 
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
-    """Returns, for each op of a function, the values that nothing after it uses."""
+    """
+    Maps each op of a function to those of its operands that no later op uses. Ops
+    without such operands are left out.
+    """
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}
     for op in reversed(list(function.body.block.ops)):
@@ -153,7 +159,8 @@ def call_by_name(
     interpreter: Interpreter, name: str, arguments: Sequence[Any]
 ) -> PythonValues:
     """
-    Runs a function of the interpreter's module and returns its results. Raises DistIRError.
+    Runs the function `name` of the interpreter's module and returns its results. Raises
+    DistIRError if there is no such function, or if it cannot run.
     """
     known = functions(interpreter.module)
     if name not in known:

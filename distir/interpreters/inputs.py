@@ -1,4 +1,7 @@
-"""Random arguments for a program, which every op of it can work on."""
+"""
+Random arguments for a program. They are valid for its ops; for example, indices are
+within their tables.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,27 @@ from distir.program.source_forms import source_types
 Array = npt.NDArray[Any]
 
 PARAMETER_SCALE = 0.02
-"""The standard deviation of random parameters, as language models are initialised."""
+"""
+The standard deviation of random parameters, as used to initialise language models.
+"""
 
 
 def random_arguments(
     module: ModuleOp, seed: int, weights: Mapping[str, npt.ArrayLike] | None = None
 ) -> list[Array]:
     """
-    Returns the global value of every argument of the entry function, in order, as the
-    source model has it: from `weights` if they hold its name, else random from the seed and
-    the name alone, so that two programs with the same arguments get the same values.
+    Returns the global value of every argument of the entry function, in order and in
+    the form of the source model. An argument whose name is in `weights` has the value
+    given there. All others are random. They depend only on `seed` and the argument's
+    name, so two programs with the same arguments get the same values.
 
-    Parameters are small normal numbers, and so are states, but none of these is negative
-    (some are averages of squares); other floats are standard normal. Integers that index a
-    table are valid indices of it; others, like masks, are ones (with zeros at the end of
-    every other row, like padding, if they have two dimensions). An argument with a default
-    has that value. Raises DistIRError.
+    Parameters are normally distributed with standard deviation `PARAMETER_SCALE`.
+    States are the absolute values of such numbers, because some are averages of
+    squares. Other floats have a standard normal distribution. Integers that index a
+    table are valid indices of it. Other integers, such as masks, are ones; if they have
+    two dimensions, the end of every other row is zeros, like padding. An argument with
+    a default has that value. Raises DistIRError for an argument that is not a tensor or
+    has no fixed size.
     """
     program, uses = Program(module), Uses(module)
     types, _ = source_types(program.entry)
@@ -58,8 +66,8 @@ def random_arguments(
 
 def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:
     """
-    Returns the value of an argument that holds several tensors, from the values that these
-    would have as arguments of their own.
+    Returns the value of an argument that packs several tensors. Each packed tensor has
+    the value that it would have as an argument of its own.
     """
     parts: dict[str, Array] = {}
     for name, size in zip(repacked.names, repacked.sizes, strict=True):
@@ -109,7 +117,8 @@ def _random(
 
 def _bound(uses: Uses, value: SSAValue) -> int | None:
     """
-    Returns the size of the smallest table that the value indexes; None if there is none.
+    Returns the size of the smallest table that `value` indexes, or None if it indexes
+    none.
     """
     return min((lookup.size for lookup in uses.lookups(value)), default=None)
 

@@ -1,6 +1,6 @@
 """
-Ops in which devices exchange values while they compute: what a group of devices computes,
-each of them in a thread.
+Ops in which devices exchange values while they compute. Each device of a group runs in
+its own thread.
 """
 
 from __future__ import annotations
@@ -23,20 +23,31 @@ Array = npt.NDArray[Any]
 
 
 class Peers:
-    """The devices that exchange states with this one: here it is alone."""
+    """
+    The group of devices with which a device exchanges arrays. This base class is a
+    group of one device, so nothing is exchanged.
+    """
 
     def gather(self, x: Array) -> Array:
-        """Returns the parts of all devices, joined along the last dimension."""
+        """
+        Returns the arrays `x` of all devices of the group, joined along the last
+        dimension.
+        """
         return x
 
     def scatter(self, x: Array) -> Array:
-        """Returns this device's part, along the last dimension, of the sum of all."""
+        """
+        Returns this device's part of the sum of all devices' arrays `x`. The sum is
+        split along the last dimension.
+        """
         return x
 
 
 class _Meeting:
     """
-    The exchange of arrays between the members of a group, in runs of `run` elements.
+    The place where `size` devices of a group exchange arrays. The last dimension is
+    dealt out to the devices in runs of `run` elements. If `run` is None, each device
+    gets one contiguous block.
     """
 
     def __init__(self, size: int, run: int | None):
@@ -46,7 +57,10 @@ class _Meeting:
 
 
 class _Peer(Peers):
-    """A device at a position of a group; all of them call the same methods in turn."""
+    """
+    A group of several devices, as seen by the device at index `position`. All devices
+    must call the same methods in the same order.
+    """
 
     def __init__(self, meeting: _Meeting, position: int):
         self.meeting = meeting
@@ -77,13 +91,17 @@ JointFunction = Callable[[Operation, Peers, PythonValues], PythonValues]
 
 joint_op = Registry[JointFunction]("distir.interpreters.train")
 """
-Registers what one device computes for the ops with these names: a function from the op in
-its local form, the device's group and its operands to its results.
+Registers the function that computes ops with the given names on one device. The
+function takes the op in its local form, the device's `Peers` and its operands, and
+returns its results.
 """
 
 
 def _group_axes(op: Operation) -> tuple[str, ...]:
-    """Returns the mesh axes over which an op in its local form exchanges values."""
+    """
+    Returns the mesh axes over which devices exchange values for `op`, an op in its
+    local form. Returns none if the op is not registered as a joint op.
+    """
     axes = op.properties.get("axes")
     if joint_op.get(op.name) is None or not isinstance(axes, ArrayAttr):
         return ()
@@ -94,8 +112,9 @@ def run_together(
     members: Sequence[tuple[Operation, PythonValues]],
 ) -> list[PythonValues]:
     """
-    Returns the results of the devices of one group, from each one's op and operands. Raises
-    what a device raises.
+    Runs a joint op on the devices of one group, and returns the results of each device.
+    `members` holds, for each device, the op in its local form and the operands. If a
+    device raises an exception, it is raised.
     """
     first, _ = members[0]
     run, function = first.properties.get("run"), joint_op.get(first.name)
@@ -124,7 +143,11 @@ def run_together(
 def results_on(
     mesh: Mesh, members: Sequence[tuple[Operation, PythonValues]]
 ) -> list[PythonValues]:
-    """Returns the results of an op on each device of a mesh, group by group."""
+    """
+    Runs a joint op on all devices of a mesh, group by group, and returns the results of
+    each device. `members` holds, for each device, the op in its local form and the
+    operands.
+    """
     found: dict[int, PythonValues] = {}
     for group in mesh.groups(_group_axes(members[0][0])):
         places = [mesh.devices.index(device) for device in group]

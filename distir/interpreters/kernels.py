@@ -1,8 +1,8 @@
 """
-NumPy kernels that replace those of `onnx.reference` where these are wrong or slow.
+NumPy kernels that replace kernels of `onnx.reference` where these are wrong or slow.
 
-A kernel gets the op and its inputs by schema position (None for omitted ones), and returns
-its results. Each docstring says why the kernel is needed.
+A kernel gets the op and its inputs by schema position (None for omitted ones), and
+returns the op's results. The docstring of a kernel says why it is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 Kernel = Callable[[OnnxOp, Sequence[Any]], list[Any]]
 
 kernel = Registry[Kernel](__name__)
-"""Registers the kernel of the ops with these names."""
+"""Registers a kernel for the ops with the given names."""
 
 
 @kernel("onnx.Constant")
@@ -34,7 +34,10 @@ def constant(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.GatherElements")
 def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` fails for a negative axis and for more than 64 rows."""
+    """
+    Picks elements along an axis, because `onnx.reference` fails for a negative axis and
+    for more than 64 rows.
+    """
     data, indices = inputs
     positions: list[Any] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     positions[op.attribute("axis") % data.ndim] = indices
@@ -43,7 +46,10 @@ def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.GatherND")
 def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` takes one element after the other, millions of a mask's positions."""
+    """
+    Gathers elements or slices all at once, because `onnx.reference` takes one at a
+    time, and a mask may select millions.
+    """
     data, indices = inputs
     batch = op.attribute("batch_dims")
     places = np.moveaxis(indices, -1, 0)
@@ -55,14 +61,20 @@ def gather_nd(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.GlobalMaxPool")
 def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` gives another shape for other than two dimensions of space."""
+    """
+    Computes the maximum of each channel, because `onnx.reference` returns a wrong shape
+    unless there are two dimensions of space.
+    """
     (x,) = inputs
     return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
 
 
 @kernel("onnx.Mean")
 def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` adds to the first operand, which may be smaller than the result."""
+    """
+    Computes the elementwise mean of several tensors. `onnx.reference` adds all tensors
+    to the first one, so it fails if the first one is smaller than the result.
+    """
     kind = np.promote_types(inputs[0].dtype, np.float32)
     total = inputs[0].astype(kind)
     for value in inputs[1:]:
@@ -73,8 +85,9 @@ def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.HardSwish")
 def hard_swish(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    `onnx.reference` multiplies 64-bit numbers, too, by a sixth that has 32 bits. Factors come
-    in PyTorch's order, in which the largest numbers overflow.
+    Computes `x * clip(x + 3, 0, 6) / 6`. `onnx.reference` multiplies by a sixth in 32
+    bits, even if `x` has 64. The order of the factors is PyTorch's, so the largest
+    numbers overflow as they do there.
     """
     x = inputs[0].astype(np.promote_types(inputs[0].dtype, np.float32))
     return [(x * np.clip(x + 3, 0, 6) / 6).astype(inputs[0].dtype)]
@@ -108,7 +121,10 @@ def gelu(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 def _spacing(
     op: OnnxOp, rank: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Returns strides, dilations and pads, with ONNX's defaults, for so many dimensions."""
+    """
+    Returns the strides, dilations and pads of an op for `rank` dimensions of space. A
+    missing attribute has ONNX's default.
+    """
     return (
         tuple(op.attribute("strides") or [1] * rank),
         tuple(op.attribute("dilations") or [1] * rank),
@@ -119,10 +135,12 @@ def _spacing(
 @dataclass(frozen=True)
 class Windows:
     """
-    The positions of the windows of a convolution or pooling in the dimensions of space:
-    `pads` (begin, end) per dimension. `beyond` says how much of each end is no padding that
-    was asked for: what ceil mode adds, and what the only window of a pooling lacks. ONNX
-    rounds sizes toward 0, so that a window that lacks less than a stride exists.
+    The positions of the windows of a convolution or pooling in each dimension of space.
+    `pads` holds the padding (begin, end) of each dimension. `beyond` is the part of the
+    end's padding that the op did not ask for. Ceil mode adds it, or a single window
+    needs it because the padded input is too short. ONNX rounds sizes toward 0, so one
+    window exists even if the padded input is shorter than the window by less than a
+    stride.
     """
 
     kernel: tuple[int, ...]
@@ -140,8 +158,9 @@ class Windows:
         ceil: bool = False,
     ) -> Windows:
         """
-        Returns the windows of a convolution or pooling over an input with these sizes of
-        space, where `ceil` says whether a last window may go beyond the padded input.
+        Returns the windows of a convolution or pooling over an input whose dimensions
+        of space have the sizes `space`. With `ceil`, the last window may extend beyond
+        the padded input.
         """
         rank = len(space)
         strides, dilations, flat = _spacing(op, rank)
@@ -173,8 +192,8 @@ class Windows:
 
     def view(self, x: Array, fill: Any) -> Array:
         """
-        Returns `x` of shape (N, C, *space) as (N, C, *windows, *kernel): a view of the
-        padded array. There are no windows along a dimension in which none fits.
+        Returns `x` of shape (N, C, *space), padded with `fill`, as a view of shape (N,
+        C, *windows, *kernel). A dimension in which no window fits has no windows.
         """
         rank = len(self.kernel)
         x = np.pad(x, ((0, 0), (0, 0), *self.pads), constant_values=fill)
@@ -196,7 +215,10 @@ class Windows:
 
 @kernel("onnx.Conv")
 def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` needs 24 ms for a small one."""
+    """
+    Computes a convolution as products of matrices, because `onnx.reference` is slow: it
+    takes 24 ms for a small convolution.
+    """
     x, w = inputs[0], inputs[1]
     groups = op.attribute("group")
     rank = x.ndim - 2
@@ -216,13 +238,16 @@ def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.MaxPool")
 def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` gives wrong indices in some cases."""
+    """
+    Computes a max pooling and the indices of the maxima, because `onnx.reference`
+    returns wrong indices in some cases.
+    """
     x = inputs[0]
     space = x.shape[2:]
     ceil = bool(op.attribute("ceil_mode"))
     windows = Windows.of(op, space, op.attribute("kernel_shape"), ceil=ceil)
     lowest = -np.inf if x.dtype.kind in "fV" else np.iinfo(x.dtype).min
-    # NumPy compares bf16 without regard to NaN.
+    # NumPy ignores NaN when it compares bf16.
     wide = x.astype(np.promote_types(x.dtype, np.float32)) if x.dtype.kind == "V" else x
     view = windows.view(wide, lowest)
     rank = len(space)
@@ -250,9 +275,9 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @dataclass(frozen=True)
 class TransposedWindows:
     """
-    The positions of the windows of a transposed convolution in the dimensions of space of
-    its result: together they cover `extents` elements, of which the result begins at
-    `starts` and has `sizes`.
+    The positions of the windows of a transposed convolution in its result. Per
+    dimension of space, all windows together cover `extents` elements. The result is the
+    part of them that begins at `starts` and has `sizes` elements.
     """
 
     strides: Sequence[int]
@@ -266,7 +291,8 @@ class TransposedWindows:
         op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]
     ) -> TransposedWindows:
         """
-        Returns the windows of a ConvTranspose over an input with these sizes of space.
+        Returns the windows of a ConvTranspose over an input whose dimensions of space
+        have the sizes `space`.
         """
         rank = len(space)
         strides, dilations, pads = _spacing(op, rank)
@@ -293,9 +319,12 @@ class TransposedWindows:
 
 @kernel("onnx.ConvTranspose")
 def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` cuts the weights of several groups along the wrong dimension."""
+    """
+    Computes a transposed convolution, because `onnx.reference` splits the weights of
+    several groups along the wrong dimension.
+    """
     kind = inputs[0].dtype
-    # NumPy has no sums of products of 16-bit floats that are not its own.
+    # NumPy cannot compute an einsum of bf16.
     x, w = (a.astype(np.result_type(a, np.float32)) for a in inputs[:2])
     space, taps = x.shape[2:], w.shape[2:]
     groups = op.attribute("group")
@@ -321,7 +350,8 @@ def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 def _window(array: Array, axis: int, begin: int, count: int) -> Array:
     """
-    Returns `count` elements along an axis from `begin` on, with zeros beyond the array.
+    Returns `count` elements of `array` along `axis`, starting at index `begin`.
+    Elements outside of the array are zero.
     """
     size = array.shape[axis]
     margins = [(0, 0)] * array.ndim
@@ -333,7 +363,10 @@ def _window(array: Array, axis: int, begin: int, count: int) -> Array:
 
 @kernel("onnx.Einsum")
 def einsum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` makes no matrix products, and cannot add in bf16."""
+    """
+    Computes an Einsum with matrix products where possible. `onnx.reference` uses none,
+    and cannot add in bf16.
+    """
     narrow = inputs[0].dtype.itemsize == 2 and inputs[0].dtype.kind in "fV"
     operands = [x.astype(np.float32) for x in inputs] if narrow else inputs
     result = np.einsum(op.attribute("equation"), *operands, optimize=True)
@@ -342,7 +375,10 @@ def einsum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.LRN")
 def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` leaves out channels when there are more of them than samples."""
+    """
+    Computes an LRN, because `onnx.reference` leaves out channels if there are more
+    channels than samples.
+    """
     x = inputs[0].astype(np.promote_types(inputs[0].dtype, np.float32))
     size = op.attribute("size")
     squares = np.square(x)
@@ -356,7 +392,7 @@ def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Ar
 
 @kernel("onnx.Pad")
 def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
-    """`onnx.reference` refuses negative pads, which crop."""
+    """Pads or crops a tensor. Negative pads crop; `onnx.reference` refuses them."""
     x, pads, value, axes = [*inputs, None, None][:4]
     assert x is not None and pads is not None
     over = range(x.ndim) if axes is None else axes.reshape(-1)
@@ -375,8 +411,8 @@ def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
 
 def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Array]:
     """
-    Returns the array normalised over the dimensions from `axis` on, its means and its
-    inverse deviations.
+    Returns `x` normalised over the dimensions from the op's `axis` on, the means, and
+    the inverse standard deviations. The means are subtracted only if `centered` is set.
     """
     stash = numpy_dtype(element_type(op.attribute("stash_type")))
     wide = x.astype(np.promote_types(x.dtype, stash) if x.dtype.kind == "f" else stash)
@@ -391,7 +427,10 @@ def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Arr
 
 @kernel("onnx.LayerNormalization")
 def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` supports one stash type only, and takes half precision for it."""
+    """
+    Computes a layer norm, because `onnx.reference` supports only one stash type and
+    computes in half precision instead of it.
+    """
     x, scale = inputs[:2]
     bias = inputs[2] if len(inputs) > 2 else None
     normal, *statistics = _normalized(op, x, centered=True)
@@ -401,14 +440,19 @@ def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.RMSNormalization")
 def rms_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` supports one stash type only, and takes half precision for it."""
+    """
+    Computes an RMS norm, because `onnx.reference` supports only one stash type and
+    computes in half precision instead of it.
+    """
     x, scale = inputs
     normal, *_ = _normalized(op, x, centered=False)
     return [(normal.astype(scale.dtype) * scale).astype(scale.dtype)]
 
 
 def _log_softmax(x: Array, axis: int) -> Array:
-    """Returns the logarithms of a softmax; 16 bits are computed in 32."""
+    """
+    Returns the log-softmax of `x` along `axis`; 16-bit floats are computed in 32 bits.
+    """
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     wide = wide - wide.max(axis, keepdims=True)
     return wide - np.log(np.exp(wide).sum(axis, keepdims=True))
@@ -416,14 +460,21 @@ def _log_softmax(x: Array, axis: int) -> Array:
 
 @kernel("onnx.LogSoftmax")
 def log_softmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` takes the logarithm of a softmax, which may be zero."""
+    """
+    Computes a log-softmax. `onnx.reference` takes the logarithm of a softmax instead,
+    and the softmax may underflow to zero.
+    """
     (x,) = inputs
     return [_log_softmax(x, op.attribute("axis")).astype(x.dtype)]
 
 
 @kernel("onnx.SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """The same as for LogSoftmax; it also goes through labels one by one."""
+    """
+    Computes a cross entropy from a log-softmax, for all labels at once.
+    `onnx.reference` loops over labels, and takes the logarithm of a softmax, which may
+    underflow to zero.
+    """
     scores: Array = inputs[0]
     labels: Array = inputs[1]
     weights: Array | None = inputs[2] if len(inputs) > 2 else None
@@ -445,7 +496,10 @@ def softmax_cross_entropy(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.GridSample")
 def grid_sample(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` takes other elements beyond the border where it samples cubically."""
+    """
+    Samples an image at the points of a grid, because `onnx.reference` reads the wrong
+    elements outside of the image in cubic mode.
+    """
     x, grid = inputs
     kind = np.result_type(x, np.float32)
     sampling = Sampling(
@@ -458,14 +512,19 @@ def grid_sample(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.Det")
 def determinant(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` has no determinants of 16-bit floats."""
+    """
+    Computes determinants, because `onnx.reference` does not support 16-bit floats.
+    """
     (x,) = inputs
     found = np.linalg.det(x.astype(np.result_type(x, np.float32)))
     return [np.asarray(found).astype(x.dtype)]
 
 
 def _by_head(x: Array, heads: int | None) -> Array:
-    """[batch, length, heads * size] as [batch, heads, length, size]."""
+    """
+    Returns `x` of shape [batch, length, heads * size] as [batch, heads, length, size].
+    An array with four dimensions is returned unchanged.
+    """
     if x.ndim == 4:
         return x
     assert heads is not None
@@ -475,7 +534,11 @@ def _by_head(x: Array, heads: int | None) -> Array:
 def _bias(
     op: OnnxOp, inputs: Sequence[Any], lengths: tuple[int, int], past: int
 ) -> Array:
-    """The addend of scores: the mask, and minus infinity where a key is hidden."""
+    """
+    Returns the bias of attention scores: the mask, and minus infinity where a query
+    must not see a key. `lengths` holds the numbers of queries and keys, and `past` is
+    the number of cached keys.
+    """
     queries, keys = lengths
     mask, valid = inputs[3], inputs[6]
     bias = np.zeros((queries, keys))
@@ -503,9 +566,9 @@ def _bias(
 @kernel("onnx.Attention")
 def attention(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """
-    `onnx.reference` rounds each step to 16 bits, gives its causal mask the shape of the
-    other mask, and makes 0 of NaN. A query that sees no key gives 0, as in PyTorch and
-    onnxruntime.
+    Computes attention. `onnx.reference` rounds each step to 16 bits, gives its causal
+    mask the shape of the other mask, and turns NaN into 0. A query that sees no key has
+    the result 0, as in PyTorch and onnxruntime.
     """
     inputs = [*inputs, *[None] * (7 - len(inputs))]
     given: Array = inputs[0]
@@ -529,7 +592,7 @@ def attention(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     cap = op.attribute("softcap")
     capped = kind.type(cap) * np.tanh(scores / kind.type(cap)) if cap else scores
     bias = _bias(op, inputs, (q.shape[2], k.shape[2]), past)
-    # The sum is made in the type of the operands, in which a lowest number may be infinite.
+    # Round to the operands' type. The lowest number of a wider type becomes infinite.
     bias = bias.astype(given.dtype).astype(kind)
     biased = capped + bias
     precision = op.attribute("softmax_precision")

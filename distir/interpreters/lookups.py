@@ -1,4 +1,4 @@
-"""Finds what the integers of a program index, by following their uses."""
+"""Finds the tables that a program's integers index, by following the uses of values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from distir.errors import DistIRError
 from distir.program import describe, functions
 
 _KEEPS_VALUES = SAME_VALUES | SELECTIONS
-"""Ops whose results hold values of their first operands, selected or at other positions."""
+"""
+The names of ops whose results hold elements of their first operand, in any order and
+possibly only some of them.
+"""
 
 _SELECTS = "onnx.Where"
 
@@ -29,8 +32,9 @@ _SELECTS = "onnx.Where"
 @dataclass(frozen=True)
 class Lookup:
     """
-    An op that takes integers as indices of a table with `size` entries. If it is `checked`,
-    an index less than `least` or not less than `size` is an error, except for `ignored`.
+    An op that uses integers as indices of a table of `size` entries. If `checked` is
+    set, an index below `least` or at least `size` is an error, except for the index
+    `ignored`.
     """
 
     op: Operation
@@ -41,7 +45,8 @@ class Lookup:
 
     def check(self, name: str, array: npt.NDArray[Any]) -> None:
         """
-        Raises DistIRError if the argument of that name holds an index outside the table.
+        Raises DistIRError if `array`, the value of the argument `name`, holds an index
+        outside of the table. Does nothing unless `checked` is set.
         """
         if not self.checked:
             return
@@ -66,7 +71,7 @@ class Lookup:
 
 
 class Uses:
-    """Finds the ops that use the values of a program's arguments, across calls."""
+    """Finds the ops that use the values of a program, across calls."""
 
     def __init__(self, module: ModuleOp):
         self._functions = functions(module)
@@ -77,8 +82,9 @@ class Uses:
 
     def lookups(self, value: SSAValue, *, exactly: bool = False) -> list[Lookup]:
         """
-        Returns the tables that the value, or another one that holds its elements, indexes;
-        with `exactly`, only where all of its elements arrive unchanged.
+        Returns the lookups in which elements of `value` are the indices. Values that
+        hold elements of `value`, in any order and possibly only some of them, count
+        too. With `exactly`, only values that hold all elements unchanged count.
         """
         kept = SAME_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
         found: list[Lookup] = []
@@ -89,7 +95,10 @@ class Uses:
         return found
 
     def reader(self, value: SSAValue) -> Operation | None:
-        """The first op that computes with the value; None if nothing does."""
+        """
+        Returns the first op that computes with `value`, or None. Calls, returns,
+        collectives and layout changes do not count.
+        """
         found = [
             op
             for op, _ in self._reached(value, frozenset())
@@ -102,8 +111,9 @@ class Uses:
         self, value: SSAValue, kept: frozenset[str]
     ) -> Iterator[tuple[Operation, int]]:
         """
-        Yields the uses, as op and operand index, of the value and of the results of `kept`
-        ops.
+        Yields the uses of `value`, each as an op and an operand index. Values that hold
+        the same elements are followed through calls, communication, and ops whose names
+        are in `kept`.
         """
         pending, seen = [value], {value}
         while pending:
@@ -119,8 +129,9 @@ class Uses:
         self, op: Operation, index: int, kept: frozenset[str]
     ) -> Iterable[SSAValue]:
         """
-        Returns the values that hold the elements of an op's operand, up to order and
-        selection.
+        Returns the values that hold elements of operand `index` of `op`, in any order
+        and possibly only some of them. Ops of `onnx` count only if their names are in
+        `kept`.
         """
         if isinstance(op, CallOp):
             callee = self._functions.get(op.callee.string_value())

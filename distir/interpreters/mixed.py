@@ -1,10 +1,11 @@
 """
-The mixed interpreter (the DistIR paper, section 3.3): a value is a NumPy array if it is
-known, and a type if only its shape is.
+The mixed interpreter (the DistIR paper, section 3.3). A value is a NumPy array if its
+elements are known, else a type.
 
-Each op has several implementations, from the most precise to the least; the first one for
-which enough is known about the operands is taken. So `Shape` of a type is an array,
-an op on arrays is computed, and a `Reshape` of a type to a known shape has an exact type.
+Each op has several implementations, from the most precise to the least. The first one
+that knows enough about the operands is used. For example, `Shape` of a type is an
+array, an op on arrays is computed, and `Reshape` of a type to a known shape has an
+exact type.
 """
 
 from __future__ import annotations
@@ -35,20 +36,24 @@ from distir.interpreters.types import is_static, result_types
 
 Implementation = Callable[[OnnxOp, PythonValues, int], PythonValues | None]
 """
-Returns the results of an op, without known values of more elements than the limit; None if
-it cannot say.
+A function of an op, its operands and a limit. It returns the op's results, or None if
+it cannot give them. Results that are arrays have at most as many elements as the limit.
 """
 
 
 def type_of(value: Any) -> Attribute:
-    """Returns the type of a mixed value."""
+    """Returns the type of a mixed value. A mixed value is an array or a type."""
     if isinstance(value, np.ndarray):
         return tensor_type(value.shape, element_type_of_dtype(value.dtype))
     return value
 
 
 def join(a: Any, b: Any) -> Any:
-    """Returns the most precise mixed value that covers both."""
+    """
+    Returns the most precise mixed value that describes both `a` and `b`. It is the
+    array if `a` and `b` are equal arrays. Otherwise it is a type in which sizes that
+    differ are dynamic.
+    """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         same = a.dtype == b.dtype and np.array_equal(a, b)
         if same or (a.dtype.kind in "fc" and np.array_equal(a, b, equal_nan=True)):
@@ -68,7 +73,10 @@ def join(a: Any, b: Any) -> Any:
 
 
 def from_shape(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
-    """Implements `Shape` and `Size`, which need only the type of their operand."""
+    """
+    Returns the result of `Shape` or `Size`, which need only the type of their operand.
+    Returns None for other ops, and if a size is unknown.
+    """
     if op.name not in ("onnx.Shape", "onnx.Size"):
         return None
     type_ = type_of(args[0])
@@ -85,8 +93,8 @@ def from_shape(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | Non
 
 def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
     """
-    Implements any op without effects whose operands are all known and whose results are
-    small.
+    Returns the computed results of an op without side effects. Returns None unless all
+    operands are known and each result has at most `limit` elements.
     """
     if not all(isinstance(value, np.ndarray) for value in args):
         return None
@@ -107,20 +115,23 @@ def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | No
 
 
 def from_types(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
-    """Implements every op: infers types, using the values of operands that are known."""
+    """
+    Returns the inferred result types of an op. Operands that are arrays contribute
+    their values.
+    """
     known = [v if isinstance(v, np.ndarray) else None for v in args]
     return tuple(result_types(op, [type_of(v) for v in args], known))
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (from_shape, from_values, from_types)
-"""The implementations of every op, from the most precise to the least."""
+"""The functions that implement every op, from the most precise to the least."""
 
 
 @register_impls
 class OnnxMixed(InterpreterFunctions):
     """
-    Mixed implementations of every operator of `onnx`. Arrays of more than `limit` elements
-    are not kept.
+    Runs every operator of `onnx` on mixed values. A result with more than `limit`
+    elements is not kept as an array, only as a type.
     """
 
     def __init__(self, limit: int = KNOWN_SIZE):
@@ -141,6 +152,9 @@ class OnnxMixed(InterpreterFunctions):
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value of the program is not distributed, or the same on all devices."""
+    """
+    Whether each device holds the whole `value`. This is the case if it has no layout,
+    or a layout that neither splits it nor makes it partial.
+    """
     layout = layout_of(value)
     return layout is None or not (layout.dims or layout.partial)

@@ -1,9 +1,9 @@
 """
-Evaluates one ONNX op: with `onnx.reference`, or with our own kernels where it is wrong or slow
-(`distir.interpreters.kernels`).
+Evaluates one ONNX op with `onnx.reference`, or with a kernel of
+`distir.interpreters.kernels` where `onnx.reference` is wrong or slow.
 
-Recurrent layers over sequences of several lengths, which `onnx.reference` takes as one, are
-evaluated length by length.
+`onnx.reference` treats all sequences of a recurrent layer as equally long. A layer over
+sequences of different lengths is therefore evaluated once for each length.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ from distir.program import describe
 Array = npt.NDArray[Any]
 
 _LENGTHS, _STATES = 4, (5, 6)
-"""The inputs of a recurrent layer that hold the lengths, and the first states."""
+"""
+The positions of a recurrent layer's inputs that hold the lengths of sequences, and the
+initial states.
+"""
 
 
 def has_lengths(op: OnnxOp, inputs: Sequence[Any]) -> bool:
-    """Returns whether an op is a recurrent layer that is given the lengths of sequences."""
+    """Whether `op` is a recurrent layer that gets the lengths of its sequences."""
     return (
         op.name in RECURRENT
         and len(inputs) > _LENGTHS
@@ -51,20 +54,21 @@ def by_length(
     op: OnnxOp, inputs: Sequence[Any], run: Callable[[Sequence[Any]], Sequence[Array]]
 ) -> list[Array]:
     """
-    Returns the results of a recurrent layer: those of `run` on the sequences of each
-    length, cut to it. Outputs beyond the end of a sequence are 0, its last states are those
-    at its end, and its reverse direction begins there.
+    Returns the results of a recurrent layer over sequences of different lengths. For
+    each length, `run` evaluates the layer on the sequences of that length, cut to it.
+    Outputs beyond the end of a sequence are 0. The last states are the states at the
+    sequence's end, and the reverse direction starts there.
     """
     x, lengths = inputs[0], inputs[_LENGTHS]
     batch_first = bool(op.attribute("layout"))
     batch, steps = (0, 1) if batch_first else (1, 0)
-    # Outputs are [steps, directions, batch, features], or begin with the batch.
+    # Outputs are [steps, directions, batch, features], or have the batch first.
     batch_of = [0 if batch_first else 2, batch, batch]
     results: list[Array] = []
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         given = list(inputs)
-        # One step has results of the right shapes where there is none.
+        # A length of 0 is run as one step, to get results of the right shapes.
         some = np.take(x, rows, batch)
         given[0] = np.take(some, range(max(length, 1)), steps)
         given[_LENGTHS] = lengths[rows]
@@ -96,9 +100,11 @@ _evaluators: dict[Any, ReferenceEvaluator] = {}
 
 def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
     """
-    Returns the results of an op on concrete inputs, given by schema position (None for
-    omitted ones; trailing ones may be left out). Tensors are NumPy arrays, sequences lists,
-    an empty optional None; strings are arrays of Python strings. Raises DistIRError.
+    Returns the results of an op on concrete inputs. `inputs` are in the order of the
+    schema, with None for omitted ones; trailing ones may be left out. A tensor is a
+    NumPy array, and a tensor of strings an array of Python strings. A sequence is a
+    list, and an empty optional is None. Raises DistIRError if the op cannot be computed
+    on these inputs.
     """
     found = evaluated(op, inputs)
     if isinstance(found, Exception):
@@ -111,7 +117,10 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
-    """Returns the results of an op as `evaluate` does, or the error that prevented it."""
+    """
+    Returns the results of an op on concrete inputs, converted to its declared types, or
+    the exception that prevented it.
+    """
     results = computed(op, inputs)
     if isinstance(results, Exception):
         return results
@@ -126,8 +135,9 @@ def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
 
 def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
     """
-    Returns the results of an op for inputs that may have other shapes than its operands, or
-    the error that prevented them.
+    Returns the results of an op on concrete inputs, or the exception that prevented it.
+    The inputs may have other shapes than the op's operands, because results are not
+    compared with the op's declared types.
     """
     own = kernel.get(op.name)
     if op.name == "onnx.QuantizeLinear" and not makes_integers(op, inputs):
@@ -146,12 +156,15 @@ def _shown(value: Any) -> str:
 
 
 def _conformed(value: Any, type_: Attribute) -> Any:
-    """Converts a value to its declared type. Raises TypeError if it is of another kind."""
+    """
+    Returns `value` converted to its declared type. Raises TypeError if its shape or
+    kind of elements differs.
+    """
     if not isinstance(type_, TensorType | UnrankedTensorType):
         return value
     array = np.asarray(value)
     dtype = numpy_dtype(type_.element_type)
-    # Some of the reference's scalars come out wider than the operands.
+    # `onnx.reference` returns some scalars in a wider type than the operands'.
     same = array.dtype == dtype or (
         array.dtype.kind == dtype.kind and dtype.kind in "fiu"
     )
@@ -176,7 +189,7 @@ def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _run_whole(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
-    # Which body a function op has depends on the types and presence of its inputs.
+    # The body of a function op depends on the types and presence of its inputs.
     kinds = tuple(
         (v.dtype, v.ndim)
         if isinstance(v, np.ndarray)

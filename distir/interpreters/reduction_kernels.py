@@ -1,6 +1,7 @@
 """
-NumPy kernels of reductions, searches for extremes and pooling: integers are added up in 64
-bits, floats of 16 bits in 32, and NaN is larger than any number, as in PyTorch.
+NumPy kernels of reductions, searches for extremes, and pooling, with PyTorch's
+semantics: integers are summed in 64 bits, 16-bit floats in 32 bits, and NaN is larger
+than any number.
 """
 
 from __future__ import annotations
@@ -19,24 +20,36 @@ Array = npt.NDArray[Any]
 
 
 def is_float(x: Array) -> bool:
-    """Whether elements are floats; those of 16 and 8 bits are NumPy's kind V."""
+    """
+    Whether the elements of `x` are floats. Floats that NumPy does not have itself, such
+    as bf16 and 8-bit floats, count too.
+    """
     return x.dtype.kind in "fV"
 
 
 def widened(x: Array) -> Array:
-    """An array in the type that its elements are added up in."""
+    """
+    Returns `x` in the type in which its elements are summed. Floats get at least 32
+    bits, integers 64.
+    """
     if is_float(x):
         return x.astype(np.promote_types(x.dtype, np.float32))
     return x.astype(np.uint64 if x.dtype.kind == "u" else np.int64)
 
 
 def comparable(x: Array) -> Array:
-    """Floats of 16 bits in 32: those of ml_dtypes are not compared as NaN should be."""
+    """
+    Returns floats in at least 32 bits, because the narrow floats of `ml_dtypes` compare
+    NaN wrongly. Arrays of other types are returned unchanged.
+    """
     return widened(x) if is_float(x) else x
 
 
 def reduced_axes(op: OnnxOp, inputs: Sequence[Any]) -> tuple[int, ...]:
-    """The axes that a reduction goes over, which may be none."""
+    """
+    Returns the axes that a reduction reduces, in order. If the op gives no axes, these
+    are all axes, or none if its attribute `noop_with_empty_axes` is set.
+    """
     rank = inputs[0].ndim
     given = inputs[1] if len(inputs) > 1 else None
     if given is not None and given.size:
@@ -53,7 +66,7 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
     total = x.sum(axes, keepdims=True)
     if is_float(x):
         return total / count
-    # Integers are cut towards zero; the mean of none is 0.
+    # A mean of integers is rounded towards zero; the mean of no elements is 0.
     whole, count = np.abs(total) // max(count, 1), max(count, 1)
     return np.where(total < 0, -whole, whole) if x.dtype.kind == "i" else total // count
 
@@ -83,8 +96,8 @@ _SUMS: dict[str, Callable[[Array, tuple[int, ...]], Array]] = {
 def _sum(kind: str) -> Kernel:
     def compute(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
         """
-        `onnx.reference` adds integers up, and squares them, in their own type, and makes NaN
-        of the exponentials of infinity.
+        Computes a reduction in wide types. `onnx.reference` adds and squares integers
+        in their own type, so they overflow, and its log-sum-exp of infinity is NaN.
         """
         x: Array = inputs[0]
         axes = reduced_axes(op, inputs)
@@ -101,7 +114,9 @@ for _kind in _SUMS:
 
 @kernel("onnx.ReduceMax", "onnx.ReduceMin")
 def extreme(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
-    """`onnx.reference` loses NaN in bf16."""
+    """
+    Computes maxima or minima along axes, because `onnx.reference` loses NaN in bf16.
+    """
     x: Array = inputs[0]
     axes = reduced_axes(op, inputs)
     largest = op.name == "onnx.ReduceMax"
@@ -120,7 +135,10 @@ def extreme(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
 
 @kernel("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` takes no NaN of bf16 for an extreme."""
+    """
+    Computes the indices of maxima or minima, because `onnx.reference` never picks a NaN
+    in bf16.
+    """
     x, axis = comparable(inputs[0]), op.attribute("axis")
     function = np.argmax if op.name == "onnx.ArgMax" else np.argmin
     if op.attribute("select_last_index"):
@@ -133,7 +151,10 @@ def arg_extreme(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.Hardmax")
 def hardmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` marks nothing where there is NaN, and fails for none."""
+    """
+    Puts 1 at the first maximum along an axis and 0 elsewhere. `onnx.reference` puts no
+    1 if an element is NaN, and fails for empty tensors.
+    """
     (x,) = inputs
     result = np.zeros_like(x)
     axis = op.attribute("axis")
@@ -145,11 +166,14 @@ def hardmax(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.TopK")
 def top_k(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` has no order for NaN, which is larger than any number in PyTorch."""
+    """
+    Computes the largest or smallest elements along an axis and their indices, because
+    `onnx.reference` does not order NaN. In PyTorch NaN is larger than any number.
+    """
     x, count = inputs[0], int(inputs[1].reshape(-1)[0])
     axis, wide = op.attribute("axis"), comparable(inputs[0])
     if op.attribute("largest"):
-        # Of equals the first: a stable order of the array from its end, read backwards.
+        # Equal elements keep their order: sort the flipped array stably, and flip back.
         order = np.argsort(np.flip(wide, axis), axis, kind="stable")
         order = np.flip(x.shape[axis] - 1 - order, axis)
     else:
@@ -159,7 +183,10 @@ def top_k(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _windowed(op: OnnxOp, x: Array) -> tuple[Windows, Array]:
-    """The windows of a pooling, and their elements, zero beyond `x`, as the last dimension."""
+    """
+    Returns the windows of a pooling over `x`, and their elements along a new last
+    dimension. Elements outside of `x` are zero.
+    """
     windows = Windows.of(
         op,
         x.shape[2:],
@@ -172,12 +199,14 @@ def _windowed(op: OnnxOp, x: Array) -> tuple[Windows, Array]:
 
 @kernel("onnx.AveragePool")
 def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` leaves NaN out of a mean."""
+    """
+    Computes an average pooling, because `onnx.reference` leaves NaN out of its means.
+    """
     x = widened(inputs[0])
     windows, elements = _windowed(op, x)
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if op.attribute("count_include_pad"):
-        # What ceil mode adds beyond the padding is not counted.
+        # Elements that ceil mode adds beyond the padding do not count.
         margins = [
             (begin, end - beyond)
             for (begin, end), beyond in zip(windows.pads, windows.beyond, strict=True)
@@ -194,7 +223,9 @@ def average_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.LpPool")
 def lp_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` leaves NaN out of a norm."""
+    """
+    Computes a pooling by p-norms, because `onnx.reference` leaves NaN out of its norms.
+    """
     x, p = widened(inputs[0]), op.attribute("p")
     _, elements = _windowed(op, x)
     total = np.power(np.abs(elements), p).sum(-1)
@@ -203,13 +234,16 @@ def lp_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 
 @kernel("onnx.LpNormalization")
 def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` divides infinity by itself in one type and not in another."""
+    """
+    Divides `x` by its p-norm along an axis, because `onnx.reference` divides infinity
+    by itself differently in different types.
+    """
     x, axis, p = widened(inputs[0]), op.attribute("axis"), op.attribute("p")
-    # The square of a small number may be zero; the norm of one element needs none.
+    # The square of a small number may be 0, so a single element is not squared.
     is_sum = p == 1 or x.shape[axis] == 1
     norm = (np.abs(x) if is_sum else np.square(x)).sum(axis, keepdims=True)
     norm = norm if is_sum else np.sqrt(norm)
-    # Of zeros, the result is zeros.
+    # If all elements are zero, so is the result.
     safe = np.where(norm == 0, np.ones((), norm.dtype), norm)
     return [np.asarray(x / safe).astype(inputs[0].dtype)]
 
@@ -217,8 +251,9 @@ def lp_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.CumSum", "onnx.CumProd")
 def cumulative(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """
-    Sums and products as PyTorch accumulates them: floats in wider ones. `onnx.reference`
-    refuses an axis that is a list of one number, which PyTorch writes.
+    Computes running sums or products, accumulating floats in wider floats as PyTorch
+    does. PyTorch exports the axis as a list of one number, and `onnx.reference` refuses
+    that.
     """
     x, given = inputs
     axis, is_sum = int(given.reshape(-1)[0]), op.name == "onnx.CumSum"
@@ -245,7 +280,10 @@ _SCATTERED: Mapping[str, np.ufunc] = {
 
 @kernel("onnx.ScatterElements")
 def scatter_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
-    """`onnx.reference` loses NaN in minima and maxima."""
+    """
+    Writes or accumulates updates at indices of a tensor, because `onnx.reference` loses
+    NaN when it accumulates minima and maxima.
+    """
     data, indices, updates = inputs
     places: list[Any] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     places[op.attribute("axis") % data.ndim] = indices

@@ -1,13 +1,14 @@
 """
 The reference interpreter: runs a program on NumPy arrays, in one process.
 
-A sequential value is an array. A distributed value is the stack of its shards over the mesh
-(`Sharded`): each op is carried out for every device as in that device's projection, in the
-local form that `distir.sharding.local` gives, and collectives exchange the shards. This is
-the tool for checking a pass: run the program before and after it.
+A value of a sequential program is an array. A value of a distributed program is the
+stack of its shards over the mesh (`Sharded`). A distributed op runs once for each
+device, in the local form that `distir.sharding.local` gives, as in that device's
+projection. Collectives exchange the shards. To check a pass, run the program before and
+after it, and compare the results.
 
-Ops of other dialects take part once their implementation on arrays is registered; in a
-distributed program it is called with the shards of one device at a time:
+Ops of other dialects can run once their implementation on arrays is registered. In a
+distributed program, the implementation gets the shards of one device at a time:
 
 ```python
 @register_reference_implementations
@@ -64,7 +65,8 @@ _Shapes = tuple[tuple[int, ...], ...]
 @register_impls
 class KernelFunctions(InterpreterFunctions):
     """
-    Implementations of calls of a program's kernels; the user's functions are not loaded.
+    Runs the kernel calls of a program by interpreting the kernels' reference ops. The
+    user's kernel functions are not loaded.
     """
 
     def __init__(self, module: ModuleOp):
@@ -75,7 +77,7 @@ class KernelFunctions(InterpreterFunctions):
     def call(
         self, interpreter: Interpreter, op: KernelCallOp, args: PythonValues
     ) -> PythonValues:
-        """Returns the results of the reference."""
+        """Returns the results of the called kernel's reference ops on `args`."""
         shapes = tuple(shape_of(value.type) for value in op.inputs)
         key = op.symbol, shapes
         if key not in self._parts:
@@ -91,7 +93,12 @@ class KernelFunctions(InterpreterFunctions):
 
 
 def _part(kernel: KernelDefOp, shapes: _Shapes) -> tuple[Block, tuple[SSAValue, ...]]:
-    """Returns the reference for operands of these shapes, which are whole or parts."""
+    """
+    Returns the block of a kernel's reference ops for operands of `shapes`, and the
+    block's result values. If `shapes` are smaller than the kernel's own, because the
+    operands are parts, the block is rewritten for these parts. Raises DistIRError if
+    that is impossible.
+    """
     block = kernel.reference.block
     parts = parts_of(kernel, shapes)
     if not parts:
@@ -108,7 +115,8 @@ _Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
 
 def register_reference_implementations(functions_class: _Functions) -> _Functions:
     """
-    A class decorator that registers implementations of another dialect's ops on arrays.
+    Registers a class that implements another dialect's ops on arrays. Use it as a class
+    decorator.
     """
     if functions_class not in _external:
         _external.append(functions_class)
@@ -119,10 +127,11 @@ def run_program(
     module: ModuleOp, arguments: Sequence[Any], function: str | None = None
 ) -> list[Any]:
     """
-    Runs a function (by default the entry function) of a sequential or distributed program,
-    and returns its results. Arguments and results are global arrays in the function's
-    order, whatever the layouts, with the shapes of the source model
-    (`distir.program.source_forms`); sequences are lists. Raises DistIRError.
+    Runs a function of a sequential or distributed program and returns its results. By
+    default it is the entry function. Arguments and results are global arrays, whatever
+    their layouts, in the function's order and with the shapes of the source model
+    (`distir.program.source_forms`); sequences are lists. Raises DistIRError if there is
+    no such function, if the arguments do not fit its types, or if an op cannot run.
     """
     return program_runner(module, function)(arguments)
 
@@ -131,9 +140,10 @@ def program_runner(
     module: ModuleOp, function: str | None = None
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """
-    Returns a function that does what `run_program` does, from arguments to results. It is
-    for a program that runs more than once, such as a training step, and does not change in
-    between: what each device computes for an op is determined once.
+    Returns a function that takes the arguments of a program and returns its results, as
+    `run_program` does. Use it for a program that runs more than once, such as a
+    training step: the local form of each op on each device is derived only once. The
+    program must not change between runs.
     """
     known = functions(module)
     target = entry_function(module) if function is None else known.get(function)
@@ -169,7 +179,8 @@ def program_runner(
 @dataclass(frozen=True)
 class PerDevice:
     """
-    A distributed value that is no tensor (a sequence), as the values that the devices hold.
+    A distributed value that is not a tensor, such as a sequence. `shards` holds the
+    value of each device.
     """
 
     shards: tuple[Any, ...]
@@ -177,7 +188,7 @@ class PerDevice:
 
 @register_impls
 class OnnxFunctions(InterpreterFunctions):
-    """Implementations of every operator of `onnx` on arrays."""
+    """Runs every operator of `onnx` on arrays."""
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -193,7 +204,9 @@ class OnnxFunctions(InterpreterFunctions):
 
 @dataclass
 class _LocalProgram:
-    """The ops that one device runs for a distributed op."""
+    """
+    The ops that one device runs for a distributed op, with the block that holds them.
+    """
 
     block: Block
     ops: Sequence[Operation]
@@ -202,9 +215,9 @@ class _LocalProgram:
 @dataclass
 class ReferenceInterpreter(Interpreter):
     """
-    xDSL's interpreter, for values that are arrays or stacks of shards. The program must not
-    change while it is used: what each device runs for an op, and the values of constants,
-    are kept.
+    xDSL's interpreter for values that are arrays or stacks of shards. It caches the
+    local form of each op on each device, and the values of constants, so the program
+    must not change while it is in use.
     """
 
     meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])
@@ -233,8 +246,10 @@ class ReferenceInterpreter(Interpreter):
         self, value: Any, type_: Attribute, name: str, form: SourceForm | None = None
     ) -> Any:
         """
-        Converts a global value in the form of the source model to a function argument of
-        that type, padded or flattened as `form` says. Raises DistIRError.
+        Returns `value`, a global value in the form of the source model, as a function
+        argument of type `type_`. If `form` is given, it says how to pad or flatten the
+        value. Raises DistIRError, naming the argument `name`, if the value's shape or
+        element type does not fit.
         """
         if not isinstance(type_, TensorType):
             return value
@@ -258,7 +273,8 @@ class ReferenceInterpreter(Interpreter):
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
         """
-        Runs an op; a distributed one once for each device that computes something else.
+        Runs an op and returns its results. A distributed op runs once for each group of
+        devices that hold the same operands.
         """
         if op in self._constants:
             return self._constants[op]
@@ -302,7 +318,10 @@ class ReferenceInterpreter(Interpreter):
     def _run_jointly(
         self, op: Operation, inputs: PythonValues, mesh: Mesh
     ) -> list[PythonValues]:
-        """Returns the results on each device of an op in which devices exchange values."""
+        """
+        Runs an op in which devices exchange values, and returns its results on each
+        device.
+        """
         members: list[tuple[Operation, PythonValues]] = []
         for index, coordinates in enumerate(mesh.coordinates):
             key = tuple(coordinates.values())
@@ -314,7 +333,10 @@ class ReferenceInterpreter(Interpreter):
     def _results(
         self, op: Operation, per_device: Sequence[PythonValues]
     ) -> PythonValues:
-        """Returns the results of an op from those of all devices."""
+        """
+        Returns the results of a distributed op, assembled from `per_device`, the
+        results on each device.
+        """
         results: list[Any] = []
         for result, shards in zip(
             op.results, zip(*per_device, strict=True), strict=True
@@ -331,7 +353,11 @@ class ReferenceInterpreter(Interpreter):
     def _distinguishing_axes(
         op: Operation, inputs: PythonValues, mesh: Mesh
     ) -> list[str]:
-        """Returns the axes along which devices may compute something else."""
+        """
+        Returns the mesh axes along which devices may compute different results for
+        `op`. They are the axes of its operands' and results' layouts, or all axes if an
+        operand is not a tensor.
+        """
         if any(isinstance(value, PerDevice) for value in inputs):
             return [axis for axis, _ in mesh.axes]
         layouts = [layout_of(v) for v in (*op.operands, *op.results)]

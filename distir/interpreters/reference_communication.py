@@ -1,4 +1,6 @@
-"""The ops of `collective` and `dist`, on values of the reference interpreter."""
+"""
+Implementations of the ops of `collective` and `dist` for the reference interpreter.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ from distir.sharding.sends import keeps_coordinates, plan_send
 
 
 def only(layout: Layout, axes: Collection[str]) -> Layout:
-    """Returns the layout restricted to these axes."""
+    """
+    Returns `layout` restricted to `axes`: without shards and partial values over other
+    axes.
+    """
     return replace(
         layout,
         dims=tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
@@ -49,9 +54,10 @@ def only(layout: Layout, axes: Collection[str]) -> Layout:
 
 def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Array]:
     """
-    Returns the shards that a collective over `axes` gives. Each group of devices along the
-    axes is treated as a small mesh: the parts that its devices hold are assembled, and
-    divided again as `after` says.
+    Returns the shards, one per device, after a collective over `axes` that changes the
+    layout of `source` to `after`. Each group of devices along `axes` acts as a small
+    mesh. The shards of a group are assembled, and the result is split again as `after`
+    says.
     """
     mesh, before = source.mesh, source.layout
     others = [axis for axis, _ in mesh.axes if axis not in axes]
@@ -73,8 +79,9 @@ def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Arra
 
 def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
     """
-    Returns the shards that a send to a mesh gives, put together of the pieces that each
-    device of it receives.
+    Returns the shards that the devices of mesh `target` hold after `source` was sent to
+    them with layout `after`. Each shard is assembled from the pieces that its device
+    receives.
     """
     monoid = next((monoid for _, monoid in source.layout.partial), "sum")
     shape = local_shape(source.shape, after, target)
@@ -94,7 +101,7 @@ def received(source: Sharded, after: Layout, target: Mesh) -> list[Array]:
 
 @register_impls
 class CommunicationFunctions(InterpreterFunctions):
-    """Implementations of reshards, sends and collectives, on stacks of shards."""
+    """Runs reshards, sends and collectives on stacks of shards."""
 
     def __init__(self, meshes: Mapping[str, Mesh]):
         self.meshes = meshes
@@ -140,8 +147,8 @@ class CommunicationFunctions(InterpreterFunctions):
         self, interpreter: Interpreter, op: RootedOp, args: PythonValues
     ) -> OpImplResult:
         """
-        Runs a collective with a root, one side of which is a single device that holds the
-        whole value.
+        Runs a collective with a root. Either before or after it, a single device holds
+        the whole value.
         """
         source = self._distributed(op, args[0])
         return self._result(

@@ -1,4 +1,6 @@
-"""Sampling of images at the points of a grid, as PyTorch does it, and its gradients."""
+"""
+Sampling of images at the points of a grid, with PyTorch's semantics, and its gradients.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _CUBIC = -0.75
 @dataclass(frozen=True)
 class Sampling:
     """
-    The sampling at the points of a grid: `mode`, `padding` and `aligned` as the
-    attributes of `onnx.GridSample`.
+    Sampling of an image at the points of a grid. `mode`, `padding` and `aligned` are
+    the attributes `mode`, `padding_mode` and `align_corners` of `onnx.GridSample`.
     """
 
     mode: str
@@ -27,14 +29,20 @@ class Sampling:
     aligned: bool
 
     def samples(self, x: Array, grid: Array) -> Array:
-        """Returns the samples `[N, C, *points]` of `x` `[N, C, *space]`."""
+        """
+        Returns the samples `[N, C, *points]` of the image `x` `[N, C, *space]` at the
+        points of `grid` `[N, *points, dimensions of space]`.
+        """
         out = np.zeros((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
         for where, weight, _ in self._taps(x.shape[2:], grid):
             out += weight[:, None] * _read(x, where)
         return out
 
     def image_gradient(self, dy: Array, grid: Array, shape: Sequence[int]) -> Array:
-        """Returns the gradient of `x`, which has that shape."""
+        """
+        Returns the gradient of the image, an array of shape `shape`, from the gradient
+        `dy` of the samples.
+        """
         dx = np.zeros(shape, dy.dtype)
         rows = np.arange(shape[0]).reshape(-1, *[1] * (grid.ndim - 2))
         moved = np.moveaxis(dx, 1, -1)
@@ -43,7 +51,9 @@ class Sampling:
         return dx
 
     def grid_gradient(self, dy: Array, x: Array, grid: Array) -> Array:
-        """Returns the gradient of the grid."""
+        """
+        Returns the gradient of `grid` from the gradient `dy` of the samples of `x`.
+        """
         found = np.zeros_like(grid)
         for where, _, slopes in self._taps(x.shape[2:], grid):
             products = (dy * _read(x, where)).sum(1)
@@ -54,8 +64,10 @@ class Sampling:
         self, sizes: Sequence[int], grid: Array
     ) -> Iterator[tuple[list[Array], Array, list[Array]]]:
         """
-        Yields the elements that samples are made of: their places in each dimension of
-        space, their weights, and the derivatives of these by the grid's coordinates.
+        Yields the contributions of image elements to the samples; each yield holds one
+        contribution to every sample. A contribution consists of the element's indices
+        in each dimension of space, its weight, and the derivatives of the weight with
+        respect to the grid's coordinates.
         """
         along = [
             self._along(size, grid[..., -1 - dim]) for dim, size in enumerate(sizes)
@@ -69,7 +81,11 @@ class Sampling:
             yield [place for place, _, _ in taps], np.multiply.reduce(weights), slopes
 
     def _along(self, size: int, points: Array) -> list[tuple[Array, Array, Array]]:
-        """Returns the places, weights and slopes along one dimension."""
+        """
+        Returns the contributions of elements to samples along one dimension of `size`
+        elements. The samples are at the coordinates `points`. A contribution consists
+        of the element's index, its weight, and the derivative of the weight.
+        """
         scale = (size - 1) / 2 if self.aligned else size / 2
         at = (points + 1) * scale - (0 if self.aligned else 0.5)
         slope = np.full_like(at, scale)
@@ -90,7 +106,11 @@ class Sampling:
     def _read_at(
         self, place: Array, weight: Array, slope: Array, size: int
     ) -> tuple[Array, Array, Array]:
-        """Returns a place that exists, with weight 0 if it is outside and counts as zero."""
+        """
+        Returns valid indices for the elements at `place`, with their weights and the
+        derivatives of the weights. An element outside of the image gets index 0 and
+        weight 0, so it counts as zero.
+        """
         if self.mode == "cubic":
             place, _ = self._inside(place, size)
         held = (place >= 0) & (place <= size - 1)
@@ -98,7 +118,11 @@ class Sampling:
         return where, np.where(held, weight, 0), np.where(held, slope, 0)
 
     def _inside(self, at: Array, size: int) -> tuple[Array, Array]:
-        """Returns the places that are read for some, and how these move with those."""
+        """
+        Returns the positions `at`, brought into the image as `padding` says, and the
+        derivatives of the new positions with respect to `at`. If `padding` is "zeros",
+        the positions stay unchanged.
+        """
         one = np.ones_like(at)
         if self.padding == "zeros":
             return at, one
@@ -118,7 +142,10 @@ class Sampling:
 
 
 def _cubic(distance: Array, slope: Array) -> tuple[Array, Array]:
-    """Returns the weight of an element at some distance, and its slope."""
+    """
+    Returns the weights, in cubic interpolation, of elements at `distance` from a
+    sampled point, and the derivatives of the weights, multiplied by `slope`.
+    """
     d, sign = np.abs(distance), np.sign(distance)
     near = ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1
     far = ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC
@@ -130,6 +157,9 @@ def _cubic(distance: Array, slope: Array) -> tuple[Array, Array]:
 
 
 def _read(x: Array, where: Sequence[Array]) -> Array:
-    """Returns the elements of each channel at these places: `[N, C, *points]`."""
+    """
+    Returns the elements of `x` `[N, C, *space]` at the indices `where`, in every
+    channel: `[N, C, *points]`.
+    """
     rows = np.arange(len(x)).reshape(-1, *[1] * (where[0].ndim - 1))
     return np.moveaxis(np.moveaxis(x, 1, -1)[(rows, *where)], -1, 1)

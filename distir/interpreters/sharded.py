@@ -1,4 +1,4 @@
-"""A distributed value in one process: the stack of its shards over the mesh."""
+"""A distributed value in one process, as the stack of its shards over a mesh."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class Sharded:
     """
-    A tensor of global shape `shape` with that layout; `shards[i]` is held by the device
-    `mesh.devices[i]`. Devices that hold the same usually share one array.
+    A tensor of global shape `shape` with layout `layout`. `shards[i]` is the shard of
+    device `mesh.devices[i]`. Devices with equal shards usually share one array.
     """
 
     shards: tuple[Array, ...]
@@ -33,7 +33,10 @@ class Sharded:
 
     @staticmethod
     def split(array: Array, type_: Attribute, meshes: Mapping[str, Mesh]) -> Sharded:
-        """Returns the shards of a global array, as a distributed type says."""
+        """
+        Returns the shards of a global array, for the layout of the distributed type
+        `type_`.
+        """
         layout = layout_of(type_)
         assert layout is not None and isinstance(type_, TensorType)
         mesh = mesh_of(layout, meshes)
@@ -48,15 +51,16 @@ class Sharded:
         return Sharded(tuple(shards), array.shape, layout, mesh)
 
     def assemble(self) -> Array:
-        """Returns the global array; partial values are reduced."""
+        """Returns the global array. Partial values are reduced."""
         if not self.layout.split_axes and not self.layout.partial:
             return self.shards[0]
         return assemble(self.shards, self.shape, self.layout, self.mesh)
 
     def check(self, name: str) -> None:
         """
-        Raises DistIRError, naming the value, unless each shard has its local shape and
-        devices that must hold the same elements do.
+        Checks the shards. Raises DistIRError, with `name` in the message, in two cases:
+        if a shard does not have the local shape, and if devices that must hold the same
+        elements hold different ones.
         """
         shape = self.local_shape
         fixed = [i for i, size in enumerate(self.shape) if size >= 0]
@@ -87,13 +91,14 @@ class Sharded:
         return local_shape(self.shape, self.layout, self.mesh)
 
     def on(self, device: int) -> Array:
-        """Returns the array that a device, given by its id, holds."""
+        """Returns the shard of the device with id `device`."""
         return self.shards[self.mesh.devices.index(device)]
 
 
 def mesh_of(layout: Layout, meshes: Mapping[str, Mesh]) -> Mesh:
     """
-    Returns the mesh of a layout. Raises DistIRError if the program has none of that name.
+    Returns the mesh of `layout`. Raises DistIRError if `meshes` has no mesh of that
+    name.
     """
     if layout.mesh not in meshes:
         raise DistIRError(f"layout {layout}: there is no device.mesh @{layout.mesh}")
@@ -104,8 +109,8 @@ def from_shards(
     shards: Sequence[Array], type_: Attribute, meshes: Mapping[str, Mesh]
 ) -> Sharded:
     """
-    Returns a sharded value of that distributed type, from one array for each device of its
-    mesh.
+    Returns the sharded value of the distributed type `type_` whose shards are `shards`,
+    one for each device of its mesh.
     """
     layout = layout_of(type_)
     assert layout is not None and isinstance(type_, TensorType)
@@ -113,7 +118,10 @@ def from_shards(
 
 
 def _key(coordinates: Mapping[str, int], layout: Layout) -> tuple[int, ...]:
-    """Returns a key that is equal for devices which hold the same part."""
+    """
+    Returns a key that is equal for devices that hold the same part of a value with
+    `layout`.
+    """
     return tuple(coordinates[a] for a in (*layout.split_axes, *layout.partial_axes))
 
 

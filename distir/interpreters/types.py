@@ -1,8 +1,8 @@
 """
-The types interpreter: an abstract value is the xDSL type of a value.
+The types interpreter. In place of each value of a program, it has the value's type.
 
-Shapes follow from `onnx.shape_inference`, one op at a time. That is not enough where a
-shape depends on what a tensor holds: `distir.interpreters.mixed` adds that.
+Shapes are inferred by `onnx.shape_inference`, one op at a time. This cannot infer a
+shape that depends on the elements of a tensor; `distir.interpreters.mixed` can.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def result_types(
     known: Sequence[npt.NDArray[Any] | None],
 ) -> list[Attribute]:
     """
-    Returns the types of an op's results from those of its operands and from the values of
-    operands that are known, refined by the declared result types. Raises DistIRError if the
-    op cannot take such operands, or if its declared types are wrong.
+    Returns the types of an op's results, inferred from the operand types and from the
+    operands whose arrays are in `known`, and refined by the declared result types.
+    Raises DistIRError if the op cannot take such operands, or if its declared types
+    contradict the inferred ones.
     """
     declared = [result.type for result in op.results]
     if op.name == "onnx.Constant":
@@ -62,8 +63,8 @@ def result_types(
 
 def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
     """
-    Returns the type of a value that has both of these types. Raises DistIRError if they
-    contradict each other.
+    Returns the most precise type of a value of `op` that has both the `declared` and
+    the `inferred` type. Raises DistIRError if they contradict each other.
     """
     if not isinstance(inferred, TensorType):
         return declared
@@ -86,14 +87,16 @@ def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribut
 
 
 def with_shape(type_: TensorType[Any], shape: Sequence[int]) -> TensorType[Any]:
-    """Returns the same tensor type with another shape."""
+    """Returns the tensor type `type_` with the shape `shape`."""
     if tuple(shape) == type_.get_shape():
         return type_
     return tensor_type(shape, type_.element_type, type_.encoding)
 
 
 def is_static(type_: Attribute) -> bool:
-    """Whether a tensor's shape is fully known; other types have no shape."""
+    """
+    Whether all sizes of a type's shape are known. True for types that have no shape.
+    """
     if isinstance(type_, UnrankedTensorType):
         return False
     return not isinstance(type_, TensorType) or all(d >= 0 for d in type_.get_shape())
@@ -102,9 +105,9 @@ def is_static(type_: Attribute) -> bool:
 @register_impls
 class OnnxTypes(InterpreterFunctions):
     """
-    Type inference for every operator of `onnx`. An operand that is directly an
-    `onnx.Constant` counts as an attribute of the op (older opsets wrote such operands as
-    attributes).
+    Infers the result types of every operator of `onnx`. An operand that is the direct
+    result of an `onnx.Constant` counts as an attribute, because older opsets wrote such
+    operands as attributes.
     """
 
     @classmethod
@@ -120,8 +123,9 @@ class OnnxTypes(InterpreterFunctions):
 
 class TypesInterpreter(Interpreter):
     """
-    Interprets a program on types. Ops for which nothing is registered have the types that
-    they declare.
+    Interprets a program on types. Ops of `onnx` get inferred result types, and calls
+    the types that the called function returns. `dist.constrain` keeps the type of its
+    operand. All other ops have their declared result types.
     """
 
     def __init__(
@@ -144,7 +148,10 @@ class TypesInterpreter(Interpreter):
         return tuple(result.type for result in op.results)
 
     def run_roots(self) -> None:
-        """Interprets every function that no other calls, on its declared types."""
+        """
+        Interprets every function that no other function calls, on its declared argument
+        types.
+        """
         called = {
             op.callee.string_value()
             for op in self.module.walk()
@@ -157,8 +164,8 @@ class TypesInterpreter(Interpreter):
 
 def infer_types(module: ModuleOp) -> dict[SSAValue, Attribute]:
     """
-    Returns the type of every value. Raises DistIRError, naming the value and the cause, if
-    a shape is unknown.
+    Returns the type of every value. Raises DistIRError if a shape is unknown; the
+    message names the value and the cause.
     """
     types: dict[SSAValue, Attribute] = {}
 
@@ -172,7 +179,7 @@ def infer_types(module: ModuleOp) -> dict[SSAValue, Attribute]:
 
 
 def unknown_shape(value: SSAValue) -> DistIRError:
-    """Returns the error that says why the shape of a value is not known."""
+    """Returns the error for a value of unknown shape. Its message names the cause."""
     name = f"%{value.name_hint}" if value.name_hint else "a value"
     op = value.owner
     if not isinstance(op, Operation):

@@ -1,6 +1,6 @@
 """
-Programs as `.mlir` text: a parser that is fast on the long lists of types and values of
-distributed programs, and a printer that gives repeated types a name.
+Reads and writes programs as `.mlir` text. The parser is fast on the long lists of types
+and values of distributed programs. The printer gives names to repeated types.
 """
 
 from distir.text.number_printer import ProgramTarget

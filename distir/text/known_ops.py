@@ -1,4 +1,4 @@
-"""The memory of a parser: the ops that it has read, by their text."""
+"""A parser's cache of the ops that it has read, keyed by their text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OP = re.compile(
     r"[^\n]*+(?<=[\w>)])(?=\s*+(?:\}|%[^=\n]*+= |[a-zA-Z_]\w*+\.))"
 )
 """
-An op that fills a line and ends with a type, followed by something that cannot belong to
-it.
+Matches an op whose text is one line that ends with a type, if the text after it cannot
+belong to the op.
 """
 
 _VALUE = re.compile(r"%([0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)")
@@ -33,22 +33,23 @@ _TYPE_NAME = re.compile(r"(![a-zA-Z_][a-zA-Z0-9_$]*+)(?![.-]|\s*<)", re.ASCII)
 @dataclass(frozen=True)
 class OpText:
     """
-    The text of an op, divided into what many ops have in common and what differs between
-    them.
+    The text of an op, divided into the part that many ops share and the parts that
+    differ.
     """
 
     key: str
-    """The text, without the names of values and the scope."""
+    """The text of the op without the names of values and without the scope."""
     names: list[str]
-    """The names of the results and operands, in the order of the text."""
+    """The names of results and operands, in the order of the text."""
     scope: str | None
     end: int
-    """The position after the text."""
+    """The position in the file after the op's text."""
 
     @staticmethod
     def at(content: str, start: int) -> OpText | None:
         """
-        Returns the op that starts there; None if that is not clear without parsing it.
+        Returns the op that starts at position `start` of `content`, or None if its end
+        cannot be found without parsing.
         """
         match = _OP.match(content, start)
         if match is None:
@@ -63,7 +64,9 @@ class OpText:
 
     @cached_property
     def form(self) -> OpForm:
-        """Returns the text without the names of types and callees, too."""
+        """
+        The op's text without names of values, types and callees, and without the scope.
+        """
         call = _CALL.match(self.key)
         start, end = (0, 0) if call is None else call.span(1)
         pieces = _TYPE_NAME.split(self.key[end:])
@@ -78,20 +81,23 @@ class OpText:
 @dataclass(frozen=True)
 class OpForm:
     """
-    The common part of ops that differ in names only: of values, of types, of a callee.
+    The text that ops share if they differ only in names of values, types and callees.
     """
 
     key: str
     types: tuple[str, ...]
-    """The names of types, in the order of the text."""
+    """The names of types in the op's text, in order."""
     callee: str
-    """The name of the function that a call calls; empty for other ops."""
+    """The name of the called function; empty if the op is not a call."""
     has_types_in_attributes: bool
 
 
 @dataclass(frozen=True)
 class KnownOp:
-    """An op without its values and its scope."""
+    """
+    The facts that all ops with the same text share: everything except operands, results
+    and scope.
+    """
 
     example: Operation
     operand_types: tuple[Attribute, ...]
@@ -103,9 +109,10 @@ class KnownOp:
         op: Operation, text: OpText, values: dict[str, tuple[SSAValue, ...]]
     ) -> KnownOp | None:
         """
-        Returns the record of an op that was read from that text; None unless
-        the values that the text names are its results and its operands, each once and in
-        order. `values` are all that are defined, by name.
+        Returns the facts about `op`, an op that the parser has read from `text`.
+        Returns None unless the names in the text are the names of the op's results and
+        operands, each once and in order. `values` maps names to all values defined so
+        far.
         """
         scope = op.attributes.get(SCOPE)
         named = [values.get(name, (None,))[0] for name in text.names]
@@ -127,12 +134,14 @@ class KnownOp:
         self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
     ) -> KnownOp | None:
         """
-        Returns the facts about the ops of another text of the same form; None if they are
-        not clear. `before` is the form of this text; `types` are the types that have names.
+        Returns the facts about another op, from the facts about this op. This op's text
+        has the form `before`, and the other op's text the form `after`; they differ
+        only in names of types and callees. `types` maps the names of types to types.
+        Returns None if the new facts are not certain without parsing.
         """
         if before.has_types_in_attributes or not types.keys() >= set(after.types):
             return None
-        # Types stand in the text in their order, some by name and some spelled out.
+        # The text has the types in order, some by name and some written in full.
         old = [types[name] for name in before.types]
         named = set(map(id, old))
         own = [*self.operand_types, *self.result_types]
@@ -153,8 +162,8 @@ class KnownOp:
         self, text: OpText, values: dict[str, tuple[SSAValue, ...]]
     ) -> Operation | None:
         """
-        Returns an op of the same text, and adds its results to `values`; None if a result
-        has a name that is taken, or an operand is not defined yet or of another type.
+        Returns a new op for `text`, and adds its results to `values`. Returns None if a
+        result's name is taken, or if an operand is not yet defined or has another type.
         """
         count = len(self.result_types)
         operands: list[SSAValue] = []

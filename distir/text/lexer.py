@@ -1,4 +1,6 @@
-"""xDSL's lexer, made faster, and robust against text that people and other tools write."""
+"""
+xDSL's lexer, made faster, and made robust against text from people and other tools.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind
 
 LONGEST_NUMBER = 1000
 """
-The most characters of a number; Python refuses to read integers of more than 4300 digits.
+The most characters of a number. Python refuses to read integers of more than 4300
+digits.
 """
 
 _PUNCTUATION = {c: MLIRTokenKind(c) for c in (*":,()}[]<>=+/*?|", "{", "->")}
@@ -38,13 +41,13 @@ class ProgramLexer(MLIRLexer):
     """
     xDSL's lexer, with four differences:
 
-    - punctuation, names of values and types, bare identifiers and integers, nearly all
-      tokens of a program, are found with one regular expression;
-    - a string that does not end is refused in linear time, where xDSL's pattern tries
-      exponentially many ways to match it;
-    - a string with escaped bytes that are UTF-8 is text (this is how xDSL prints letters
-      outside of ASCII);
-    - numbers have ASCII digits, and not more than Python reads.
+    - one regular expression finds nearly all tokens of a program: punctuation, names of
+      values and types, bare identifiers and integers;
+    - a string without an end is refused in linear time, while xDSL's pattern takes
+      exponential time;
+    - a string whose escaped bytes are UTF-8 is text, because xDSL prints letters
+      outside of ASCII in this way;
+    - numbers have ASCII digits, and at most `LONGEST_NUMBER` characters.
     """
 
     _unescaped_characters_regex: ClassVar[re.Pattern[str]] = re.compile(
@@ -52,7 +55,7 @@ class ProgramLexer(MLIRLexer):
     )
 
     def lex(self) -> MLIRToken:
-        """Returns the next token."""
+        """Returns the next token, and moves behind it."""
         content = self.input.content
         match = _COMMON.match(content, self.pos)
         if match is None:

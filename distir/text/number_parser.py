@@ -1,4 +1,4 @@
-"""A parser for numbers in MLIR's text, hexadecimal floats included."""
+"""A parser for the numbers in MLIR text, including hexadecimal floats."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 LARGEST_CONSTANT = 1 << 28
 """
-The most bytes of a constant in a program; xDSL holds every element of one, equal or not.
+The most bytes that a constant in a program may have. xDSL stores every element, even if
+all are equal.
 """
 
 _HEXADECIMAL = re.compile(r"(-?)\s*(0x[0-9a-fA-F]+)")
 
 
 class Bits(int):
-    """An integer that was written in hexadecimal digits: as a float, it is its bits."""
+    """
+    An integer that was written in hexadecimal. As an element of a float type, it is the
+    bits of the float.
+    """
 
     def __neg__(self) -> Bits:
         return Bits(-int(self))
@@ -38,17 +42,20 @@ class Bits(int):
 
 class NumberParser(Parser):
     """
-    xDSL's parser with MLIR's meaning of numbers. A hexadecimal number of a type of floats
-    is the bits of the float: `0xFF800000 : f32` is minus infinity. This holds for `dense`
-    (one value, nested lists, and all bytes as a string), for complex elements, for `array`
-    and for attributes. Bits of NaNs are kept, except in an attribute that is one float,
-    where xDSL keeps the value as Python's float.
+    xDSL's parser, with MLIR's meaning of numbers. A hexadecimal number with a float
+    type is the bits of the float: `0xFF800000 : f32` is minus infinity. This applies to
+    `dense` (a single value, nested lists, or a string of all bytes), to complex
+    elements, to `array` and to attributes. The bits of NaNs are kept, except in an
+    attribute that is a single float, which xDSL stores as a Python float.
     """
 
     def parse_optional_builtin_int_or_float_attr(
         self,
     ) -> IntegerAttr[Any] | FloatAttr[Any] | None:
-        """Parses an integer or a float, with its type, if there is one."""
+        """
+        Parses an integer or a float with its type. Returns None if the next token is
+        neither.
+        """
         start = self.pos
         digits = _HEXADECIMAL.match(self._current_token.span.input.content, start)
         try:
@@ -64,7 +71,7 @@ class NumberParser(Parser):
         self, type: Any
     ) -> DenseIntOrFPElementsAttr[Any]:
         """
-        Parses a constant; if all elements have one value, only that value is converted.
+        Parses a constant. If all its elements are equal, only one of them is converted.
         """
         start = self.pos
         self.parse_punctuation("<", " in dense attribute")
@@ -139,7 +146,9 @@ class NumberParser(Parser):
         return (real, imaginary), Span(start.start, end.end, start.input)
 
     def _packed(self, values: Sequence[Any], type_: Any) -> bytes:
-        """Returns the bytes of the elements of a constant, which have that type."""
+        """
+        Returns the bytes of a constant's elements `values`, whose type is `type_`.
+        """
         if isinstance(type_, ComplexType):
             if not all(isinstance(value, tuple) for value in values):
                 self.raise_error(f"an element of {type_} is not a pair of numbers")
@@ -164,7 +173,9 @@ class NumberParser(Parser):
         return bytes(packed)
 
     def _bytes_of(self, bits: Bits, type_: AnyFloat) -> bytes:
-        """Returns a float of that type, little-endian, from hexadecimal digits."""
+        """
+        Returns the little-endian bytes of a float of type `type_` with the given bits.
+        """
         if bits < 0:
             self.raise_error("a float in hexadecimal digits has its sign in these")
         if bits.bit_length() > type_.bitwidth:
@@ -175,8 +186,9 @@ class NumberParser(Parser):
 
     def _bytes_of_string(self, text: str, type_: Any, count: int) -> bytes:
         """
-        Returns the bytes of `count` elements of a constant that is a string of hexadecimal
-        digits: those of all elements, or of one that all are equal to.
+        Returns the bytes of a constant of `count` elements that is written as a string
+        of hexadecimal digits. The string holds all elements, or the one that all are
+        equal to.
         """
         try:
             data = bytes.fromhex(text.removeprefix("0x"))
@@ -198,9 +210,10 @@ class NumberParser(Parser):
 
     def _truths(self, data: bytes, count: int) -> bytes:
         """
-        Returns `count` truth values from a string of bytes. MLIR writes a bit for each of
-        them, the first one the lowest, and a byte with all bits equal if all values are;
-        xDSL and newer versions of MLIR write a byte for each.
+        Returns the bytes of a constant of `count` booleans from the bytes `data` of a
+        string. MLIR writes one bit per element, lowest bit first, or a single byte of
+        equal bits if all elements are equal. xDSL and newer versions of MLIR write one
+        byte per element.
         """
         if len(data) == 1 and (data in (b"\x00", b"\xff") or count == 1):
             truths = [data != b"\x00"] * count

@@ -1,4 +1,7 @@
-"""A printer that writes each number of a program so that every reader gets it back."""
+"""
+A printer that writes each number exactly, in a form that every reader of MLIR
+understands.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,31 @@ from xdsl.syntax_printer import SyntaxPrinter
 from xdsl.targets.mlir import MLIRTarget
 
 LONGEST_LIST = 100
-"""A constant with more elements is written as the string of its bytes, as MLIR does."""
+"""
+The most elements of a constant that are written as a list. A longer constant is written
+as the string of its bytes, as in MLIR.
+"""
 
 _SIGNIFICANT_DIGITS: dict[Attribute, int] = {Float32Type(): 9, Float64Type(): 17}
-"""How many digits a float of a type needs; Python's text of one is enough for others."""
+"""
+The number of significant digits that are enough to write any float of a type exactly.
+For types that are not listed, Python's own text of a float is used.
+"""
 
 
 class NumberPrinter(Printer):
     """
-    xDSL's printer, with floats that lose nothing. Finite ones are decimal, as plain
-    `xdsl-opt` reads hexadecimal digits in `dense` as an integer; infinities and NaNs are
-    their bits. Constants are one value only where all elements have the same bits, which 0
-    and -0 have not.
+    xDSL's printer, with exact floats. Finite floats are decimal, because plain
+    `xdsl-opt` reads hexadecimal digits in `dense` as an integer. Infinities and NaNs
+    are written as their bits. A constant is written as a single value only if all its
+    elements have the same bits; 0 and -0 have different bits.
 
-    No two values of a function get one name, as xDSL's numbers may give them: `a_1` is the
-    second value with the hint `a`, and the first one with the hint `a_1`.
+    Names of values are unique within a function. In xDSL's printer, the second value
+    with the hint `a` and the first one with the hint `a_1` can both be named `a_1`.
     """
 
     def print_ssa_value(self, value: SSAValue) -> str:
-        """Prints the name of a value, and returns it."""
+        """Prints the name of `value`, and returns the name."""
         hint = value.name_hint
         if hint and value not in self._ssa_values:
             names, name = self.ssa_names, hint
@@ -56,7 +65,7 @@ class NumberPrinter(Printer):
         return super().print_ssa_value(value)
 
     def print_float(self, value: float, type: AnyFloat) -> None:
-        """Prints a float, without its type."""
+        """Prints a float without its type."""
         if not math.isfinite(value):
             self._print_bits(type.pack((value,)))
             return
@@ -70,7 +79,7 @@ class NumberPrinter(Printer):
         self.print_string(text)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        """Prints an attribute, with its type if it has one."""
+        """Prints an attribute, followed by its type if it has one."""
         if isinstance(attribute, DenseIntOrFPElementsAttr):
             self.print_dense(attribute)
             self.print_string(" : ")
@@ -83,7 +92,7 @@ class NumberPrinter(Printer):
             super().print_attribute(attribute)
 
     def print_dense(self, constant: DenseIntOrFPElementsAttr[Any]) -> None:
-        """Prints a constant, without its type."""
+        """Prints a constant without its type."""
         type_ = constant.get_element_type()
         data = constant.data.data
         count = len(constant)
@@ -104,7 +113,10 @@ class NumberPrinter(Printer):
         indices: range,
         shape: Sequence[int],
     ) -> None:
-        """Prints some elements of a constant as nested lists of that shape."""
+        """
+        Prints the elements of `constant` at `indices`, as nested lists of shape
+        `shape`.
+        """
         if not shape:
             self._print_element(constant, indices[0])
             return
@@ -132,7 +144,7 @@ class NumberPrinter(Printer):
             self._print_number(raw, type_)
 
     def _print_number(self, raw: bytes, type_: Any) -> None:
-        """Prints an element of a constant from its bytes."""
+        """Prints an element of a constant, given its bytes `raw` and its type."""
         value = type_.unpack(raw, 1)[0]
         if not isinstance(type_, AnyFloat):
             self.print_int(value, type_)
@@ -160,15 +172,17 @@ class NumberPrinter(Printer):
 
 
 class _NumberSyntaxPrinter(NumberPrinter, SyntaxPrinter):
-    """The printer that colours its text for a terminal."""
+    """A number printer that colours its text for a terminal."""
 
 
 @dataclass(frozen=True)
 class ProgramTarget(MLIRTarget):
-    """The target `mlir` of `distir-opt`: xDSL's, with numbers that lose nothing."""
+    """
+    The target `mlir` of `distir-opt`: xDSL's target, with numbers written exactly.
+    """
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        """Prints a module."""
+        """Prints `module` to `output`."""
         kind = _NumberSyntaxPrinter if self.syntax_highlight else NumberPrinter
         printer = kind(
             stream=output,

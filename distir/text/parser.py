@@ -24,7 +24,7 @@ from distir.text.number_parser import NumberParser
 _TYPE = re.compile(
     r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
 )
-"""A tensor type, or the name of a type."""
+"""Matches a tensor type, or the name of a type."""
 
 _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
 _STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
@@ -34,7 +34,7 @@ _STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
 
 def new_context() -> Context:
     """
-    Returns a context with every dialect of this environment, those of plugins included.
+    Returns a context with every installed dialect, including the dialects of plugins.
     """
     context = Context()
     for name, factory in installed_universe().all_dialects.items():
@@ -44,15 +44,15 @@ def new_context() -> Context:
 
 class ProgramParser(NumberParser):
     """
-    A parser of MLIR's text, for programs of DistIR. Text that is no program, whatever
-    it is, raises ParseError or VerifyException; a program whose values are used before they
-    are defined raises DistIRError.
+    A parser of MLIR text, for programs of DistIR. Text that is not a program raises
+    ParseError or VerifyException. A program that uses a value before its definition
+    raises DistIRError.
 
-    It has a memory: a distributed program of many layers and stages repeats a few hundred
-    ops, types and attribute dictionaries thousands of times. Repetitions are
-    recognised by their text, an op by its text without names (of values, of types, of
-    callees). Anything else is left to xDSL, so that the accepted texts, and the errors,
-    stay the same.
+    The parser has a cache, because a distributed program of many layers and stages
+    repeats a few hundred ops, types and attribute dictionaries thousands of times.
+    Repetitions are recognised by their text; for an op, the names of values, types and
+    callees do not count. All other text is left to xDSL, so the accepted texts and the
+    errors stay the same.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):
@@ -72,8 +72,8 @@ class ProgramParser(NumberParser):
         except RecursionError:
             self.raise_error("this is nested too deep to be read")
         except Exception as error:
-            # xDSL's parser, and constructors of attributes, raise whatever Python does
-            # for some text: ValueError, AssertionError, NotImplementedError, ...
+            # xDSL's parser, and constructors of attributes, may raise any exception:
+            # ValueError, AssertionError, NotImplementedError, ...
             self.raise_error(f"cannot be read ({str(error) or type(error).__name__})")
         if len(module.body.blocks) != 1:
             self.raise_error("a module has one block")
@@ -83,7 +83,8 @@ class ProgramParser(NumberParser):
 
     def parse_operation(self) -> Operation:
         """
-        Parses an op; one whose text was read before, except for names of values, is copied.
+        Parses an op. If an op with the same text, apart from names, was read before,
+        that op is copied.
         """
         text = OpText.at(self._content, self._current_token.span.start)
         if text is None:
@@ -126,12 +127,12 @@ class ProgramParser(NumberParser):
         return found
 
     def _before(self) -> str:
-        """The last character before the next token, without spaces."""
+        """Returns the last character before the next token, not counting spaces."""
         start = self._current_token.span.start
         return self._content[max(0, start - 9) : start].rstrip()[-1:]
 
     def _advice(self, name: str) -> str:
-        """Returns advice for an op that no dialect has."""
+        """Returns advice for an op `name` that no dialect has."""
         dialect = name.partition(".")[0]
         if self.ctx.get_optional_dialect(dialect) is not None:
             ops = [op.name for op in self.ctx.loaded_ops if op.name.startswith(dialect)]
@@ -145,8 +146,9 @@ class ProgramParser(NumberParser):
 
     def _renamed(self, text: OpText) -> KnownOp | None:
         """
-        Returns the facts about an op from another one that differs in names alone, if there
-        is one.
+        Returns the facts about the op with text `text`, taken from a known op whose
+        text differs only in names of types and callees. Returns None if there is no
+        such op.
         """
         before = self._known_forms.get(text.form.key)
         if before is None:
@@ -158,7 +160,7 @@ class ProgramParser(NumberParser):
         return found
 
     def parse_optional_type(self) -> TypeAttribute | None:
-        """Parses a type, if there is one."""
+        """Parses a type. Returns None if the next token does not start a type."""
         token = self._current_token
         if token.kind not in (
             MLIRTokenKind.BARE_IDENT,
@@ -179,7 +181,10 @@ class ProgramParser(NumberParser):
         return found
 
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
-        """Parses the attributes in braces; none if there are no braces."""
+        """
+        Parses the attributes in braces. Returns an empty dictionary if there are no
+        braces.
+        """
         start = self.pos
         match = _STRINGS.match(self._content, start)
         if match is not None:

@@ -1,4 +1,4 @@
-"""A printer that gives names to the types of distributed tensors."""
+"""A printer that gives names to repeated types of distributed tensors."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ from distir.dialects.dist import Layout, LayoutAttr, Shard
 from distir.text.number_printer import NumberPrinter
 
 MIN_USES = 3
-"""A type with fewer uses is written out."""
+"""
+The smallest number of uses at which a type gets a name. Other types are written in
+full.
+"""
 
 _PLAIN = re.compile(r"[ !#-\[\]-~]*+")
-"""Matches text of a string that needs no escapes."""
+"""Matches text that needs no escapes in a string."""
 
 
 class ProgramPrinter(NumberPrinter):
     """
-    Prints a module as MLIR text, in which a tensor type with a layout is defined once and
-    then called by a name:
+    Prints a module as MLIR text. A tensor type with a layout is defined once and then
+    referred to by a name:
 
         !f32_8d_32t = tensor<8x32xf32, #dist.layout<@stage0, [{d}, {t}]>>
 
-    The name describes the type: the element type, then for each dimension its size and the
-    axes that split it, then the axes over which the values are partial, and the mesh if the
-    module has several (`!bf16_64d_4096_sum_t_stage3`). Names are for people: two types that
-    would have the same name get numbers, and nothing reads anything out of them.
+    The name describes the type: the element type, the size of each dimension with the
+    axes that split it, the axes over which values are partial, and the mesh if the
+    module has several (`!bf16_64d_4096_sum_t_stage3`). Types that would get the same
+    name are numbered. Names are for people: no code reads information out of them.
     """
 
     def __init__(self, stream: TextIO):
-        # Text is written in pieces, which is twice as fast to a StringIO as to a file.
+        # Text is written in small pieces, twice as fast to a StringIO as to a file.
         self._text = StringIO()
         self._file = stream
         super().__init__(stream=self._text)
         self._types: dict[int, tuple[Attribute, str]] = {}
         """
-        The text of a tensor type, by its identity, as hashing a type is slow; the
-        entries keep the types alive.
+        Maps the identity of a tensor type to the type and its text. Identities are the
+        keys because hashing a type is slow; the stored types keep them valid.
         """
 
     def print_program(self, module: ModuleOp) -> None:
-        """Prints the definitions and the module, and ends the last line."""
+        """Prints the definitions of types and the module, and ends the last line."""
         objects = {id(type_): type_ for type_ in _types(module)}
         uses = Counter[Attribute]()
         for identity, times in Counter(map(id, _types(module))).items():
@@ -72,14 +75,17 @@ class ProgramPrinter(NumberPrinter):
         self._file.write(self._text.getvalue())
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
-        """Prints text; a single line needs no indentation."""
+        """
+        Prints text. Text without a line break is written directly, because it needs no
+        indentation.
+        """
         if "\n" in text:
             super().print_string(text, indent=indent)
         else:
             self._text.write(text)
 
     def print_attribute(self, attribute: Attribute) -> None:
-        """Prints an attribute, by its name if it has one."""
+        """Prints an attribute. A type that has a name is printed as this name."""
         known = self._types.get(id(attribute))
         if known is not None:
             self._text.write(known[1])
@@ -90,7 +96,10 @@ class ProgramPrinter(NumberPrinter):
 
 
 def _types(module: ModuleOp) -> Iterator[Attribute]:
-    """Yields the type of every value, once for each place where it is printed."""
+    """
+    Yields the types of all values. A type is repeated for every place where it is
+    printed.
+    """
     for op in module.walk():
         for region in op.regions:
             for block in region.blocks:
@@ -108,7 +117,10 @@ def _layout_of(type_: Attribute) -> Layout | None:
 
 
 def _alias(type_: Attribute, show_mesh: bool) -> str:
-    """Returns a name for a tensor type with a layout, which is not unique yet."""
+    """
+    Returns a name that describes a tensor type with a layout. Several types may have
+    the same name.
+    """
     assert isinstance(type_, TensorType)
     layout = _layout_of(type_)
     assert layout is not None
@@ -123,13 +135,19 @@ def _alias(type_: Attribute, show_mesh: bool) -> str:
 
 
 def _dim(size: int, shards: Iterable[Shard]) -> str:
-    """Returns a dimension of that size and what splits it, as part of a name."""
+    """
+    Returns the part of a type's name for a dimension of size `size` that `shards`
+    split.
+    """
     axes = (s.axis if s.run is None else f"{s.axis}{s.run}" for s in shards)
     return f"{'dyn' if size < 0 else size}{''.join(axes)}"
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """Returns the name, followed by a number if it is taken, and adds it to `taken`."""
+    """
+    Returns `name`, or `name` followed by a number if it is in `taken`, and adds the
+    result to `taken`.
+    """
     names = (name if n == 1 else f"{name}_v{n}" for n in count(1))
     found = next(n for n in names if n not in taken)
     taken.add(found)

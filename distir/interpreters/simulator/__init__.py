@@ -1,12 +1,14 @@
 """
-The simulator: predicts how long a program takes on a cluster, and how much memory it needs.
+The simulator: predicts the time that a program takes on a cluster, and the memory that
+it needs.
 
-- `profiles`: what devices and links reach in practice, read from files;
-- `costs`: a cluster as numbers, and what ops and communication cost on it;
-- `engine`: compiles each function once (`compiled.py`) and runs the compiled functions on
-  one clock per device (`machine.py`), with calls by their summaries (`summaries.py`);
-- `reports`: where time and memory go, found by following the program while it is executed
-  once more, op by op (`engine/following.py`).
+- `profiles`: the performance of devices and links in practice, read from files;
+- `costs`: a cluster as numbers, and the costs of ops and communication on it;
+- `engine`: compiles each function once (`compiled.py`) and runs the compiled functions
+  on one clock per device (`machine.py`); calls are replaced by summaries
+  (`summaries.py`);
+- `reports`: where time and memory go, found by executing the program once more, op by
+  op (`engine/following.py`).
 """
 
 from distir.interpreters.simulator.costs.op_costs import (

@@ -1,17 +1,17 @@
 """
-Fusion: values that never pass through memory, because the kernel that computes them also
-uses them.
+Fusion: values that never pass through memory, because the kernel that computes them
+also uses them.
 
-Programs have one op for each thing that is computed; libraries run some of them as one
+A program has one op for each computation, but libraries run some groups of ops as one
 kernel. A profile names the fusions of the software that it was measured with:
 
 - `bias`: a matrix product adds its bias;
-- `views`: transposed, split and sliced tensors are read in place, except by ops that need
-  them contiguous (reshapes, communication, results of functions);
+- `views`: transposed, split and sliced tensors are read in place, except by ops that
+  need contiguous ones (reshapes, communication, results of functions);
 - `elementwise`: an elementwise op, or a softmax, is computed by the kernel of the
   elementwise op before it;
-- `buckets`: the gradients of many parameters are accumulated over micro-batches and reduced
-  together, and the parameters updated together.
+- `buckets`: the gradients of many parameters are accumulated over micro-batches and
+  reduced together, and the parameters are updated together.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
 
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
 REACH = 16
-"""The most ops that may lie between two that run as one kernel."""
+"""
+The number of preceding ops among which an op is sought whose kernel can also compute a
+given op.
+"""
 _BEFORE = traits.ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = traits.ELEMENTWISE | {"onnx.Softmax"}
 
 
 def is_compiled(op: Operation) -> bool:
-    """Whether the function that an op is in is compiled into kernels."""
+    """Whether a compiler turns the function that contains `op` into kernels."""
     function = op.parent_op()
     if function is None or COMPILED not in function.attributes:
         return False
@@ -48,14 +51,17 @@ def is_compiled(op: Operation) -> bool:
 
 def fusions_around(op: Operation, known: frozenset[str]) -> frozenset[str]:
     """
-    Returns the fusions that apply to an op: those that the software always makes, and those
-    of a compiler.
+    Returns the fusions that apply to `op`: the `known` ones of the software, and
+    elementwise fusion if the op's function is compiled.
     """
     return known | {ELEMENTWISE} if is_compiled(op) else known
 
 
 def is_view(op: Operation, fusions: frozenset[str]) -> bool:
-    """Whether an op only describes how to read its operand."""
+    """
+    Whether the results of `op` are views of its operand: no kernel runs, because all
+    users can read them in place.
+    """
     return (
         VIEWS in fusions
         and op.name in _STRIDED
@@ -65,7 +71,8 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
 
 def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     """
-    Returns the operand whose kernel also computes an op; None if the op has its own kernel.
+    Returns the operand whose kernel also computes `op`, or None if the op has its own
+    kernel.
     """
     product = _biased(op, fusions)
     if product is not None:
@@ -88,8 +95,9 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 
 def _can_follow(op: Operation, before: Operation) -> bool:
     """
-    Whether all other operands of an op exist when the op before it runs, or are constants,
-    such as a causal mask that is made where it is used, and that op is near.
+    Whether the kernel of `before` can also compute `op`. The op must be near, and its
+    other operands must exist before `before` runs or be constants, such as a causal
+    mask.
     """
     others = {v.owner for v in op.operands if not _is_constant(v)} - {before}
     between = op.prev_op
@@ -103,7 +111,9 @@ def _can_follow(op: Operation, before: Operation) -> bool:
 
 
 def _is_constant(value: SSAValue, depth: int = 8) -> bool:
-    """Whether a value is computed from constants alone, by a chain of few ops."""
+    """
+    Whether a value is computed from constants alone, by a chain of at most `depth` ops.
+    """
     owner = value.owner
     if not isinstance(owner, Operation) or depth == 0:
         return False
@@ -114,8 +124,8 @@ def _is_constant(value: SSAValue, depth: int = 8) -> bool:
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     """
-    Returns the result of an op that another op in the same kernel uses; None if there is
-    none.
+    Returns the result of `op` that never passes through memory, because another op in
+    the same kernel uses it. Returns None if there is no such result.
     """
     for value in op.results:
         if len(_users(value)) == 1:
@@ -127,9 +137,9 @@ def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
 
 def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
-    Whether an op runs together with others like it: an update of a parameter, a conversion
-    of one, what brings a gradient to an update, or what adds a term to a sum that a
-    function takes and returns.
+    Whether an op runs together with others like it. Such an op updates a parameter,
+    converts an updated one, makes the gradient for an update, or adds to a sum that a
+    function takes as an argument and returns.
     """
     if BUCKETS not in fusions:
         return False
@@ -145,7 +155,10 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
 
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
-    """Returns the product to which an op adds a vector; None for other ops."""
+    """
+    Returns the operand of `op` that is a matrix product, if `op` adds a bias to it.
+    Returns None for other ops.
+    """
     if BIAS not in fusions or op.name != "onnx.Add":
         return None
     first, second = op.operands
@@ -170,8 +183,6 @@ def _takes_strides(user: Operation) -> bool:
 
 
 def _users(value: SSAValue) -> list[Operation]:
-    """
-    Returns the ops in the function that use a value, without ops that passes have detached.
-    """
+    """Returns the ops that use a value. Ops that passes have detached are left out."""
     block = value.owner if isinstance(value.owner, Block) else value.owner.parent
     return [use.operation for use in value.uses if use.operation.parent is block]

@@ -1,4 +1,4 @@
-"""The options of `simulate`, which the pass and the command take."""
+"""The options of `simulate`, for the pass and for the command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distir.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(ProfileOptions, TargetOptions):
-    """Options of a simulation, and the files that show the result."""
+    """Options of a simulation, including the files for its results."""
 
     flat: bool = option(
         False,

@@ -1,4 +1,4 @@
-"""Simulates a program on a cluster, and sums up the ops that ran."""
+"""Simulates a program on a cluster, and adds up the ops that ran."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ from distir.sharding.mesh import meshes
 
 class Totals:
     """
-    Sums over all ops that ran, one entry per device: seconds of `compute`, and of
-    `communication` that occupies the device; bytes `sent`; floating-point operations
-    (`flops`), and the `seconds_at_peak` that these would take at the device's peak. `ops`
-    is the number of ops, counted once for all devices.
+    Sums over all ops that ran. `ops` is the number of ops, counted once for all
+    devices. The other fields have one entry per device:
+
+    - `compute`: the seconds of computation;
+    - `communication`: the seconds of communication that occupies the device;
+    - `sent`: the bytes sent;
+    - `flops`: the floating-point operations; `seconds_at_peak`: their seconds at the
+      device's peak.
     """
 
     def __init__(self, devices: int):
@@ -55,9 +59,9 @@ class Totals:
     @staticmethod
     def of(runs: Mapping[CompiledFunction, int], devices: int) -> Totals:
         """
-        Returns the sums over a run on so many devices (positions of the machine). `runs`
-        says how often each function ran; a function counts for its own ops, not for those
-        of the functions that it calls.
+        Returns the sums over a run on a machine with `devices` positions. `runs` gives
+        the number of runs of each function. The ops of a called function count for that
+        function only, not for its callers.
         """
         total = Totals(devices)
         for compiled, count in runs.items():
@@ -98,16 +102,18 @@ def simulate(
     """
     Simulates one run of a distributed program, or of a sequential one on device 0.
 
-    Where all devices of a mesh do the same at the same time, one of them is simulated for
-    all, and calls of a function are summarised (`distir.interpreters.simulator.engine.summaries`).
-    With `flat`, every op is executed on every device; the result is the same.
+    If all devices of each mesh do the same at the same time, one device is simulated
+    for all, and calls of a function are summarised
+    (`distir.interpreters.simulator.engine.summaries`). With `flat`, every op is
+    executed on every device; the result is the same.
 
-    `cluster` replaces the one that the program's meshes name; a program without meshes
-    uses the only `device.cluster` of its module.
+    `cluster` replaces the cluster that the program's meshes name. A program without
+    meshes uses the only `device.cluster` of its module.
 
-    `profiles` say what the cluster's kinds of devices reach in practice, one for each of
-    them: `Profile`s, names of built-in ones, files, or "auto" for those that the cluster
-    names. Without any, devices and links are as their data sheets say.
+    `profiles` give the performance of the cluster's kinds of devices in practice, one
+    profile per kind. Each is a `Profile`, the name of a built-in one, a file, or "auto"
+    for those that the cluster names. Without profiles, devices and links perform as in
+    their data sheets.
 
     Raises DistIRError for a program that cannot be simulated.
     """
@@ -187,7 +193,9 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
 
 
 def _used_meshes(module: ModuleOp) -> list[str]:
-    """Returns the meshes that layouts of the program's values name, each once."""
+    """
+    Returns the names of the meshes in the layouts of the program's values, each once.
+    """
     names: dict[str, None] = {}
     seen: set[int] = set()
     functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
@@ -207,14 +215,18 @@ def _used_meshes(module: ModuleOp) -> list[str]:
 
 def cluster_of(module: ModuleOp) -> ClusterOp:
     """
-    Returns the cluster that a program runs on: that of the meshes that its values name, or
-    else the only one of the module. Raises DistIRError.
+    Returns the cluster that a program runs on. If its values have meshes, it is the
+    cluster of the meshes, else the only cluster of the module. Raises DistIRError if
+    there is no such cluster, or more than one.
     """
     return _cluster_among(module, _used_meshes(module))
 
 
 def _cluster_among(module: ModuleOp, names: list[str]) -> ClusterOp:
-    """Returns the cluster of the meshes used, or the only one of the module."""
+    """
+    Returns the cluster of the meshes `names`, or the only cluster of the module if
+    `names` is empty. Raises DistIRError if there is no such cluster, or more than one.
+    """
     ops = list(module.body.block.ops)
     clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}
     wanted = {

@@ -1,4 +1,4 @@
-"""The result of a simulation, and its file of Chrome trace events."""
+"""The result of a simulation, and its timeline as a file of Chrome trace events."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _MICROSECONDS = 1e6
 
 class TraceWriter:
     """
-    Writes a timeline to an open file, in Chrome's trace format: call `record` with every op
-    as it runs, and `close` at the end. `devices` are the ids of the devices that the
-    machine's positions stand for; processes are named after `cluster`.
+    Writes a timeline to an open file in Chrome's trace format. Call `record` with every
+    op as it runs, and `close` at the end. `devices` holds the device id of each
+    position of the machine; processes are named after `cluster`.
 
-    There is one complete event per op and device, in microseconds: the process is the
-    device, the name is the op and its scope; the thread is 0, or 1 for the communication
-    stream, or 2 for asynchronous sends. Ops that take no time are left out.
+    The file has one complete event per op and device, with times in microseconds. The
+    process of an event is the device, and its name is the op and the op's scope. The
+    thread is 1 for asynchronous collectives, 2 for asynchronous sends, and 0 for all
+    other ops. Ops that take no time are left out.
     """
 
     def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):
@@ -48,7 +49,7 @@ class TraceWriter:
         self._separator = ",\n"
 
     def record(self, execution: Execution) -> None:
-        """Writes an op as it runs, on each of its devices."""
+        """Writes the events of one execution of an op, one for each of its devices."""
         step, path, positions, start, seconds = execution
         scope = full_scope(step.op, path)
         calls = [call.callee.name for call in path]
@@ -78,36 +79,38 @@ class TraceWriter:
                 self._separator = ",\n"
 
     def close(self) -> None:
-        """Ends the list of events."""
+        """Ends the list of events. The file stays open."""
         self._file.write("\n]}\n")
 
 
 @dataclass(frozen=True)
 class Simulation:
     """
-    A simulated step. Lists have one entry per device that the program uses, in the order of
-    `devices` (device ids).
+    A simulated step. Lists have one entry per device that the program uses, in the
+    order of `devices` (device ids).
 
-    - `cluster`, `profiles`: the names of the cluster and of the profiles used, if any;
-    - `step_time_s`: seconds until the last device is done;
-    - `throughput_samples_per_s`: size of the first dimension of the first input over the
-      step time; 0 without such an input, or if the step takes no time;
-    - `peak_memory_bytes`: the bytes of values, and of libraries, when they are the most;
-      `reserved_memory_bytes`: those that the software takes from the device for them, with
-      the fragments of its allocator (as many without a profile); `memory_bytes`: those that
-      the device has;
-    - `host_bytes`: the bytes of a device's arguments that are in the memory of its host;
-      `host_memory_bytes`: those that it may have there, None if the cluster does not say;
+    - `cluster`, `profiles`: the names of the cluster and of the profiles, if any;
+    - `step_time_s`: the seconds until the last device is done;
+    - `throughput_samples_per_s`: the size of the first dimension of the first input,
+      divided by the step time; 0 without such an input, or if the step takes no time;
+    - `peak_memory_bytes`: the most bytes of values and libraries at any time;
+      `reserved_memory_bytes`: the bytes that the software reserves for them on the
+      device, including fragments of its allocator (without a profile there are none);
+      `memory_bytes`: the bytes that the device has;
+    - `host_bytes`: the bytes of a device's arguments in the memory of its host;
+      `host_memory_bytes`: the most bytes that a device may use there, or None if the
+      cluster does not give them;
     - `communication_bytes`: the bytes that each device sends;
-    - `flops`: floating-point operations of its contractions, where recomputed ones count
-      again; other ops are bound by memory and count none;
-    - `seconds_at_peak`: the seconds that these operations alone would take at the device's
+    - `flops`: the floating-point operations of contractions, including recomputed ones;
+      other ops are bound by memory and count none;
+    - `seconds_at_peak`: the seconds that these operations would take at the device's
       peak for their element types;
-    - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication that
-      runs while a device computes is not included;
-    - `transit_s`: the part of `idle_s` in which the device waits for a value that is being
-      sent to it at that time;
-    - `ops`: ops that ran, with each call of a function counted, once for all devices.
+    - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
+      that runs while a device computes is not included;
+    - `transit_s`: the part of `idle_s` in which the device waits for a value that is
+      being sent to it at that time;
+    - `ops`: the number of ops that ran, in every call of a function, counted once for
+      all devices.
     """
 
     cluster: str
@@ -134,8 +137,8 @@ class Simulation:
     @property
     def exposed_communication_s(self) -> list[float]:
         """
-        The seconds in which each device communicates, or waits for a value that is being
-        sent, and does not compute.
+        The seconds in which each device communicates, or waits for a value in transit,
+        without computing.
         """
         pairs = zip(self.communication_s, self.transit_s, strict=True)
         return [communicating + transit for communicating, transit in pairs]
@@ -143,8 +146,8 @@ class Simulation:
     @property
     def waiting_s(self) -> list[float]:
         """
-        The seconds in which each device waits for others: with `compute_s` and
-        `exposed_communication_s` they add up to the step time.
+        The seconds in which each device waits for other devices. `waiting_s`,
+        `compute_s` and `exposed_communication_s` add up to the step time.
         """
         pairs = zip(self.idle_s, self.transit_s, strict=True)
         return [idle - transit for idle, transit in pairs]
@@ -152,22 +155,26 @@ class Simulation:
     @property
     def mfu(self) -> float:
         """
-        Model FLOPs utilisation: the fraction of the step time in which the devices, on
-        average, would be done with their contractions at their peak. What a program
-        computes again counts again.
+        The model FLOPs utilisation, averaged over devices: the time that the
+        contractions would take at the devices' peak, as a fraction of the step time.
+        Recomputed contractions are included.
         """
         return self._share(self.seconds_at_peak)
 
     @property
     def exposed_communication(self) -> float:
-        """The fraction of the step time in `exposed_communication_s`, on average."""
+        """
+        The mean of `exposed_communication_s` over devices, as a fraction of the step
+        time.
+        """
         return self._share(self.exposed_communication_s)
 
     @property
     def bubble_fraction(self) -> float:
         """
-        The fraction of the step time in `waiting_s`, on average: the bubble of a pipeline;
-        without one, the waiting for slower devices.
+        The mean of `waiting_s` over devices, as a fraction of the step time. In a
+        pipeline this is the bubble; otherwise it is the time spent waiting for slower
+        devices.
         """
         return self._share(self.waiting_s)
 
@@ -177,7 +184,7 @@ class Simulation:
 
     @cached_property
     def groups(self) -> list[DeviceGroup]:
-        """The devices in groups that do the same (see `Run.groups`)."""
+        """The devices in groups that do the same work (see `Run.groups`)."""
         rows = zip(
             self.peak_memory_bytes,
             self.communication_bytes,
@@ -192,12 +199,12 @@ class Simulation:
 
     @property
     def fits(self) -> bool:
-        """Whether every device has enough memory, and its host too."""
+        """Whether every device has enough memory, on the device and in its host."""
         return not self.too_small and not self.hosts_too_small
 
     @property
     def too_small(self) -> list[int]:
-        """The devices that need more memory than they have."""
+        """The ids of the devices that need more memory than they have."""
         return [
             device
             for device, reserved, memory in zip(
@@ -208,7 +215,9 @@ class Simulation:
 
     @property
     def hosts_too_small(self) -> list[int]:
-        """The devices that need more of their host's memory than they may have."""
+        """
+        The ids of the devices that need more of their host's memory than they may use.
+        """
         return [
             device
             for device, used, memory in zip(
@@ -244,13 +253,17 @@ class Simulation:
         }
 
     def write_json(self, path: str | Path) -> None:
-        """Writes `to_json` to a file. Raises DistIRError."""
+        """
+        Writes the result of `to_json` to a file. Raises DistIRError if it cannot be
+        written.
+        """
         write_json(path, self.to_json())
 
     def write_trace(self, path: str | Path) -> None:
         """
-        Writes the timeline as Chrome trace events (chrome://tracing, Perfetto), event by
-        event while the program is simulated once more. Raises DistIRError.
+        Writes the timeline as Chrome trace events (chrome://tracing, Perfetto). The
+        program is simulated once more, and events are written as ops run. Raises
+        DistIRError if the file cannot be written.
         """
         try:
             with replaced_file(path) as file:
@@ -262,7 +275,7 @@ class Simulation:
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Writes results to a file. Raises DistIRError."""
+    """Writes `data` to a file as JSON. Raises DistIRError if it cannot be written."""
     try:
         write_text(path, json.dumps(data, indent=2) + "\n")
     except OSError as error:
@@ -270,7 +283,7 @@ def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def report(simulation: Simulation) -> str:
-    """Returns the simulation as plain text, with a line per device."""
+    """Returns a simulation as plain text, with one line per device."""
     s = simulation
     lines = [
         f"step time {s.step_time_s:.6g} s, {s.throughput_samples_per_s:.6g} samples/s, "

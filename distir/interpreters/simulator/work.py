@@ -1,4 +1,4 @@
-"""The work of an op on one device, by its sharding rule."""
+"""The work of an op on one device, derived from its sharding rule."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from distir.sharding.rule import Rule, infer, rule_for
 
 class Product(NamedTuple):
     """
-    `batch` products of matrices of m x k and k x n elements. `rows` are the numbers of
-    elements in a row of each matrix and of the result as they lie in memory: of a first
-    matrix that is read transposed, m.
+    `batch` products of an m x k matrix and a k x n matrix. `rows` gives, for each
+    matrix and the result, the number of elements in a row in memory. For a first matrix
+    that is read transposed, this is m.
     """
 
     batch: int
@@ -35,8 +35,8 @@ class Product(NamedTuple):
 class Work:
     """
     The floating-point operations of an op on one device of its mesh. `rule` is the op's
-    rule; `parts` maps its factors to the number of parts that they are split into (1 if
-    missing).
+    sharding rule. `parts` maps the rule's factors to the number of parts that they are
+    split into; a missing factor is not split.
     """
 
     rule: Rule
@@ -45,8 +45,9 @@ class Work:
     @staticmethod
     def of(op: Operation, mesh: Mesh | None, rule: Rule | None = None) -> Work:
         """
-        Returns the work of an op on one device of a mesh (None: sequential); `rule` is its
-        rule, if that is known.
+        Returns the work of an op on one device of `mesh`, or in a sequential program if
+        `mesh` is None. `rule` is the op's sharding rule, if the caller knows it. Raises
+        DistIRError if the operands' layouts do not fit the rule.
         """
         rule = rule_for(op) if rule is None else rule
         if mesh is None or not rule.flops:
@@ -68,7 +69,9 @@ class Work:
 
     @cached_property
     def flops(self) -> float:
-        """The floating-point operations; 0 for ops bound by memory."""
+        """
+        The number of floating-point operations; 0 for ops that are bound by memory.
+        """
         if not self.rule.flops:
             return 0
         return self.rule.flops / prod(self.parts.values())
@@ -76,8 +79,9 @@ class Work:
     @cached_property
     def product(self) -> Product:
         """
-        The op as products of two matrices, its first two operands: `k` are the factors that
-        the results lack, `batch` those that both operands and the results have.
+        The op as a product of its first two operands as matrices. Factors that the
+        results lack form `k`, and factors of both operands and the results form
+        `batch`.
         """
         rule = self.rule
         first, second = (
@@ -98,5 +102,5 @@ class Work:
         return Product(batch, m, n, k, tuple(rows))
 
     def size(self, factor: int) -> int:
-        """Returns the size of a factor on one device."""
+        """Returns the size that a factor of the rule has on one device."""
         return self.rule.factors[factor].size // self.parts.get(factor, 1)

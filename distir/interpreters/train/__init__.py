@@ -1,6 +1,6 @@
 """
-Reference implementations of the `train` dialect, and the costs of its ops, one file per
-family.
+Implementations of the `train` dialect for the reference interpreter, and the costs of
+its ops, in one file per family of ops.
 
 Importing this package registers them.
 """

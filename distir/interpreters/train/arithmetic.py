@@ -1,5 +1,6 @@
 """
-Registers what the ops of `train` compute on arrays; half precision is computed in f32.
+Registers the functions that compute the ops of `train` on arrays. Half precision is
+computed in f32.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _COMPUTATIONS: dict[type[Operation], Computation] = {}
 
 def computes(*op_types: type[Operation]) -> Callable[[Computation], Computation]:
     """
-    Registers what ops compute: a function from the op and the arrays of its operands to the
-    array of its result, or to one for each result. Operands in half precision are passed in
-    f32, and results may be wider than their types.
+    Registers a function that computes ops of the types `op_types`. It takes the op and
+    the arrays of its operands, and returns the array of its result, or a tuple of one
+    per result. Operands in half precision are passed in f32. Results may be wider than
+    their declared types.
     """
 
     def register(function: Computation) -> Computation:
@@ -50,8 +52,9 @@ def computes_jointly(
     *op_types: type[Operation],
 ) -> Callable[[JointComputation], JointComputation]:
     """
-    Registers what ops compute in which devices exchange values: a function from the op, the
-    device's `Peers` and the arrays of its operands to those of its results.
+    Registers a function that computes ops in which devices exchange values, on one
+    device. It takes the op, the device's `Peers` and the arrays of its operands, and
+    returns the arrays of its results.
     """
 
     def register(function: JointComputation) -> JointComputation:
@@ -75,7 +78,7 @@ def _run_jointly(
 @register_reference_implementations
 @register_impls
 class TrainFunctions(InterpreterFunctions):
-    """Implementations of the ops of `train`."""
+    """Runs the ops of `train` on arrays."""
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -90,7 +93,7 @@ class TrainFunctions(InterpreterFunctions):
 
 
 def _narrowed(op: Operation, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Returns the arrays in the types of an op's results."""
+    """Returns `arrays` converted to the types of the op's results."""
     return tuple(
         np.asarray(array).astype(numpy_dtype(element_type(result)))
         for array, result in zip(arrays, op.results, strict=True)

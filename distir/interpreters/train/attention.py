@@ -1,6 +1,6 @@
 """
-Fused attention and its gradient on arrays, and the share of work that a causal mask leaves to
-each device that has a part of a sequence.
+Fused attention and its gradient on arrays, and the cost of causal attention whose
+sequence is split over devices.
 """
 
 from __future__ import annotations
@@ -32,22 +32,29 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _by_head(x: Array, heads: int) -> Array:
-    """Returns `[batch, length, heads * size]` as `[batch, heads, length, size]`."""
+    """
+    Returns `x` of shape `[batch, length, heads * size]` as `[batch, heads, length,
+    size]`. An array with four dimensions is returned unchanged.
+    """
     if x.ndim == 4:
         return x
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 def _like(x: Array, like: Array) -> Array:
-    """Returns the inverse of `_by_head`, in the form of `like`."""
+    """
+    Returns `x` `[batch, heads, length, size]` in the form of `like`. If `like` has
+    three dimensions, heads and features become one dimension.
+    """
     return x.swapaxes(1, 2).reshape(like.shape) if like.ndim == 3 else x
 
 
 @dataclass(frozen=True)
 class Attended:
     """
-    The operands of attention by head, with keys and values repeated for each query head;
-    `scores` with the factor and the cap; `shown`, the scores with the mask.
+    The operands of attention by head, and its scores before the softmax. Keys and
+    values are repeated for each query head. `scores` includes the scale and the cap;
+    `shown` includes the masks too.
     """
 
     q: Array
@@ -58,7 +65,9 @@ class Attended:
 
 
 def _blocks(op: FusedAttentionOp, length: int) -> Array:
-    """Returns the number of the block that each query or key belongs to."""
+    """
+    Returns the index of the block that each of `length` queries or keys belongs to.
+    """
     count = op.block_count
     run = length // count if op.run_length is None else op.run_length
     return np.arange(length) // max(run, 1) % count
@@ -91,8 +100,8 @@ def attended(
 
 def logsumexp_of(shown: Array) -> Array:
     """
-    Returns the logarithm of the sum of exponentials along keys; 0 for a query that sees
-    none.
+    Returns the logarithm of the sum of exponentials of scores over keys. It is 0 for a
+    query that sees no key.
     """
     largest = shown.max(-1, keepdims=True)
     largest = np.where(np.isneginf(largest), 0, largest)
@@ -102,7 +111,8 @@ def logsumexp_of(shown: Array) -> Array:
 
 def _placed(found: Attended, query_positions: Array, key_positions: Array) -> Attended:
     """
-    Returns the same attention with the keys hidden whose position is after the query's.
+    Returns `found` with minus infinity as the score of each key whose position is after
+    the query's.
     """
     seen = key_positions <= query_positions[:, None]
     return replace(found, shown=np.where(seen, found.shown, -np.inf))
@@ -135,8 +145,8 @@ def attention_results(
     factors: Array | float = 1.0,
 ) -> tuple[Array, ...]:
     """
-    Returns the results of attention, whose probabilities are multiplied by `factors` for
-    the product with the values.
+    Returns the output of attention, and `logsumexp`. The probabilities are multiplied
+    by `factors`, such as those of dropout, before the product with the values.
     """
     p = np.exp(found.shown - logsumexp[..., None]) * factors
     y = (p @ found.v).astype(q.dtype)
@@ -192,8 +202,8 @@ def attention_gradients(
     factors: Array | float = 1.0,
 ) -> tuple[Array, ...]:
     """
-    Returns the gradients of queries, keys and values; `factors` are as in
-    `attention_results`.
+    Returns the gradients of queries, keys and values. `found` holds the recomputed
+    scores. `factors` are the factors by which the forward multiplied the probabilities.
     """
     sizes, scale = op.sizes, dy.dtype.type(op.factor)
     groups = sizes.query_heads // sizes.key_heads
@@ -219,10 +229,10 @@ def seen_pairs(
     length: int, devices: int, run: int | None = None, step: int | None = None
 ) -> npt.NDArray[np.int64]:
     """
-    Returns for each device the number of pairs of one of its queries and a key that this
-    query sees. The sequence of `length` tokens is dealt out to `devices` in runs of `run`
-    (None: contiguously). Only keys of the device `step` places before are counted, or where
-    `step` is None, all keys.
+    Returns, for each device, the number of pairs of a query on this device and a key
+    that the query sees under a causal mask. The `length` tokens are dealt out to
+    `devices` devices in runs of `run` tokens, or contiguously if `run` is None. If
+    `step` is given, only keys of the device `step` places earlier count.
     """
     rounds = 1 if run is None else length // (devices * run)
     places = np.arange(length).reshape(rounds, devices, -1)
@@ -240,8 +250,8 @@ def seen_pairs(
 
 def imbalance(context: CostContext) -> float:
     """
-    Returns the work of the busiest device divided by the mean work of all devices that a
-    causal mask leaves; 1 where queries are not split.
+    Returns the work of the busiest device in causal attention, divided by the mean work
+    of all devices. The result is 1 if queries are not split.
     """
     op = context.op
     assert isinstance(op, CausalAttentionOp)
@@ -261,8 +271,8 @@ def imbalance(context: CostContext) -> float:
 @cost_function("train.placed_attention", "train.placed_attention_grad")
 def causal_work(context: CostContext) -> Cost:
     """
-    The cost of causal attention: kernels skip what no query sees, and all devices wait for
-    the slowest. Work that is dealt out evenly costs the same as attention without
-    positions.
+    Returns the cost of causal attention. Kernels skip keys that no query sees, and all
+    devices wait for the busiest one. Work that is divided evenly costs the same as
+    attention without positions.
     """
     return context.roofline(flops=context.flops * imbalance(context))

@@ -1,4 +1,4 @@
-"""Gradients of convolutions and pooling on arrays."""
+"""Gradients of convolutions and pooling, on arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _reach(
     op: WindowsOp, sizes: Sequence[int], kernel: Sequence[int], windows: Sequence[int]
 ) -> list[tuple[int, int]]:
     """
-    Returns the padding per dimension, where the end includes what windows reach beyond it.
+    Returns the padding (begin, end) of each dimension of space. The end also includes
+    elements that the last window needs beyond the declared padding.
     """
     margins: list[tuple[int, int]] = []
     for axis, (before, after) in enumerate(op.margins):
@@ -41,7 +42,8 @@ def _taps(
     op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], Slices]]:
     """
-    Yields, for each element of the kernel, its places in every window of padded space.
+    Yields each element of the kernel, with the slices of the padded input that the
+    element meets in the windows.
     """
     for tap in np.ndindex(*kernel):
         yield (
@@ -54,7 +56,10 @@ def _taps(
 
 
 def _cropped(padded: Array, margins: Sequence[tuple[int, int]]) -> Array:
-    """Returns the part of a padded array that is not padding."""
+    """
+    Returns `padded` without its padding. `margins` gives the padding (begin, end) of
+    each dimension of space.
+    """
     inside = (
         slice(before, size - after)
         for (before, after), size in zip(margins, padded.shape[2:], strict=True)
@@ -72,7 +77,10 @@ def _padded_zeros(
 def _view(
     op: WindowsOp, x: Array, kernel: Sequence[int], windows: Sequence[int], fill: float
 ) -> Array:
-    """Returns `x` as `[N, C, *windows, *kernel]`."""
+    """
+    Returns the windows of `x`, padded with `fill`, as a view `[N, C, *windows,
+    *kernel]`.
+    """
     margins = tuple(_reach(op, x.shape[2:], kernel, windows))
     return Windows(tuple(kernel), op.steps, op.spacing, margins).view(x, fill)
 
@@ -130,7 +138,11 @@ def average_pool(op: AveragePoolGradOp, dy: Array) -> Array:
 def _spread(
     op: PoolGradOp, shape: Sequence[int], terms: Iterator[Array], windows: Sequence[int]
 ) -> Array:
-    """Returns the sum of what each element of the kernel adds at its places."""
+    """
+    Returns the gradient of a pooling's input, an array of shape `shape`. `terms` yields
+    one array for each element of the kernel. This array is added to the positions of
+    the input that the element meets in the windows.
+    """
     margins = _reach(op, shape[2:], op.kernel, windows)
     out: Array | None = None
     for (_, place), term in zip(_taps(op, op.kernel, windows), terms, strict=True):

@@ -1,4 +1,4 @@
-"""The gradient of running products on arrays."""
+"""The gradient of running products, on arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 @computes(CumProdGradOp)
 def running_product_gradient(op: CumProdGradOp, dy: Array, x: Array) -> Array:
-    """From the end on: s_i = dy_i + x_(i+1) s_(i+1), and dx_i = x_0 ... x_(i-1) s_i."""
+    """
+    Returns the gradient dx of a running product of `x`: dx_i = x_0 ... x_(i-1) s_i,
+    where s_i = dy_i + x_(i+1) s_(i+1). The sums s_i are computed from the last to the
+    first.
+    """
     dy, x = (np.moveaxis(a, op.dimension, 0) for a in (dy, x))
     if op.reverse is not None:
         dy, x = dy[::-1], x[::-1]

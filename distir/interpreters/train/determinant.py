@@ -1,4 +1,4 @@
-"""Logarithms of determinants on arrays."""
+"""Logarithms of determinants and their gradients, on arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def logarithm(op: SlogdetOp, x: Array) -> tuple[Array, Array]:
 
 @computes(SlogdetGradOp)
 def logarithm_gradient(op: SlogdetGradOp, dlogarithm: Array, x: Array) -> Array:
-    """A singular matrix has no inverse, and no gradient that is a number."""
+    """
+    Returns the gradient of `x`: the transposed inverse of `x`, times `dlogarithm`. A
+    singular matrix has no inverse, so its gradient is NaN.
+    """
     inverse = np.full_like(x, np.nan)
     for index in np.ndindex(*x.shape[:-2]):
         if np.linalg.slogdet(x[index])[0]:

@@ -1,4 +1,7 @@
-"""Dropout and its random numbers on arrays; attention with dropout inside, and its cost."""
+"""
+Dropout and its random numbers on arrays. Also attention with dropout of its
+probabilities, and its cost.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ _PARITY = np.uint32(0x1BD11BDA)
 
 def threefry(key: tuple[Any, Any], first: Any, second: Any) -> tuple[Array, Array]:
     """
-    Returns Threefry-2x32 with 20 rounds (Salmon et al. 2011): two 32-bit words for every
-    counter `(first, second)`. Sums wrap around.
+    Returns the random numbers of Threefry-2x32 with 20 rounds (Salmon et al. 2011): two
+    32-bit words for each counter `(first, second)`. Sums wrap around.
     """
     words = [np.atleast_1d(np.asarray(k, np.uint32)) for k in key]
     words.append(words[0] ^ words[1] ^ _PARITY)
@@ -59,7 +62,11 @@ def _halves(numbers: Any) -> tuple[Array, Array]:
 
 
 def positions(op: DrawingOp, shape: tuple[int, ...], coordinates: Any) -> Array:
-    """Returns the positions in the whole tensor of the elements of this part."""
+    """
+    Returns the positions, in the whole tensor, of the elements of one device's part.
+    The part has the shape `shape`; `coordinates` holds its index along each split of
+    the tensor.
+    """
     indices = [np.arange(size, dtype=np.int64) for size in shape]
     for split, place in reversed(list(zip(op.parts, coordinates, strict=True))):
         block, inside = np.divmod(indices[split.dim], split.run)
@@ -72,7 +79,11 @@ def positions(op: DrawingOp, shape: tuple[int, ...], coordinates: Any) -> Array:
 
 
 def kept(op: DrawingOp, shape: tuple[int, ...], counter: Any, places: Any) -> Array:
-    """Returns which elements of a tensor, or of this part of it, are kept."""
+    """
+    Returns, for each element of a tensor or of one device's part of it, whether dropout
+    keeps the element. `counter` selects the random numbers. `places` holds the index of
+    the part along each split of the tensor.
+    """
     key = threefry(
         (op.seed.value.data, op.stream.value.data), *_halves(np.int64(counter))
     )
@@ -92,9 +103,10 @@ def dropout(
 
 _FORWARD_PASSES, _GRADIENT_PASSES = 6, 11
 """
-How often the scores pass through memory: the results of the products, the softmax and the
-dropout are written once and read once. The gradient computes the probabilities again, and
-reads those of scores for two products.
+The number of times that attention with dropout moves its scores through memory. The
+forward writes and reads the results of the product, of the softmax and of the dropout
+once each. The gradient computes the probabilities again, and reads the gradients of
+scores for two products.
 """
 
 
@@ -102,8 +114,9 @@ def _read(
     op: DroppedAttentionBase, *operands: Array
 ) -> tuple[tuple[Array, ...], Attended, Array]:
     """
-    Returns queries, keys and values, what attention computes of them, and the factor of
-    each probability: that of a kept element, or 0.
+    Returns the inputs of attention (queries, keys, values and a mask, if any), its
+    scores, and the factor of each probability. The factor is 0 if dropout drops the
+    probability.
     """
     inputs = operands[: 3 if op.mask is None else 4]
     counter, *places = operands[len(inputs) :]
@@ -130,8 +143,9 @@ def dropped_attention_gradient(
 @cost_function("train.dropped_attention", "train.dropped_attention_grad")
 def written_out(context: CostContext) -> Cost:
     """
-    The cost of attention with dropout inside. No kernel of PyTorch draws these random
-    numbers, so that scores pass through memory, those of one sample at a time.
+    Returns the cost of attention with dropout. No kernel of PyTorch draws these random
+    numbers, so the scores pass through memory. The workspace holds the scores of one
+    sample.
     """
     op = context.op
     assert isinstance(op, DroppedAttentionBase)

@@ -1,4 +1,4 @@
-"""Mixtures of experts on arrays, and what they cost."""
+"""Computes the `train` ops of mixtures of experts on arrays, and their costs."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def expert_places(op: ExpertPlacesOp, ids: Array) -> tuple[Array, Array]:
 
 def _targets(slots: Array, places: int) -> tuple[Array, ...]:
     """
-    Returns, for the choices that have a row, their group, token and choice, and the shard
-    and place of the row.
+    Returns, for each choice that has a row, its group, token and choice index, and the
+    shard and place of its row.
     """
     groups, tokens, choices = np.nonzero(slots >= 0)
     taken = slots[groups, tokens, choices]
@@ -96,7 +96,10 @@ def combine_weights_gradient(
 
 
 def _experts(rows: Array, matrices: int) -> Array:
-    """Returns the number of each row's expert among all; -1 for rows that are empty."""
+    """
+    Returns the index of each row's expert among all `matrices` experts, or -1 for an
+    empty row.
+    """
     shards = rows.shape[0]
     first = np.arange(shards)[:, None, None] * (matrices // shards)
     return np.where(rows < 0, -1, rows + first)
@@ -129,8 +132,9 @@ def grouped_product_gradient(
 @cost_function("train.grouped_product", "train.grouped_product_grad")
 def grouped_cost(context: CostContext) -> Cost:
     """
-    The cost of one product for each expert on the device, of the rows that it has where
-    tokens are dealt evenly. All rows, empty ones too, pass through memory.
+    Returns the cost of a grouped product: one matrix product for each expert on the
+    device. Tokens are assumed to be divided evenly among experts. All rows, empty ones
+    included, pass through memory.
     """
     op, work = context.op, context.work
     rule = work.rule

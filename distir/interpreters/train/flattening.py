@@ -1,4 +1,4 @@
-"""Flattening on arrays."""
+"""Computes the `train` ops that flatten tensors and restore their shape, on arrays."""
 
 from __future__ import annotations
 

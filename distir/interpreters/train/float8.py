@@ -1,4 +1,4 @@
-"""Products in 8-bit floats on arrays that really are of 8 bits, and what they cost."""
+"""Products in 8-bit floats, on arrays of 8-bit floats, and their costs."""
 
 from __future__ import annotations
 
@@ -70,12 +70,18 @@ def _product(a: Array, b: Array, scale_a: Array, scale_b: Array) -> Array:
 
 @cost_function("train.to_float8")
 def rounding(context: CostContext) -> Cost:
-    """The cost of a rounding: its operand is scaled in f32 first."""
+    """
+    Returns the cost of a rounding to 8-bit floats. The workspace holds its operand,
+    scaled, in f32.
+    """
     scaled = 4 * context.result_bytes[0]
     return replace(context.roofline(), workspace=scaled)
 
 
 @cost_function("train.float8_scale")
 def magnitude(context: CostContext) -> Cost:
-    """The cost of a scale: the magnitudes are in memory before their maximum is."""
+    """
+    Returns the cost of computing a scale. The workspace holds the magnitudes of all
+    elements, before their maximum is taken.
+    """
     return replace(context.roofline(), workspace=context.operand_bytes[0])

@@ -1,4 +1,4 @@
-"""The values of formulas on arrays."""
+"""Computes ops that are defined by formulas, on arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _sqrt(x: Any) -> Any:
-    """Returns square roots; that of a Python number is one, which takes any type."""
+    """
+    Returns square roots. The root of a Python number is a Python number, so it adapts
+    to any array type.
+    """
     return math.sqrt(x) if type(x) is float else np.sqrt(x)
 
 
@@ -59,7 +62,9 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
 
 
 def _value(step: Expr, given: list[Any]) -> Any:
-    """Returns the value of a step of a formula from those of its inputs."""
+    """
+    Returns the value of one step of a formula. `given` holds the values of its inputs.
+    """
     function = _ELEMENTWISE.get(step.function)
     if function is not None:
         return function(*given)
@@ -85,9 +90,7 @@ def _value(step: Expr, given: list[Any]) -> Any:
 
 
 def evaluated(op: FormulaOp, *operands: Array) -> tuple[Array, ...]:
-    """
-    Returns the results of an op that is a formula for these operands, computed step by step.
-    """
+    """Returns the results of `op`, which is defined by a formula, on `operands`."""
     formula = op.record
     values: dict[Expr, Any] = dict(zip(formula.operands, operands, strict=True))
     for step in formula.steps:

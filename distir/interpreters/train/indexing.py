@@ -1,4 +1,4 @@
-"""Gradients of look-ups on arrays."""
+"""Gradients of look-ups, on arrays, and their costs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scatter_sum(op: ScatterSumOp, updates: Array, indices: Array) -> Array:
         where[axis] = indices
         np.add.at(out, tuple(where), updates)
         return out
-    # The batch dimensions, which come first, index themselves.
+    # The batch dimensions come first, and each indexes itself.
     grid: list[Array] = [*np.ogrid[tuple(map(slice, indices.shape[:count]))]]
     places = indices.ndim - 1 - count
     batch = [each.reshape(*each.shape, *[1] * places) for each in grid]
@@ -43,8 +43,8 @@ def scatter_sum(op: ScatterSumOp, updates: Array, indices: Array) -> Array:
 @cost_function("train.gather_grad", "train.scatter_sum")
 def lookup_gradient(context: CostContext) -> Cost:
     """
-    The cost of the gradient of a look-up: it fills its result with zeros, then reads and
-    writes the elements looked up.
+    Returns the cost of the gradient of a look-up. It fills its result with zeros, then
+    reads and writes the elements that were looked up.
     """
     gradient, indices = context.operand_bytes[:2]
     return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))

@@ -1,6 +1,6 @@
 """
-Losses on arrays: labels are checked before formulas apply, and the loss of all alignments is
-computed by forward and backward variables.
+Losses on arrays. Labels are checked before formulas are evaluated. The CTC loss, over
+all alignments, is computed with forward and backward variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from distir.program import describe
 
 
 def _check(op: LabelLossOp, count: int, labels: Array) -> None:
-    """Raises DistIRError for a label that counts and is none of `count` classes."""
+    """
+    Raises DistIRError if a label that is not ignored is not one of `count` classes.
+    """
     kept = np.ones(labels.shape, bool) if op.ignored is None else labels != op.ignored
     wrong = kept & ((labels < 0) | (labels >= count))
     if wrong.any():
@@ -55,7 +57,9 @@ cost_function("train.label_logit")(lookup)
 
 
 def _read(op: CtcOp, targets: Array, count: int) -> Array:
-    """Returns the labels of a sample with a blank before, between and behind them."""
+    """
+    Returns the `count` labels of a sample, with a blank before, between and after them.
+    """
     found = np.full(2 * count + 1, op.blank.value.data, np.int64)
     found[1::2] = targets[:count]
     return found
@@ -63,8 +67,8 @@ def _read(op: CtcOp, targets: Array, count: int) -> Array:
 
 def _variables(log_probs: Array, read: Array) -> Array:
     """
-    Returns for each step and each place among the labels and blanks the logarithm of the
-    probability of all ways to have come there: [steps, places].
+    Returns an array [steps, places] for the labels and blanks `read`: element [t, p] is
+    the logarithm of the probability of all paths that are at place p in step t.
     """
     steps, places = len(log_probs), len(read)
     skips = np.zeros(places, bool)

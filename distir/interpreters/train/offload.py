@@ -1,4 +1,7 @@
-"""Copies to and from the host's memory: the same arrays, and what the link costs."""
+"""
+Copies to and from the host's memory, on arrays, and their cost. The arrays do not
+change.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def fetch(op: FetchOp, x: Array) -> Array:
 
 @cost_function("train.offload", "train.fetch")
 def copy(context: CostContext) -> Cost:
-    """The device waits until its bytes are through the link to its host."""
+    """
+    Returns the cost of a copy. The device waits until all bytes have passed the link to
+    its host. Raises DistIRError if the cluster does not give the link's bandwidth.
+    """
     device = context.device
     if device.host_bandwidth is None:
         raise DistIRError(

@@ -1,9 +1,9 @@
 """
-Recurrent layers that gather their state, and the gradients of all recurrent layers, on arrays:
-where features are not divided among devices, a device gathers from itself alone.
+Recurrent layers that gather their state, and the gradients of all recurrent layers, on
+arrays. If features are not split over devices, a device gathers from itself alone.
 
-Both directions go through their steps together: `x[t]` stands for the inputs
-of all directions in their step t, [directions, batch, features].
+Both directions go through their steps together: `x[t]` holds the inputs of step t of
+every direction, [directions, batch, features].
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ States = list[Array]
 
 class StepGradients(NamedTuple):
     """
-    The gradients of a step: of its products with `w` and `r`, and of the states before it
-    apart from what goes through the product with `r`.
+    The gradients of one step of a recurrent layer: of its product with `w` (`left`), of
+    its product with `r` (`right`), and of the states before it (`states`). `states`
+    does not include the gradient that flows through the product with `r`.
     """
 
     left: Array
@@ -46,8 +47,10 @@ class StepGradients(NamedTuple):
 
 class TakenStep(NamedTuple):
     """
-    The states after a step, a function from their gradients to those before, and what the
-    last rows of `r` multiply if that is not the state before.
+    One computed step of a recurrent layer. `states` are the states after the step.
+    `backward` takes the gradients of `states` and returns the step's gradients. `kept`
+    is the array that the last rows of `r` multiply, or None if they multiply the state
+    before the step.
     """
 
     states: States
@@ -91,8 +94,9 @@ def _gru(
     op: RecurrentOp, r: Array, recurrent: Array, peers: Peers
 ) -> Callable[..., TakenStep]:
     """
-    Returns the step of a GRU; `recurrent` is its bias of the product with the state. Without
-    `linear_before_reset`, `right` means nothing for the last gate.
+    Returns the function that computes one step of a GRU. `recurrent` is the bias of the
+    product with the state. Without `linear_before_reset`, this function ignores the
+    part of `right` that belongs to the last gate.
     """
     linear_before_reset = op.properties.get("linear_before_reset") is not None
     size = op.features
@@ -132,7 +136,10 @@ def _gru(
 
 
 class _DirectedLayer:
-    """A layer on one device: its weights, and each direction's own order of time."""
+    """
+    A recurrent layer on one device: its weights, and its inputs in the order of steps
+    of each direction.
+    """
 
     def __init__(
         self, op: RecurrentOp, peers: Peers, x: Array, w: Array, r: Array, b: Array
@@ -152,7 +159,10 @@ class _DirectedLayer:
         self.step = steps.get(op.GATES) or _gru(op, r, recurrent, peers)
 
     def in_order(self, x: Array) -> Array:
-        """Brings [T, D, ...] into the order of each direction, or back."""
+        """
+        Returns `x` [T, D, ...] with the steps of reverse directions reversed. Calling
+        it twice restores the order.
+        """
         parts = [
             x[::-1, d] if reverse else x[:, d]
             for d, reverse in enumerate(self.backwards)
@@ -160,11 +170,17 @@ class _DirectedLayer:
         return np.stack(parts, 1)
 
     def state(self, h: Array) -> Array:
-        """Brings a state from the form of the op to [D, B, H], or back."""
+        """
+        Returns a state converted from the form of the op to [D, B, H]. The same call
+        converts back.
+        """
         return h.swapaxes(0, 1) if self.batch_first else h
 
     def forward(self, states: States) -> tuple[list[TakenStep], list[Array]]:
-        """Returns all steps, and the states that they gathered."""
+        """
+        Runs all steps from the initial `states`. Returns the steps, and the gathered
+        state before each of them.
+        """
         steps, gathered = list[TakenStep](), list[Array]()
         for left in self.left:
             gathered.append(self.peers.gather(states[0]))
@@ -175,14 +191,14 @@ class _DirectedLayer:
 
     def _others(self, states: States) -> States:
         """
-        The operands of a step beside products: the state of a GRU, the cells of an
-        LSTM.
+        Returns the operands of a step besides its two products: the state of a GRU, the
+        cells of an LSTM, none for an RNN.
         """
         return states[1:] if len(states) > 1 else states * (self.step is not _rnn)
 
 
 def _rows(a: Array) -> Array:
-    """Returns [T, D, B, N] as [D, T * B, N]."""
+    """Returns `a` [T, D, B, N] reshaped to [D, T * B, N]."""
     return a.swapaxes(0, 1).reshape(a.shape[1], -1, a.shape[-1])
 
 
@@ -212,15 +228,16 @@ def _gradients(
     ends: States,
 ) -> tuple[Array, ...]:
     """
-    Returns the gradients of x, w, r, b and the first states; `ends` are those of the last
-    ones.
+    Returns the gradients of x, w, r, b and the initial states. `starts` are the initial
+    states, and `ends` the gradients of the last states.
     """
     x, w, r, b = weights
     own = _DirectedLayer(op, peers, x, w, r, b)
     steps, gathered = own.forward([own.state(s) for s in starts])
     dy = own.in_order(dy.transpose(1, 2, 0, 3) if own.batch_first else dy)
     gradients = [own.state(e) for e in ends]
-    # Rows of r that do not multiply the state before are left out of its gradient.
+    # The rows of r that do not multiply the previous state do not contribute to the
+    # state's gradient.
     size = r.shape[1] if steps[0].kept is None else 2 * op.features
     found = list[StepGradients]()
     for step, more in zip(reversed(steps), dy[::-1], strict=True):

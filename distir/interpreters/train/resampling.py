@@ -1,4 +1,4 @@
-"""Gradients of resizing, and of sampling at the points of a grid, on arrays."""
+"""Gradients, on arrays, of resizing and of sampling at the points of a grid."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def resize_gradient(op: ResizeGradOp, dy: Array) -> Array:
 
 def _weights(op: ResizeGradOp, axis: int) -> Array:
     """
-    Returns how much of each element of the input along an axis (rows) is in each element of
-    the result: what `onnx.Resize` makes of an identity matrix.
+    Returns the matrix of a resize along `axis`. Element [i, j] is the weight of input
+    element i in result element j. `onnx.Resize` computes this matrix from an identity
+    matrix.
     """
     size, count = shape_of(op.dx)[axis], shape_of(op.dy)[axis]
     scale = op.factors[axis]

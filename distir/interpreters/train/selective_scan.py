@@ -1,4 +1,4 @@
-"""The recurrence of selective state spaces on arrays, and what it costs."""
+"""The recurrence of selective state spaces, on arrays, and its cost."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 def _states(x: Array, dt: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """
-    Returns the factor by which each state decays in each step, and the states after each
-    step, both [T, B, D, N].
+    Returns two arrays [T, B, D, N]: the factors by which the states decay in each step,
+    and the states after each step.
     """
     decays = np.exp(np.moveaxis(dt, 2, 0)[..., None] * a)
     added = np.moveaxis(dt * x, 2, 0)[..., None] * np.moveaxis(b, 2, 0)[:, :, None]
@@ -68,11 +68,11 @@ def selective_scan_gradient(
 @cost_function("train.selective_scan", "train.selective_scan_grad")
 def scan_cost(context: CostContext) -> Cost:
     """
-    The cost of a kernel that holds the states on the chip: operands and results pass
-    through memory once, and numbers are computed as 32-bit floats whatever their type,
-    without the units that multiply matrices in 16 bits. The workspace is that of packages,
-    whose backward keeps the states of T steps before each of sqrt(T) chunks, those in one chunk,
-    and what it computes of a step.
+    Returns the cost of a selective scan by a kernel that keeps the states on the chip.
+    Operands and results pass through memory once. All arithmetic is in 32-bit floats,
+    without the matrix units for 16-bit floats. A gradient has the workspace that the
+    backward of generated packages needs: the states before each of sqrt(T) chunks of
+    the T steps, the states within one chunk, and the intermediate arrays of one step.
     """
     device, element = context.device, context.element_type
     slower = device.peak(element) / min(device.peak(element), device.peak("f32"))

@@ -1,18 +1,19 @@
 """
-The time that communication takes: alpha-beta models over the levels of links.
+The time that communication takes, by alpha-beta models over the levels of links.
 
-A group of devices is reduced to its `Topology`: at each level of links the number of blocks
-that communicate through it. Bandwidth-optimal rings run level by level, innermost first,
-each on the part of the data that the level inside leaves: a reduce-scatter of S bytes over
-g devices of a node and then N nodes costs `(g-1)(a + S/(g B))` inside and `(N-1)(a' + S/(g
-N B'))` outside. An all-reduce is a reduce-scatter and an all-gather.
+A group of devices is described by its `Topology`: for each level of links, the number
+of blocks that communicate over it. Bandwidth-optimal rings run level by level,
+innermost first, each on the part of the data that the level inside leaves. For example,
+a reduce-scatter of S bytes over g devices per node and N nodes takes `(g-1)(a + S/(g
+B))` inside the nodes and `(N-1)(a' + S/(g N B'))` between them. An all-reduce is a
+reduce-scatter and an all-gather.
 
-With a profile, links reach a fraction of their bandwidth, data that is added up or copied
-also moves through the memory, every collective has an overhead, and the fastest algorithm
-counts: rings level by level, one ring of all devices whose levels are busy at the same
-time, and, for an all-reduce, two trees. A profile may say that a software does not share
-inside a node what comes over the network: then there is one ring, and every device receives
-all data over its own adapter.
+With a profile, links reach a fraction of their bandwidth, data that is added up or
+copied also moves through the memory, and every collective has an overhead. The fastest
+of several algorithms counts: rings level by level; one ring of all devices whose levels
+are busy at the same time; and, for an all-reduce, two trees. A profile may say that the
+devices of a node do not share the data that comes over the network. Then there is one
+ring, and every device receives all data over its own adapter.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from distir.interpreters.simulator.profiles.profile import LinkFigures
 @dataclass(frozen=True)
 class Crossing:
     """
-    One level of links in a group: `blocks` parts of the group, each of `inner` devices that
-    the levels inside connect already, communicate through `level`. `sharing` devices of
-    each block use it at the same time, those of other groups included. `kind` is the kind
-    of communication, for which profiles may have figures of their own.
+    One level of links in a group of devices. `blocks` parts of the group communicate
+    through `level`. Each part has `inner` devices, and inner levels connect these.
+    `sharing` devices of each block use the level at the same time, including devices of
+    other groups. `kind` is the kind of communication; a profile may have special
+    figures for it.
     """
 
     level: LinkLevel
@@ -42,19 +44,22 @@ class Crossing:
 
     @property
     def figures(self) -> LinkFigures | None:
-        """The figures that the level reaches in practice; None without a profile."""
+        """The performance of the level in practice, or None without a profile."""
         figures = self.level.figures
         return None if figures is None else figures.of_kind(self.kind)
 
     @property
     def devices(self) -> int:
-        """The number of devices of the group that this level and those inside connect."""
+        """
+        The number of devices of the group that this level and the levels inside
+        connect.
+        """
         return self.blocks * self.inner
 
     @property
     def bandwidth(self) -> float:
         """
-        The bandwidth in bytes/s that each device of the group gets, in each direction.
+        The bandwidth that each device of the group gets in each direction, in bytes/s.
         """
         level = self.level
         bandwidth = level.bandwidth
@@ -66,9 +71,10 @@ class Crossing:
     @property
     def block_rate(self) -> float:
         """
-        The bytes/s at which all devices of a block together take part in a collective: one
-        after the other each receives what another one sent, or, where a block shares
-        nothing, each of them all of it.
+        The rate in bytes/s at which a block takes part in a collective. If the devices
+        of a block pass on what they receive, each receives a part of the data, and the
+        rate is the sum over these devices. Otherwise each receives all data itself, and
+        the rate is that of one device.
         """
         figures = self.figures
         if figures is not None and not figures.shared:
@@ -77,25 +83,31 @@ class Crossing:
 
     @property
     def latency(self) -> float:
-        """The seconds that a message takes before its first byte arrives."""
+        """
+        The seconds from the sending of a message to the arrival of its first byte.
+        """
         figures = self.figures
         return self.level.latency if figures is None else figures.latency
 
     @property
     def per_copied_byte(self) -> float:
-        """The seconds for each byte that is added up or copied on its way."""
+        """The seconds for each byte that is added up or copied during a collective."""
         figures = self.figures
         return 0.0 if figures is None else 1 / figures.copy_bandwidth
 
 
 Topology = tuple[Crossing, ...]
-"""The levels that a group crosses, innermost first; empty for a single device."""
+"""
+The levels that a group of devices crosses, innermost first. It is empty for a single
+device.
+"""
 
 
 def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     """
-    Returns the levels that a group of devices crosses. A group that is spread unevenly over
-    the blocks of a level is treated as one ring over the outermost level that it crosses.
+    Returns the levels of links that the devices of `group` need to reach each other,
+    innermost first. A group that is spread unevenly over the blocks of a level counts
+    as one ring over the outermost level that it needs.
     """
     crossings: list[Crossing] = []
     inner = 1
@@ -123,9 +135,9 @@ def shared(
     groups: Sequence[Sequence[int]], topologies: Sequence[Topology], hardware: Hardware
 ) -> list[Topology]:
     """
-    Returns the topologies of groups that communicate at the same time. In each level whose
-    blocks have a bandwidth of their own, they say with how many others of its block a
-    device shares it.
+    Returns the topologies of groups that communicate at the same time. At each level
+    whose blocks have a limited bandwidth, `sharing` is set to the number of devices of
+    a block that use the level.
     """
     found = list(topologies)
     for inner, level in zip((None, *hardware.levels), hardware.levels, strict=False):
@@ -152,14 +164,16 @@ def shared(
 
 def of_kind(kind: str, crossings: Topology) -> Topology:
     """
-    Returns the levels with the figures for a kind of communication, such as `all_reduce`.
+    Returns `crossings` with the figures for a kind of communication, such as
+    `all_reduce`.
     """
     return tuple([replace(crossing, kind=kind) for crossing in crossings])
 
 
 def _overhead(crossings: Topology) -> float:
     """
-    Returns the seconds that a collective takes however small it is; 0 without a profile.
+    Returns the seconds that a collective takes in addition to its messages; 0 without a
+    profile.
     """
     figures = [crossing.figures for crossing in crossings]
     return max((f.overhead for f in figures if f is not None), default=0.0)
@@ -171,8 +185,8 @@ def _is_profiled(crossings: Topology) -> bool:
 
 def _level_by_level(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of a reduce-scatter or all-gather of a buffer of `size` bytes, level
-    by level.
+    Returns the seconds of a reduce-scatter or all-gather of a buffer of `size` bytes by
+    rings within each level, one level after the other.
     """
     seconds = 0.0
     for crossing in crossings:
@@ -185,9 +199,10 @@ def _level_by_level(size: float, crossings: Topology) -> float:
 
 def _one_ring(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of the same along rings of all devices. There are as many rings as a
-    block has devices, and each enters and leaves every block through another device, so
-    that all levels work at the same time; a single ring where blocks share nothing.
+    Returns the seconds of a reduce-scatter or all-gather of `size` bytes along rings of
+    all devices. There are as many rings as a block has devices. Each ring enters and
+    leaves a block through a different device, so all levels are busy at the same time.
+    If the devices of a block do not share data, there is a single ring.
     """
     devices = crossings[-1].devices
     latency = sum((s.blocks - 1) * s.latency * devices / s.devices for s in crossings)
@@ -205,7 +220,10 @@ def _ring_pass(size: float, crossings: Topology) -> float:
 
 
 def _shares(crossings: Topology) -> bool:
-    """Whether blocks pass on what one of their devices received, at every level."""
+    """
+    Whether the devices of a block pass on the data that one of them received, at every
+    level.
+    """
     figures = [crossing.figures for crossing in crossings]
     return all(f is None or f.shared for f in figures)
 
@@ -213,7 +231,7 @@ def _shares(crossings: Topology) -> bool:
 def tree_all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
     Returns the seconds of an all-reduce of `size` bytes up and down two binary trees of
-    blocks, each of which carries one half.
+    blocks. Each tree carries one half of the data.
     """
     if not crossings:
         return 0.0
@@ -224,8 +242,9 @@ def tree_all_reduce_seconds(size: float, crossings: Topology) -> float:
 
 def all_reduce_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds of an all-reduce of `size` bytes. If the outermost level reduces in
-    the fabric, every device sends its part up once and gets the sum back.
+    Returns the seconds of an all-reduce of `size` bytes. If the outermost level can
+    reduce data in its switches, every device sends its part to the switches once, and
+    gets the sum back.
     """
     if crossings and crossings[-1].level.in_fabric_reduction:
         outer = crossings[-1]
@@ -252,9 +271,9 @@ def reduce_scatter_seconds(size: float, crossings: Topology) -> float:
 
 def all_to_all_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds in which each device exchanges equal parts of a buffer of `size`
-    bytes with all others of the group, one after the other. They are also those in which
-    the root of a gather or scatter exchanges its parts of the whole buffer.
+    Returns the seconds of an all-to-all: each device exchanges equal parts of a buffer
+    of `size` bytes with all other devices of the group, one after the other. The root
+    of a gather or scatter of `size` bytes takes the same time.
     """
     devices = crossings[-1].devices if crossings else 1
     seconds = _overhead(crossings)
@@ -268,9 +287,9 @@ def all_to_all_seconds(size: float, crossings: Topology) -> float:
 
 def broadcast_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds to pass `size` bytes along a chain of all devices of the group, in
-    pieces, so that the slowest link is always busy; a reduction to one device takes as
-    long.
+    Returns the seconds to pass `size` bytes along a chain of all devices of the group,
+    in pieces, so that the slowest link is always busy. A reduction to one device takes
+    the same time.
     """
     if not crossings:
         return 0.0
@@ -281,8 +300,8 @@ def broadcast_seconds(size: float, crossings: Topology) -> float:
 
 def shift_seconds(size: float, crossings: Topology) -> float:
     """
-    Returns the seconds in which each device passes `size` bytes to the next one of the
-    group.
+    Returns the seconds in which each device of the group passes `size` bytes to the
+    next one.
     """
     if not crossings:
         return 0.0
@@ -291,7 +310,7 @@ def shift_seconds(size: float, crossings: Topology) -> float:
 
 
 def occupies(source: int, target: int, hardware: Hardware) -> bool:
-    """Whether an asynchronous send between two devices keeps its sender busy."""
+    """Whether an asynchronous send from `source` to `target` keeps the sender busy."""
     if source == target:
         return False
     figures = hardware.level_between(source, target).figures
@@ -302,14 +321,15 @@ def sharing_of(
     pairs: Sequence[tuple[int, int]], pair: tuple[int, int], hardware: Hardware
 ) -> int:
     """
-    Returns how many of `pairs`, which all send at once, share the link of `pair`, one of
-    them: those that leave the same block of devices over the same level of links. 1 if
-    devices of a block do not share bandwidth.
+    Returns the number of sends that share the link of the send `pair`. `pairs` are all
+    sends at this time, as pairs of sender and receiver. Those that leave the same block
+    of devices over the same level of links share a link. Returns 1 if the devices of a
+    block do not share bandwidth.
     """
     level = hardware.level_between(*pair)
     if level.block_bandwidth is None:
         return 1
-    # By name: on a route, a level has other figures.
+    # Compare names, because a route changes the figures of a level.
     place = [each.name for each in hardware.levels].index(level.name)
     span = hardware.levels[place - 1].span if place else 1
     return sum(
@@ -323,8 +343,9 @@ def send_seconds(
     size: float, source: int, target: int, hardware: Hardware, sharing: int = 1
 ) -> float:
     """
-    Returns the seconds to send `size` bytes from one device to another while `sharing`
-    devices of its block send; 0 to itself.
+    Returns the seconds to send `size` bytes from device `source` to device `target`,
+    while `sharing` devices of the sender's block send. The result is 0 if `source` and
+    `target` are the same device.
     """
     if source == target:
         return 0.0

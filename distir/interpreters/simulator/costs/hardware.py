@@ -1,4 +1,4 @@
-"""A cluster as plain numbers, with which the cost functions compute."""
+"""A cluster as plain numbers, for the cost functions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from distir.interpreters.simulator.profiles.profile import (
 @dataclass(frozen=True)
 class DeviceKind:
     """
-    One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
-    element type (`default` serves the others), seconds from issuing an op to its start, the
-    number of bytes in whose multiples memory is allocated, the bytes that libraries keep
-    throughout and those for each group of devices that it communicates with (of the cluster,
-    or else of the profile), the profile of what it reaches in practice, bytes/s to and
-    from the memory of its host, and its bytes of that memory, if known.
+    One kind of device.
+
+    - `memory`: the usable bytes of memory; `memory_bandwidth`: bytes/s;
+    - `peak_flops`: FLOP/s by element type (`default` is for types that are not listed);
+    - `launch_latency`: the seconds from issuing an op to its start;
+    - `allocation_block`: the number of bytes in whose multiples memory is allocated;
+    - `library_memory`: the bytes that libraries always take; `communicator_memory`: the
+      bytes for each group of devices that the device communicates with; both are from
+      the cluster, or else from the profile;
+    - `profile`: the performance in practice, if known;
+    - `host_bandwidth`: bytes/s to and from the memory of the host, if known;
+    - `host_memory`: the bytes of the host's memory that the device may use, if known.
     """
 
     name: str
@@ -42,7 +48,7 @@ class DeviceKind:
 
     @staticmethod
     def of(op: KindOp, profile: Profile | None = None) -> DeviceKind:
-        """Returns the kind that a `device.kind` declares."""
+        """Returns the kind of device that the op `device.kind` declares."""
         rates = {
             name: rate.value.data
             for name, rate in op.peak_flops.data.items()
@@ -69,19 +75,25 @@ class DeviceKind:
 
     def reserved(self, peak: int, held: int) -> int:
         """
-        Returns the bytes that the software takes from the device for a peak of so many, of
-        which `held` are there throughout a step: with the profile's `fragments`.
+        Returns the bytes that the software reserves on the device for a peak of `peak`
+        bytes. `held` bytes of the peak are in use throughout a step; the others take
+        more, by the profile's fraction `fragments`.
         """
         fragments = 0.0 if self.profile is None else self.profile.memory.fragments
         return peak + round(fragments * (peak - held))
 
     @property
     def contention(self) -> float:
-        """The share of it that an asynchronous collective takes from computations."""
+        """
+        The share of a device that an asynchronous collective takes from computations.
+        """
         return 0.0 if self.profile is None else self.profile.contention
 
     def peak(self, element_type: str) -> float:
-        """Returns the FLOP/s for an element type such as `f16`. Raises DistIRError."""
+        """
+        Returns the FLOP/s for an element type such as `f16`. Raises DistIRError if the
+        kind gives none.
+        """
         rate = self.peak_flops.get(element_type, self.peak_flops.get("default"))
         if rate is None:
             raise DistIRError(
@@ -94,8 +106,8 @@ class DeviceKind:
 @dataclass(frozen=True)
 class LinkLevel:
     """
-    A level of links: consecutive groups of `span` devices reach each other at `bandwidth`
-    bytes/s per device and direction, with `latency` seconds per message.
+    A level of links. Consecutive groups of `span` devices reach each other at
+    `bandwidth` bytes/s per device and direction, with `latency` seconds per message.
     """
 
     name: str
@@ -109,13 +121,14 @@ class LinkLevel:
     @property
     def figures(self) -> LinkFigures | None:
         """
-        The figures that it reaches in practice; None without a profile. Raises DistIRError.
+        The performance of the level in practice, or None without a profile. Raises
+        DistIRError if the profile has no figures for it.
         """
         return None if self.profile is None else self.profile.link(self.name)
 
     @staticmethod
     def of(op: LinkOp, profile: Profile | None = None) -> LinkLevel:
-        """Returns the level that a `device.link` declares."""
+        """Returns the level that the op `device.link` declares."""
         reduces = op.in_fabric_reduction
         return LinkLevel(
             op.sym_name.data,
@@ -130,7 +143,10 @@ class LinkLevel:
 
 @dataclass(frozen=True)
 class Route:
-    """The links between two sets of devices that differ from those of their level."""
+    """
+    Links between two sets of devices, with a bandwidth and latency that differ from
+    those of the level.
+    """
 
     first: frozenset[int]
     second: frozenset[int]
@@ -139,7 +155,7 @@ class Route:
 
     @staticmethod
     def of(op: RouteOp) -> Route:
-        """Returns the route that a `device.route` declares."""
+        """Returns the route that the op `device.route` declares."""
         return Route(
             frozenset(op.first.data),
             frozenset(op.second.data),
@@ -148,7 +164,7 @@ class Route:
         )
 
     def joins(self, first: int, second: int) -> bool:
-        """Whether messages between the two devices take this route."""
+        """Whether messages between the devices `first` and `second` take this route."""
         return (first in self.first and second in self.second) or (
             first in self.second and second in self.first
         )
@@ -157,8 +173,8 @@ class Route:
 @dataclass(frozen=True)
 class Hardware:
     """
-    A cluster: the kind of each device by device id, the levels of links, innermost first,
-    and links that differ from these.
+    A cluster. `kinds` holds the kind of each device, by device id. `levels` holds the
+    levels of links, innermost first. `routes` holds links that differ from their level.
     """
 
     name: str
@@ -169,9 +185,10 @@ class Hardware:
     @staticmethod
     def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
         """
-        Returns the hardware that a `device.cluster` declares, with a profile for each of its
-        kinds of devices or none at all. A link gets the figures of the first profile that has it.
-        Raises DistIRError.
+        Returns the hardware that the op `device.cluster` declares. `profiles` holds one
+        profile for each kind of device of the cluster, or none at all. A link gets the
+        first profile that has figures for it. Raises DistIRError if the profiles do not
+        fit the kinds.
         """
         of_kind = _profiles_by_kind(cluster, profiles)
         by_device: dict[int, DeviceKind] = {}
@@ -195,7 +212,7 @@ class Hardware:
 
     @property
     def has_profiles(self) -> bool:
-        """Whether profiles say what the kinds of devices reach in practice."""
+        """Whether the kinds of devices have profiles."""
         return self.kinds[0].profile is not None
 
     @cached_property
@@ -204,15 +221,19 @@ class Hardware:
         return len(set(map(id, self.kinds))) == 1
 
     def distinct_kinds(self, devices: Sequence[int]) -> list[DeviceKind]:
-        """Returns the kinds among these devices; that of device 0 if there are none."""
+        """
+        Returns the kinds of `devices`, each once. Returns the kind of device 0 if
+        `devices` is empty.
+        """
         if self.is_uniform or not devices:
             return [self.kinds[0]]
         return list({id(self.kinds[i]): self.kinds[i] for i in devices}.values())
 
     def level_between(self, first: int, second: int) -> LinkLevel:
         """
-        Returns the innermost level that connects two devices, with the figures between
-        these two.
+        Returns the innermost level that connects the devices `first` and `second`. If a
+        route connects them, the level has the bandwidth and latency of the route.
+        Raises DistIRError if no level connects them.
         """
         for level in self.levels:
             if first // level.span == second // level.span:
@@ -228,9 +249,9 @@ class Hardware:
         self, level: LinkLevel, inner: LinkLevel | None, group: Sequence[int]
     ) -> LinkLevel:
         """
-        Returns a level for a group of devices that communicate through it, between the
-        groups of the level inside: as slow as the slowest link that a ring through all of
-        them may take.
+        Returns `level` as the devices of `group` see it: with the bandwidth and latency
+        of the slowest link that a ring of these devices may take. `inner` is the next
+        inner level; links within its blocks do not count.
         """
         for route in self.routes:
             sides = [[d for d in group if d in s] for s in (route.first, route.second)]
@@ -250,7 +271,10 @@ class Hardware:
         return {}
 
     def _changed(self, level: LinkLevel, bandwidth: float, latency: float) -> LinkLevel:
-        """Returns the level with other figures; equal levels are one object."""
+        """
+        Returns `level` with the given bandwidth and latency. Calls with equal arguments
+        return the same object.
+        """
         key = level.span, bandwidth, latency
         if key not in self._changed_levels:
             changed = replace(level, bandwidth=bandwidth, latency=latency)

@@ -7,9 +7,9 @@ def scale(context: CostContext) -> Cost:
     return context.roofline(moved=2 * sum(context.result_bytes))
 ```
 
-Ops without a function follow the roofline: the time of the floating-point operations that
-their sharding rule counts, or of moving the bytes of their operands and results, whichever
-is longer.
+An op without a registered function follows the roofline: it takes the longer of two
+times. One is the time of the floating-point operations that its sharding rule counts.
+The other is the time to move the bytes of its operands and results.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from distir.sharding.kernel_rule import evaluated, parse_rule
 @dataclass(frozen=True)
 class Cost:
     """
-    The seconds that an op takes on one device, the bytes that it needs besides its operands
-    and results while it runs, and the seconds that the host takes to issue it.
+    The cost of an op on one device. The op takes `seconds`, and `workspace` bytes of
+    memory besides its operands and results. The host takes `issue` seconds to issue it.
     """
 
     seconds: float
@@ -56,7 +56,7 @@ class Cost:
 FREE = Cost(0.0)
 
 NARROW = ("f16", "bf16")
-"""Element types whose losses are computed in 32 bits."""
+"""The element types whose losses are computed in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class CostContext:
     An op on one device.
 
     - `op`: the op, with global shapes in its types;
-    - `device`: the kind of device it runs on;
-    - `work`: what it computes on this device, by its sharding rule;
+    - `device`: the kind of device that runs it;
+    - `work`: the op's work on this device, derived from its sharding rule;
     - `operand_bytes`, `result_bytes`: the bytes of this device's parts.
     """
 
@@ -78,17 +78,22 @@ class CostContext:
 
     @property
     def flops(self) -> float:
-        """The floating-point operations on this device."""
+        """The number of floating-point operations on this device."""
         return self.work.flops
 
     @property
     def bytes(self) -> int:
-        """The bytes read and written if each operand and result is touched once."""
+        """
+        The number of bytes read and written if each operand and result is accessed
+        once.
+        """
         return sum(self.operand_bytes) + sum(self.result_bytes)
 
     @property
     def element_type(self) -> str:
-        """The element type that the op computes in: that of its first tensor."""
+        """
+        The element type in which the op computes: the element type of its first tensor.
+        """
         for value in (*self.op.operands, *self.op.results):
             if isinstance(value.type, TensorType):
                 element = value.type.element_type
@@ -99,7 +104,10 @@ class CostContext:
 
     @property
     def seconds_at_peak(self) -> float:
-        """The seconds of the floating-point operations alone; 0 if no peak is known."""
+        """
+        The seconds of the floating-point operations alone, at the device's peak; 0 if
+        it is unknown.
+        """
         if not self.flops:
             return 0.0
         rates = self.device.peak_flops
@@ -109,8 +117,8 @@ class CostContext:
     @property
     def copies_of_logits(self) -> int:
         """
-        The bytes of copies of 16-bit logits in 32 bits that the software makes for a loss or
-        its gradient, by the profile.
+        The bytes of the 32-bit copies of 16-bit logits that the software makes for a
+        loss or its gradient, as the profile says; 0 for other ops.
         """
         profile = self.device.profile
         if profile is None or not profile.memory.logit:
@@ -126,9 +134,10 @@ class CostContext:
         product: Product | None = None,
     ) -> Cost:
         """
-        Returns the launch latency plus the longer of computing and of moving bytes through
-        memory. With a profile, both follow the curve of the op's class. `flops`, `moved` and
-        `product`, the products of matrices that it is, default to those of the op.
+        Returns the cost of an op that computes and moves bytes at the same time: the
+        launch latency, plus the longer of the two times. With a profile, the time
+        follows the curve of the op's class. By default, `flops` (operations), `moved`
+        (bytes) and `product` (the op as products of matrices) are derived from the op.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
@@ -146,8 +155,9 @@ class CostContext:
 
     def _moved(self, moved: float, known: frozenset[str]) -> tuple[float, bool]:
         """
-        Given the bytes that an op would move by itself, returns those that pass through
-        memory after fusion, and whether the kernel of the op before computes this op too.
+        Returns the bytes that pass through memory after fusion, and whether the kernel
+        of an earlier op also computes this op. `moved` is the number of bytes without
+        fusion, and `known` holds the fusions of the software.
         """
         fusions = fusions_around(self.op, known)
         before, after = joins(self.op, fusions), stays(self.op, fusions)
@@ -164,7 +174,10 @@ class CostContext:
         return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
 
     def _measured(self, profile: Profile) -> OpFigures | None:
-        """Returns the figures of this very op, if it was measured."""
+        """
+        Returns the profile's figures for this single op, or None if the op was not
+        measured.
+        """
         table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
         return None if table is None else figures_of(self.op, table)
 
@@ -196,12 +209,14 @@ CostFunction = Callable[[CostContext], Cost]
 
 _FAMILIES = "distir.interpreters.train"
 """
-The package whose modules register the costs of training steps, beside what the ops compute.
+The package whose modules register the costs of training ops, next to their
+implementations.
 """
 
 cost_function = Registry[CostFunction](_FAMILIES)
 """
-Registers the cost of the ops with these names: a function from a `CostContext` to a `Cost`.
+Registers the cost of the ops with the given names: a function from a `CostContext` to a
+`Cost`.
 """
 
 _CLASSES = Registry[str](_FAMILIES)
@@ -209,23 +224,30 @@ _CLASSES = Registry[str](_FAMILIES)
 
 def op_class(name: str, *ops: str) -> None:
     """
-    Declares to which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these
-    names belong; classes of ops that derive from `OpFacts` say so themselves (`COST_CLASS`).
-    Other ops are contractions if they have floating-point operations, else elementwise.
+    Declares that the ops named `ops` belong to the class `name` of
+    `profiles.OP_CLASSES`. The class of an op selects its curve in a profile. Subclasses
+    of `OpFacts` declare their class themselves, as `COST_CLASS`. All other ops are
+    contractions if they have floating-point operations, else elementwise.
     """
     one_of("class of ops", name, OP_CLASSES)
     _CLASSES(*ops)(name)
 
 
 def class_of(op: Operation) -> str | None:
-    """Returns the class of a profile's curves that an op belongs to, if one is declared."""
+    """
+    Returns the declared class of an op, or None if none is declared. The class selects
+    the op's curve in a profile.
+    """
     if isinstance(op, OpFacts) and op.COST_CLASS:
         return op.COST_CLASS
     return _CLASSES.get(op.name)
 
 
 def cost_of(context: CostContext) -> Cost:
-    """Returns the cost of an op on one device."""
+    """
+    Returns the cost of an op on one device. An op without a registered cost function
+    follows the roofline.
+    """
     function = cost_function.get(context.op.name)
     if function is not None:
         cost = function(context)
@@ -237,15 +259,15 @@ def cost_of(context: CostContext) -> Cost:
 
 @cost_function("onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
 def no_work(context: CostContext) -> Cost:
-    """The cost of ops that compute nothing when the program runs."""
+    """Returns the cost of ops that compute nothing when the program runs."""
     return context.unworked()
 
 
 @cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
 def lookup(context: CostContext) -> Cost:
     """
-    The cost of a look-up: it reads the indices and the elements that it selects, not the
-    whole table.
+    Returns the cost of a look-up. The op reads the indices and the elements that they
+    select, not the whole table.
     """
     indices = sum(context.operand_bytes[1:])
     return context.roofline(moved=indices + 2 * sum(context.result_bytes))
@@ -253,15 +275,18 @@ def lookup(context: CostContext) -> Cost:
 
 @cost_function("onnx.Slice", "collective.slice")
 def selection(context: CostContext) -> Cost:
-    """The cost of a selection: it reads what it keeps and writes it."""
+    """
+    Returns the cost of an op that selects a part of a tensor. The op reads and writes
+    that part only.
+    """
     return context.roofline(moved=2 * sum(context.result_bytes))
 
 
 @cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")
 def fill(context: CostContext) -> Cost:
     """
-    The cost of ops that fill a tensor: they write their result; what they read is small
-    beside it or counted already.
+    Returns the cost of an op that fills a tensor. The op writes its result;
+    `onnx.Expand` also reads its operand.
     """
     moved = sum(context.result_bytes)
     if context.op.name == "onnx.Expand":
@@ -272,8 +297,8 @@ def fill(context: CostContext) -> Cost:
 @cost_function("kernel.call")
 def kernel_call(context: CostContext) -> Cost:
     """
-    The cost of a user's kernel: it touches operands and results once, and needs the
-    workspace that it declares.
+    Returns the cost of a user's kernel. The kernel accesses operands and results once,
+    and needs the workspace that it declares.
     """
     op = context.op
     assert isinstance(op, KernelCallOp)

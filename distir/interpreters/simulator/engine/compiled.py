@@ -1,6 +1,7 @@
 """
-A function compiled for simulation: what each op occupies, for how long, and what it does to
-memory, computed once however often the function is called.
+A function compiled for simulation. For each op it holds the devices that the op
+occupies, the time, and the changes of memory. These are computed once, however often
+the function is called.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from distir.interpreters.simulator.engine.device_map import Bytes, Positions
 from distir.interpreters.simulator.engine.transfers import Transfer
 
 NOWHERE = slice(0, 0)
-"""The positions of steps whose transfers or callee say where they happen."""
+"""
+The positions of steps whose devices are given elsewhere, by their transfers or their
+callee.
+"""
 
 
 class Allocation(NamedTuple):
     """
-    The memory of a result: its slot, where it lives, and its bytes on each of these
-    devices.
+    The memory of a result: its slot, the positions of its devices, and its bytes on
+    each of them.
     """
 
     slot: int
@@ -33,9 +37,9 @@ class Allocation(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class FixedOperands:
     """
-    Arguments of the program that are the same for many calls of a function: their `slots`,
-    and their `places` among the function's arguments. The program holds their memory
-    throughout, so that a call has nothing to do for them.
+    Arguments of the program that are the same for many calls of a function: their
+    `slots`, and their `places` among the function's arguments. The program holds their
+    memory throughout, so a call need not hold or free it.
     """
 
     slots: tuple[int, ...]
@@ -45,11 +49,11 @@ class FixedOperands:
 @dataclass(eq=False, kw_only=True)
 class CompiledStep:
     """
-    One step of a compiled function: the call of a function, or another op.
+    One step of a compiled function: a call of another function, or an op.
 
-    Slots number the values of the function: `operands` are those that the step uses,
-    `defined` those of its results. `dying` are the slots used here for the last time,
-    `unused` the results that nothing uses.
+    Slots are the indices of the function's values. `operands` are the slots that the
+    step uses, and `defined` those of its results. `dying` are the slots that this step
+    is the last to use, and `unused` those of results that nothing uses.
     """
 
     op: Operation
@@ -60,8 +64,8 @@ class CompiledStep:
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
         """
-        Returns a copy with other slots: those in `slots` as it says, all others shifted by
-        `by`.
+        Returns a copy with other slots. Slots that are keys of `slots` are replaced by
+        their values; all others are increased by `by`.
         """
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
@@ -75,8 +79,9 @@ class CompiledStep:
 @dataclass(eq=False, kw_only=True)
 class CallStep(CompiledStep):
     """
-    A call of `callee`, all of which happens on position `mesh` (None: on several). `fixed`
-    are arguments of the program that the call takes besides its operands.
+    A call of the function `callee`. `mesh` is the position on which the whole call
+    happens, or None if it needs several. `fixed` holds arguments of the program that
+    the call takes in addition to its operands.
     """
 
     callee: CompiledFunction
@@ -87,11 +92,16 @@ class CallStep(CompiledStep):
 @dataclass(eq=False, kw_only=True)
 class OpStep(CompiledStep):
     """
-    Base of the steps that are no calls: the memory of the `results`, and `workspace` bytes
-    on `positions` meanwhile. `in_place` has pairs of a result's memory and of the slot of
-    an argument whose memory the result may take over. `reusable` are operands whose memory
-    the (only) result takes over where the step is the last that needs it. The host takes
-    `issue` seconds to issue the op.
+    Base of the steps that are not calls.
+
+    - `positions`, `workspace`: the devices that the op occupies, and the bytes that it
+      needs there while it runs;
+    - `results`: the memory of the results;
+    - `in_place`: pairs of a result's memory and the slot of an argument whose memory
+      the result may take over;
+    - `reusable`: the slots of operands whose memory the only result takes over if no
+      later step needs them;
+    - `issue`: the seconds in which the host issues the op.
     """
 
     positions: Positions
@@ -102,7 +112,10 @@ class OpStep(CompiledStep):
     reusable: tuple[int, ...] = ()
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
-        """See `CompiledStep`."""
+        """
+        Returns a copy with other slots. Slots that are keys of `slots` are replaced by
+        their values; all others are increased by `by`.
+        """
         found = super().moved(slots, by)
         if self.reusable:
             found.reusable = tuple([slots.get(s, s + by) for s in self.reusable])
@@ -114,10 +127,16 @@ class OpStep(CompiledStep):
 @dataclass(eq=False, kw_only=True)
 class ComputationStep(OpStep):
     """
-    A computation of `flops` on each of `positions` for `seconds` (a number, or one per
-    device); the `flops` alone would take `seconds_at_peak`. `view_of` is the slot whose
-    memory the results share, of which they are a part if `is_part`. `shapes` are those of
-    operands and results on a device, `operand_bytes` the bytes of operands.
+    A computation.
+
+    - `seconds`: the time on each of `positions`, one number for all or one per device;
+    - `flops`: the floating-point operations on each device, and `seconds_at_peak` their
+      time at the device's peak;
+    - `view_of`: the slot of the value whose memory the results share, if any; `is_part`
+      tells whether they are only a part of it;
+    - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
+      bytes of operands;
+    - `is_constant`: whether the step is a constant, which is in memory throughout.
     """
 
     seconds: Seconds = 0.0
@@ -130,7 +149,10 @@ class ComputationStep(OpStep):
     is_constant: bool = False
 
     def moved(self, slots: Mapping[int, int], by: int) -> Self:
-        """See `CompiledStep`."""
+        """
+        Returns a copy with other slots. Slots that are keys of `slots` are replaced by
+        their values; all others are increased by `by`.
+        """
         found = super().moved(slots, by)
         if self.view_of is not None:
             found.view_of = slots.get(self.view_of, self.view_of + by)
@@ -140,8 +162,9 @@ class ComputationStep(OpStep):
 @dataclass(eq=False, kw_only=True)
 class CommunicationStep(OpStep):
     """
-    A collective or a send, by `transfers`: if it `is_asynchronous`, while its devices
-    compute. If it `holds_operand`, its operand's memory is needed until it is done.
+    A collective or a send, made of `transfers`. If `is_asynchronous` is set, its
+    devices compute while it is in progress. If `holds_operand` is set, its operand's
+    memory is freed only when it is done.
     """
 
     transfers: tuple[Transfer, ...]
@@ -153,10 +176,15 @@ class CommunicationStep(OpStep):
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A compiled function: its `arguments`, its `steps`, the number of its `slots` (arguments
-    come first), the slots of arguments that nothing uses, and those that it returns. `mesh`
-    is the one position on which all of it happens, one step after the other; None if there
-    are several, or sends.
+    A compiled function.
+
+    - `arguments`, `slots`: the number of arguments, and of all values; arguments have
+      the first slots;
+    - `unused`: the slots of arguments that nothing uses;
+    - `returns`: the slots of the results;
+    - `steps`: the steps, in order;
+    - `mesh`: the single position on which all steps run, one after the other; None if
+      there are several positions, or sends.
     """
 
     name: str
@@ -170,8 +198,9 @@ class CompiledFunction:
 
 class PlacedFunction(NamedTuple):
     """
-    A compiled function as a program uses it: on a mesh that is like the one it was compiled
-    for, or (None) on the very meshes it was compiled for.
+    A compiled function, and the mesh on which a program runs it. This mesh is like the
+    one that the function was compiled for. If `mesh` is None, the function runs on the
+    meshes that it was compiled for.
     """
 
     function: CompiledFunction

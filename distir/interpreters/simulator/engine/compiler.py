@@ -1,4 +1,7 @@
-"""Compiles functions for the simulator: each op once, however often it is called."""
+"""
+Compiles functions for the simulator. Each op is compiled once, however often its
+function is called.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,9 @@ from distir.program import describe, return_op, updated_arguments
 @dataclass
 class _Queue:
     """
-    The work that one function issues to the devices of a mesh: the seconds that issuing
-    takes, the seconds that they communicate and compute, and the steps that compute.
+    The ops that one function issues to the devices of a mesh. `issuing`,
+    `communicating` and `computing` are the seconds in which the host issues them, and
+    in which the devices communicate and compute. `steps` are those that compute.
     """
 
     issuing: float = 0.0
@@ -63,9 +67,10 @@ class _Queue:
 
 def pace(steps: Sequence[CompiledStep]) -> None:
     """
-    Stretches the computations among the steps of one function, in place, so that the ops of
-    a mesh together take no less time than the host takes to issue them (`issue`, in
-    seconds; 0 without a profile). Asynchronous steps count for neither side.
+    Lengthens the computations of one function's `steps`, in place, so that the ops of
+    each mesh take at least the time in which the host issues them. That time is the sum
+    of their `issue`, in seconds; it is 0 without a profile. Asynchronous steps are
+    ignored.
     """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
@@ -91,7 +96,7 @@ def pace(steps: Sequence[CompiledStep]) -> None:
 
 
 def _key(positions: Positions) -> bytes:
-    """Returns a key that is equal for the same devices."""
+    """Returns a key that is equal for equal sets of devices."""
     if isinstance(positions, slice):
         positions = np.arange(positions.start, positions.stop, dtype=np.intp)
     return np.unique(positions).tobytes()
@@ -99,56 +104,59 @@ def _key(positions: Positions) -> bytes:
 
 class CompiledFunctionBuilder:
     """
-    Assembles a compiled function from steps in their order: numbers its values, and finds
-    out which step uses a value last. SSA values must stay alive as long as this is used.
+    Builds a compiled function from its steps, added in order. It assigns slots to
+    values, and finds the step of each value's last use. SSA values must stay alive
+    while the builder is in use.
     """
 
     def __init__(self, name: str, arguments: int):
         self._compiled = CompiledFunction(name, arguments, arguments)
-        # By the id of a value: a function may have hundreds of thousands of operands.
+        # Keyed by the id of a value: a function may have hundreds of thousands.
         self._slots: dict[int, int] = {}
 
     def bind(self, values: Sequence[SSAValue], first: int) -> None:
-        """Assigns consecutive slots, from `first` on, to SSA values."""
+        """Assigns consecutive slots, starting with `first`, to `values`."""
         for slot, value in enumerate(values, first):
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Returns the slots of SSA values that have been bound."""
+        """Returns the slots of `values`. They must have been bound before."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
     def define(self, count: int) -> int:
         """
-        Reserves this many new slots for the results of the next step, and returns the
-        first.
+        Reserves `count` new slots for the results of the next step, and returns the
+        first of them.
         """
         first = self._compiled.slots
         self._compiled.slots += count
         return first
 
     def add(self, step: CompiledStep) -> None:
-        """Appends the next step."""
+        """Appends `step` to the function."""
         self._compiled.steps.append(step)
 
     @property
     def steps(self) -> list[CompiledStep]:
-        """The steps so far, which may be reordered if the order remains right."""
+        """
+        The steps so far. The caller may reorder them, as long as the order stays valid.
+        """
         return self._compiled.steps
 
     def finish(
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        Returns the function of the steps so far, with the slots `results` as its results,
-        and determines for each step which values die with it. `updated` maps the slot of a
-        result of the program to that of the argument of the same type that it replaces in
-        the next step.
+        Returns the compiled function, whose results are the slots `results`.
+        Determines, for each step, the values that no later step uses. `updated` maps
+        the slot of a result of the program to the slot of the argument, of the same
+        type, that the result replaces in the next step.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
         share_memory(compiled.steps)
-        # Per slot the step that uses it last, by its place in the function; -1: nothing.
+        # For each slot, the index of the last step that uses it, or -1.
         last_use = [-1] * compiled.slots
         last_calls: dict[FixedOperands, int] = {}
         for place, step in enumerate(compiled.steps):
@@ -162,7 +170,7 @@ class CompiledFunctionBuilder:
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
-        # The value that a result is a view of is computed into the argument's memory.
+        # If a result is a view, its source is computed into the argument's memory.
         viewed = {
             step.view_of: updated[step.results[0].slot]
             for step in (compiled.steps if updated else ())
@@ -194,14 +202,15 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once: `functions` are those of the module by name, `device_map`
-    says where values live.
+    Compiles functions, each once. `functions` maps the names of the module's functions
+    to functions, and `device_map` gives the devices of values.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
-    into the argument's memory by the op that computes it, if that op is no call and the
-    last one to use the argument: optimizers work in place. The same holds for a result that
-    is a view of what an op computes, and on the device for a state in the host's memory.
-    Sums and all-reduces are computed into an operand that nobody else needs.
+    into the argument's memory, as optimizers do, if the op that computes it is not a
+    call and is the last one to use the argument. The same holds for a result that is a
+    view of the computed value, and for the copy on the device of a state that is kept
+    in the host's memory. Sums and all-reduces are computed into the memory of an
+    operand that no later op needs.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -209,7 +218,7 @@ class Compiler:
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
-        # By the ids of types, which are kept alive here.
+        # Keyed by the ids of types; the values keep the types alive.
         self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
         self._known_transfers: dict[
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
@@ -219,15 +228,19 @@ class Compiler:
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
         """
-        Returns a compiler of other functions that shares what this one knows of ops and
-        types; both modules must stay alive.
+        Returns a compiler for other functions that shares the cached facts about ops
+        and types with this one. Both modules must stay alive.
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
         return found
 
     def compile(self, function: FuncOp) -> CompiledFunction:
-        """Compiles a function and those that it calls, each once. Raises DistIRError."""
+        """
+        Returns the compiled form of `function`. The functions that it calls are
+        compiled too, each once. Raises DistIRError for functions that call each other
+        in a cycle, and for ops that cannot be simulated.
+        """
         name = function.sym_name.data
         if name in self._open:
             cycle = " -> ".join(f"@{n}" for n in (*self._open, name))
@@ -239,12 +252,12 @@ class Compiler:
         return self._compiled[name]
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
-        """Registers the compiled form of a function."""
+        """Registers `compiled` as the compiled form of `function`."""
         self._compiled[function.sym_name.data] = compiled
 
     @property
     def compiled_functions(self) -> list[CompiledFunction]:
-        """Every function compiled so far."""
+        """All functions compiled so far."""
         return list(self._compiled.values())
 
     def _compile(self, function: FuncOp) -> CompiledFunction:
@@ -269,7 +282,7 @@ class Compiler:
     def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledStep:
         """
         Appends an op to a function as its next step, and returns the step. Raises
-        DistIRError.
+        DistIRError if the op cannot be simulated.
         """
         operands = build.slots(op.operands)
         first = build.define(len(op.results))
@@ -283,8 +296,8 @@ class Compiler:
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """
-        Returns the position on which all of a function happens, if there is one position
-        per mesh and one mesh.
+        Returns the position on which a whole function happens. Returns None if it needs
+        several positions, or if a position stands for a device instead of a mesh.
         """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
@@ -299,8 +312,8 @@ class Compiler:
 
     def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
         """
-        Returns the memory of a value of that type in that slot: its devices, and the bytes
-        on each; errors name `op`. Raises DistIRError for a shape that is not known.
+        Returns the memory of a value of type `type_` in slot `slot`: its devices, and
+        its bytes on each. Raises DistIRError, naming `op`, if its shape is unknown.
         """
         known = self._places.get(id(type_))
         if known is None:
@@ -314,8 +327,9 @@ class Compiler:
         self, op: Operation, operands: tuple[int, ...], first: int
     ) -> CompiledStep:
         """
-        Returns the step for an op: `operands` are the slots of its operands, `first` that
-        of its first result. Raises DistIRError for ops that cannot be simulated.
+        Returns the step for an op. `operands` are the slots of its operands, and
+        `first` is the slot of its first result. Raises DistIRError for ops that cannot
+        be simulated.
         """
         defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
@@ -361,7 +375,7 @@ class Compiler:
                 results=results,
                 reusable=_reusable(op, operands),
             )
-        # A send that stays on its devices takes memory alone.
+        # A send between the same devices takes only memory.
         return ComputationStep(
             op=op,
             operands=operands,
@@ -372,8 +386,10 @@ class Compiler:
 
     def exchange(self, op: Operation, first: int) -> CommunicationStep | None:
         """
-        Returns the step before that of an op which communicates while it computes: what it
-        communicates on the whole. `first` is the slot of the op's first result.
+        Returns a step for all communication of an op that communicates while it
+        computes, such as a recurrent layer that gathers its state in each step. This
+        step comes before the op's own. Returns None for other ops. `first` is the slot
+        of the op's first result.
         """
         if not isinstance(op, GatheredOp):
             return None
@@ -399,9 +415,10 @@ class Compiler:
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
-        Returns `transfers_of` the op, computed once for all ops that communicate values of
-        the same types in the same way. With a profile, the ops around a collective matter
-        too.
+        Returns the transfers of an op, or None if it does not communicate. They are
+        computed once for all ops that communicate values of the same types in the same
+        way. With a profile they are not, because they also depend on the ops around a
+        collective.
         """
         axes: tuple[str, ...] = ()
         if isinstance(op, CollectiveOp):
@@ -413,7 +430,7 @@ class Compiler:
             or self.device_map.hardware.has_profiles
         ):
             return transfers_of(op, self.device_map)
-        # By the ids of the types, which are kept alive here.
+        # Keyed by the ids of types; the values keep the types alive.
         types = op.operands[0].type, op.results[0].type
         share = op.share if isinstance(op, CollectiveOp) else 1.0
         key = (type(op), axes, share, *map(id, types))
@@ -451,8 +468,9 @@ class Compiler:
 
 def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]:
     """
-    Returns a result and the argument that it updates; of a state in the host's memory what
-    its update computes and takes on the device.
+    Returns a result and the argument that it updates. For a state in the host's memory,
+    returns their copies on the device instead: the computed value and the fetched
+    argument.
     """
     users = [use.operation for use in old.uses]
     if isinstance(new.owner, OffloadOp) and [type(op) for op in users] == [FetchOp]:
@@ -462,8 +480,9 @@ def _copies_on_device(new: SSAValue, old: SSAValue) -> tuple[SSAValue, SSAValue]
 
 def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
     """
-    Returns the slots of the operands in whose memory an op works where it is the last that
-    needs it: sums of floats, and collectives of a single tensor that work in place.
+    Returns the slots of the operands whose memory the result may take over if no later
+    op needs them. Only sums of floats, and collectives of a single tensor that work in
+    place, have such operands.
     """
     if isinstance(op, CollectiveOp) and op.IN_PLACE:
         return () if op.is_joined or _begins_bucket(op) else operands
@@ -475,8 +494,8 @@ def _reusable(op: Operation, operands: tuple[int, ...]) -> tuple[int, ...]:
 
 def _add_look_ups(steps: Sequence[CompiledStep], last_use: Sequence[int]) -> None:
     """
-    Takes the memory from look-ups of rows that the step right behind them adds to a tensor:
-    each slice is added to its row, and there is no tensor of look-ups alone.
+    Removes the separate memory of look-up gradients from `steps`. If the next step adds
+    such a gradient to another tensor, each slice is added to its row directly.
     """
     for place, (step, following) in enumerate(pairwise(steps), 1):
         if (

@@ -1,5 +1,6 @@
 """
-The seconds, operations and workspace of ops that compute, on the devices of a mesh.
+The time, floating-point operations and workspace of ops that compute, on the devices of
+a mesh.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ Seconds = float | npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Computation:
     """
-    The work of an op: each device of its mesh computes `flops` for `seconds` (a number, or
-    one per device; the `flops` alone would take `seconds_at_peak`). The host takes `issue`
-    seconds to issue it. If `is_view`, its result is its first operand's memory. `shapes`
-    are those of operands and results on a device, `operand_bytes` the bytes of operands.
+    The work of an op on each device of its mesh.
+
+    - `seconds`: the time, one number for all devices or one per device;
+    - `flops`: the floating-point operations, and `seconds_at_peak` their time at the
+      device's peak;
+    - `issue`: the seconds in which the host issues the op;
+    - `workspace`: the bytes that the op needs besides operands and results;
+    - `is_view`: whether its result is its first operand's memory;
+    - `shapes`: the shapes of operands and results on one device; `operand_bytes`: the
+      bytes of operands.
     """
 
     seconds: Seconds
@@ -49,9 +56,9 @@ class Computation:
 
 class Computations:
     """
-    The seconds, operations and workspace of a program's ops on the devices of
-    `device_map`. Ops that are alike cost the same and are computed once, except with a
-    profile or a compiler, for which the ops around one matter too.
+    The work of a program's ops on the devices of `device_map`. It is computed once for
+    ops that are alike. With a profile or a compiler it is computed for each op, because
+    it also depends on neighbouring ops.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -62,8 +69,8 @@ class Computations:
 
     def of(self, op: Operation, name: str | None) -> Computation:
         """
-        Returns the memory of an op on the mesh of that name (None: sequential). Raises
-        DistIRError for values whose shape is not known.
+        Returns the work of an op on the mesh `name`, or in a sequential program if
+        `name` is None. Raises DistIRError for values whose shape is unknown.
         """
         hardware, mesh = (
             self.device_map.hardware,
@@ -84,8 +91,8 @@ class Computations:
 
     def mesh_name(self, op: Operation) -> str | None:
         """
-        Returns the name of the mesh that an op computes on; None: sequential. Raises
-        DistIRError.
+        Returns the name of the mesh on which an op computes, or None in a sequential
+        program. Raises DistIRError if its values are on several meshes.
         """
         names = self.device_map.mesh_names((*op.operands, *op.results))
         if len(names) > 1:
@@ -132,8 +139,8 @@ class Computations:
 
 def _on_any_mesh(attribute: Attribute) -> Attribute:
     """
-    Returns a type without the name of its mesh: work is the same on all meshes with the
-    same axes.
+    Returns a type without the name of its mesh. The work of an op is the same on all
+    meshes with equal axes.
     """
     layout = layout_of(attribute)
     if layout is None or not isinstance(attribute, TensorType):

@@ -1,5 +1,6 @@
 """
-The devices that hold the values of a program, and the bytes of each value on a device.
+Maps the values of a program to the devices that hold them, and to their bytes on a
+device.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ Bytes = int | npt.NDArray[np.int64]
 
 class DeviceMap:
     """
-    The devices that a program uses, as positions `0..count-1` in arrays over devices.
-    `meshes` are those of the module by name, `used` the names of those that values live on,
-    `hardware` is the cluster.
+    The devices that a program uses. Each has a position, from 0 on, which is its index
+    in arrays over devices. `meshes` maps names to the meshes of the module, `used`
+    holds the names of the meshes that values live on, and `hardware` is the cluster.
 
-    A value without a layout belongs to a sequential program and lives on the first device,
-    or, beside distributed values, on no device at all (sequences of tensors).
+    In a sequential program, values have no layout and live on the first device. In a
+    distributed program, a value without a layout is a sequence of tensors, and lives on
+    no device.
     """
 
     def __init__(
@@ -55,18 +57,21 @@ class DeviceMap:
         self._position = {d: i for i, d in enumerate(self.devices)}
         self._positions: dict[str, Positions] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
-        # By the type's identity, as hashing is slow; the type is kept alive here.
+        # Keyed by the type's id, because hashing is slow; the values keep types alive.
         self._bytes: dict[int, tuple[Attribute, int]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
-        """Returns the names of the meshes of the values, each once, in order."""
+        """
+        Returns the names of the meshes on which `values` live, each once, in order.
+        """
         types = {id(type_): type_ for type_ in [value.type for value in values]}
         layouts = (layout_of(type_) for type_ in types.values())
         return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
 
     def positions(self, mesh: str | None) -> Positions:
         """
-        Returns the positions of the devices of a mesh, in its order; None: sequential.
+        Returns the positions of the devices of a mesh, in its order. If `mesh` is None,
+        returns the position of the device of a sequential program.
         """
         if mesh is None:
             return slice(0, 1 if self.is_sequential else 0)
@@ -77,25 +82,31 @@ class DeviceMap:
         return self._positions[mesh]
 
     def device_ids(self, mesh: str | None) -> tuple[int, ...]:
-        """Returns the device ids of a mesh, in its order; None: sequential."""
+        """
+        Returns the device ids of a mesh, in its order. If `mesh` is None, returns the
+        id of the device of a sequential program.
+        """
         if mesh is None:
             return self.devices[:1] if self.is_sequential else ()
         return self.meshes[mesh].devices
 
     def position_of(self, device: int) -> int:
-        """Returns the position of a device id."""
+        """Returns the position of the device with id `device`."""
         return self._position[device]
 
     def bytes_of(self, value: SSAValue, op: Operation) -> int:
         """
-        Returns the bytes of a value on each device that it lives on; 0 for values that are
-        not tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
+        Returns the bytes of a value on each device that holds it, or 0 for a value that
+        is not a tensor. Raises DistIRError, naming `op`, for a dynamic dimension or an
+        impossible layout.
         """
         return self.bytes_of_type(value.type, op)
 
     def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
         """
-        Does what `bytes_of` does for a value of this type, an operand or result of `op`.
+        Returns the bytes of a value of type `type_` on each device that holds it, or 0
+        for a type that is not a tensor. Raises DistIRError, naming `op`, for a dynamic
+        dimension or an impossible layout.
         """
         known = self._bytes.get(id(type_))
         if known is None:
@@ -131,8 +142,8 @@ class DeviceMap:
 
     def shape_of_type(self, type_: Attribute) -> tuple[int, ...]:
         """
-        Returns the shape of a device's part of a value of this type; of no dimensions for
-        other values than tensors.
+        Returns the shape of one device's part of a value of type `type_`, or `()` for a
+        type that is not a tensor.
         """
         if not isinstance(type_, TensorType):
             return ()
@@ -143,9 +154,9 @@ class DeviceMap:
 
     def allocated(self, size: int, mesh: str | None) -> Bytes:
         """
-        Returns the bytes that devices of a mesh allocate for `size` bytes: whole blocks, if
-        their kind has an `allocation_block`. The result is a number, or one per device if
-        the blocks differ.
+        Returns the bytes that the devices of a mesh allocate for `size` bytes: whole
+        blocks of their kind's `allocation_block`. The result is a number, or one per
+        device if the blocks differ.
         """
         kinds = self.hardware.kinds
         ids = self.device_ids(mesh)
@@ -158,8 +169,8 @@ class DeviceMap:
 
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
         """
-        Returns the groups of devices of a mesh that communicate along these axes: those
-        that differ in their coordinates on these alone.
+        Returns the groups of a mesh's devices that communicate along `axes`. The
+        devices of one group differ only in their coordinates along `axes`.
         """
         key = (mesh, axes)
         if key not in self._groups:
@@ -169,26 +180,30 @@ class DeviceMap:
         return self._groups[key]
 
     def group(self, devices: Sequence[int]) -> Groups:
-        """Returns a single group of these devices, in this order."""
+        """Returns a single group of `devices`, in this order."""
         ids = np.asarray([devices], dtype=np.intp)
         return Groups(ids, self._position, self.hardware)
 
     def pairs(self, source: str, target: str) -> list[tuple[int, int]]:
-        """Returns the pairs of different devices of two meshes at the same coordinates."""
+        """
+        Returns the pairs of devices at the same coordinates of the meshes `source` and
+        `target`. Pairs of a device with itself are left out.
+        """
         pairs = zip(self.device_ids(source), self.device_ids(target), strict=True)
         return [(s, t) for s, t in pairs if s != t]
 
 
 class NotUniform(Exception):
-    """Raised if the devices of a mesh do not all do the same at the same time."""
+    """Raised if not all devices of a mesh do the same at the same time."""
 
 
 class UniformDeviceMap(DeviceMap):
     """
-    A device map with one position for each mesh, for programs in which all devices of a
-    mesh do the same at the same time: they are of one kind, belong to no other mesh, and
-    wait only for each other or, all of them, for another mesh. The simulation of one of
-    them holds for all, however many they are. Raises NotUniform for other programs.
+    A device map with one position per mesh, for programs in which all devices of a mesh
+    do the same at the same time. The devices of a mesh are of one kind and belong to no
+    other mesh. They wait only for each other, or all of them wait for another mesh. So
+    the simulation of one device holds for its whole mesh. Raises NotUniform for other
+    programs.
     """
 
     def __init__(
@@ -204,13 +219,18 @@ class UniformDeviceMap(DeviceMap):
         self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
 
     def positions(self, mesh: str | None) -> Positions:
-        """Returns the position of a mesh."""
+        """
+        Returns the position that stands for the mesh `mesh`, as a slice of length one.
+        """
         if mesh is None:
             return super().positions(mesh)
         return slice(self.index[mesh], self.index[mesh] + 1)
 
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
-        """Returns one group that stands for all groups along mesh axes."""
+        """
+        Returns one group that stands for all groups of the mesh along `axes`. Raises
+        NotUniform if the groups communicate over different levels of links.
+        """
         key = (mesh, axes)
         if key not in self._groups:
             groups = super().groups(mesh, axes)
@@ -223,7 +243,7 @@ class UniformDeviceMap(DeviceMap):
     def alike(self, first: str, second: str, axes: Iterable[tuple[str, ...]]) -> bool:
         """
         Whether the devices of two meshes do the same in the same time, if groups along
-        these axes communicate.
+        each of `axes` communicate.
         """
         if first == second:
             return True
@@ -238,11 +258,18 @@ class UniformDeviceMap(DeviceMap):
         )
 
     def group(self, devices: Sequence[int]) -> Groups:
-        """Raises NotUniform: groups across meshes have a root that does something else."""
+        """
+        Raises NotUniform, because the root of a group across meshes does other work
+        than its other devices.
+        """
         raise NotUniform
 
     def pair(self, source: str, target: str) -> tuple[int, int]:
-        """Returns a pair of devices that stands for all pairs between which a send goes."""
+        """
+        Returns a pair of devices that stands for all pairs of devices in a send from
+        mesh `source` to mesh `target`. Raises NotUniform if the pairs communicate over
+        different levels of links.
+        """
         key = (source, target)
         if key not in self._pairs:
             pairs = self.pairs(source, target)
@@ -252,7 +279,10 @@ class UniformDeviceMap(DeviceMap):
         return self._pairs[key]
 
     def expanded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns one value per device, in the order of `devices`, from one per mesh."""
+        """
+        Returns an array with one value per device, in the order of `devices`. `values`
+        has one value per mesh.
+        """
         found = np.empty(len(self.devices), dtype=values.dtype)
         for name, index in self.index.items():
             found[[self._position[d] for d in self.meshes[name].devices]] = values[
@@ -263,9 +293,9 @@ class UniformDeviceMap(DeviceMap):
 
 class Groups:
     """
-    Groups of devices that communicate at the same time: `ids` and `positions` have one row
-    per group, `size` is the number of devices in each. `position` returns the position of
-    an id.
+    Groups of devices that communicate at the same time. `ids` and `positions` have one
+    row per group, with the ids and the positions of its devices. `size` is the number
+    of devices per group.
     """
 
     def __init__(
@@ -281,18 +311,21 @@ class Groups:
 
     @cached_property
     def topologies(self) -> list[Topology]:
-        """Returns the levels of links that each group crosses."""
+        """The levels of links over which each group communicates."""
         rows = self.ids.tolist()
         each = [topology(row, self._hardware) for row in rows]
         return shared(rows, each, self._hardware)
 
     def distinct(self) -> Iterator[Topology]:
-        """Yields each topology once."""
+        """Yields the different topologies of the groups, each once."""
         yield from dict.fromkeys(self.topologies)
 
 
 def as_positions(indices: Sequence[int]) -> Positions:
-    """Returns an index for these positions; a slice if they are consecutive."""
+    """
+    Returns an index into arrays for the positions `indices`: a slice if they are
+    consecutive, else an array.
+    """
     first = indices[0]
     if list(indices) == list(range(first, first + len(indices))):
         return slice(first, first + len(indices))
@@ -300,7 +333,10 @@ def as_positions(indices: Sequence[int]) -> Positions:
 
 
 def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
-    """Returns the device ids of all groups along `axes`, the first axis major."""
+    """
+    Returns the device ids of all groups along `axes`, one row per group. The first axis
+    is major.
+    """
     names = [name for name, _ in mesh.axes]
     size = prod(mesh.size(axis) for axis in axes)
     grid = np.asarray(mesh.devices, dtype=np.intp).reshape([n for _, n in mesh.axes])
@@ -310,7 +346,10 @@ def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
 
 
 def _origin(type_: Attribute, op: Operation) -> str:
-    """Says where the unknown size of an operand or result of an op comes from."""
+    """
+    Returns a text that says why a size in `type_` is unknown. `type_` is the type of an
+    operand or result of `op`.
+    """
     arguments = op.body.block.args if isinstance(op, FuncOp) else ()
     values: list[SSAValue] = [*op.operands, *op.results, *arguments]
     return origin_of_unknown(next(v for v in values if v.type == type_))

@@ -1,4 +1,6 @@
-"""Follows a program while it is executed op by op: its times, and all of its memory."""
+"""
+Follows a program that is executed op by op, with its times and all changes of memory.
+"""
 
 from __future__ import annotations
 
@@ -17,47 +19,50 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution, Mach
 
 class Follower:
     """
-    Base of what follows an execution; its methods do nothing, and subclasses override those
-    that matter to them.
+    Base of classes that follow an execution. Its methods do nothing; subclasses
+    override the ones they need.
 
-    A machine, whose state may be read, calls them in program order. For each op `ran` comes
-    first, while its devices' clocks and memory are still as before; then its allocations;
-    then `held`, when its results and workspace exist and the clocks are at its end; then
-    its releases.
+    A machine calls the methods in program order, and they may read its state. For each
+    op, it calls `ran` while clocks and memory are as before the op, then `allocated`
+    for each result. It calls `held` when results and workspace exist and the clocks are
+    at the op's end, and then `released` for each value that is freed.
     """
 
     machine: Machine
 
     def begin(self, machine: Machine) -> None:
-        """Called before anything is allocated."""
+        """Called before any memory is allocated."""
         self.machine = machine
 
     def ran(self, execution: Execution) -> None:
-        """Called when an op runs; for a send, once for each pair of devices."""
+        """
+        Called when an op runs, with its devices and times. A send makes one call for
+        each batch of pairs of devices.
+        """
 
     def awaited(self, buffer: Buffer) -> None:
-        """Called when devices have waited for a value, if it had not arrived yet."""
+        """Called when devices have waited for a value in flight."""
 
     def allocated(
         self, buffer: Buffer, value: SSAValue, path: Sequence[CallStep]
     ) -> None:
-        """Called for new memory of a value, which nothing else holds."""
+        """Called when new memory is allocated for `value`."""
 
     def released(self, buffer: Buffer) -> None:
-        """Called when memory is free again."""
+        """Called when memory becomes free."""
 
     def held(self, step: OpStep | None, path: Sequence[CallStep]) -> None:
         """
-        Called when the memory in use is as large as it ever was, at this op (None: before
-        the first).
+        Called at each point where the memory in use may be at its peak: while an op
+        runs, and before the first one, when `step` is None.
         """
 
 
 class FollowedMachine(Machine):
     """
-    A machine on so many devices that executes every op of a program, and tells its
-    `followers` of each op and of all memory. `entry` is the program's entry function, whose
-    arguments are in memory throughout.
+    A machine that executes every op of a program and reports each op, and each change
+    of memory, to its `followers`. It has `devices` positions. `entry` is the program's
+    entry function, whose arguments are in memory throughout.
     """
 
     def __init__(self, devices: int, followers: Sequence[Follower], entry: FuncOp):
@@ -73,7 +78,10 @@ class FollowedMachine(Machine):
             follower.ran(execution)
 
     def allocate(self, allocation: Allocation) -> Buffer:
-        """Allocates memory, for an argument or for a result of the current op."""
+        """
+        Allocates memory for an argument of the program or a result of the current op,
+        and reports this to the followers.
+        """
         buffer = super().allocate(allocation)
         value: SSAValue
         if self._step is None:
@@ -86,20 +94,23 @@ class FollowedMachine(Machine):
         return buffer
 
     def release(self, buffer: Buffer) -> None:
-        """Removes one holder of the memory."""
+        """
+        Removes one holder of the memory, and reports to the followers if it becomes
+        free.
+        """
         super().release(buffer)
         if not buffer.holders:
             for follower in self._followers:
                 follower.released(buffer)
 
     def note_peak(self) -> None:
-        """Records the memory in use now, which may be the peak."""
+        """Records the memory in use, and reports it to the followers."""
         super().note_peak()
         for follower in self._followers:
             follower.held(self._step, self._path)
 
     def _hold_constant(self, step: OpStep, result: Allocation) -> None:
-        """Allocates a constant for its op."""
+        """Allocates the memory of a constant for the whole step."""
         self._step = step
         super()._hold_constant(step, result)
         self._step = None

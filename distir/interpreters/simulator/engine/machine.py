@@ -1,20 +1,21 @@
 """
-Executes compiled functions on clocks: DistIR's synchronous semantics, and asynchronous
-communication beside it.
+Executes compiled functions on clocks, with DistIR's synchronous semantics and
+asynchronous communication beside it.
 
-Ops run in program order. A device does one thing at a time; a computation occupies each of
-its devices independently, a collective or send makes its devices wait for each other and
-occupies all of them. Asynchronous communication leaves the devices free. Collectives then
-take turns on the communication streams of their devices (`CommunicationStreams`); sends between two
-devices run one after the other, each from when the sender reaches it; a profile may say
-that the sender is busy meanwhile. A device waits for
-such a value where it uses it, which may be in another function than the one that started
-it.
+Ops run in program order. A device does one thing at a time. A computation occupies each
+of its devices independently. A collective or send makes its devices wait for each
+other, and occupies all of them. Asynchronous communication leaves the devices free.
+Asynchronous collectives take turns on the communication streams of their devices
+(`CommunicationStreams`). Asynchronous sends between two devices run one after the
+other, each starting when the sender reaches it; a profile may say that the sender is
+busy meanwhile. A device waits for such a value where it uses it, which may be in
+another function than the one that started the communication.
 
-Memory: results are allocated before operands are freed. A value is freed after its last
-use, across calls too; the operand of an asynchronous collective is freed when that is done
-(an all-reduce works in its result). What updates an argument of the program may take over
-its memory, and sums and all-reduces that of an operand that dies (see `Compiler`).
+Results are allocated before operands are freed. A value is freed after its last use,
+across calls too. The operand of an asynchronous collective is freed when the collective
+is done, unless it works in place, as an all-reduce does. A result that updates an
+argument of the program may take over its memory. Sums and all-reduces may take over the
+memory of an operand that no later op needs (see `Compiler`).
 """
 
 from __future__ import annotations
@@ -42,22 +43,24 @@ Array = npt.NDArray[np.float64]
 
 class CommunicationStreams:
     """
-    The communication stream of each device: collectives that run beside computation.
+    The communication streams of all devices, for collectives that run beside
+    computation.
 
     A device has a compute stream (the machine's `clock`) and a communication stream. An
     asynchronous collective starts when all of its devices have reached it and their
-    communication streams are free, and occupies only these. Any other collective occupies
-    both streams. So collectives of a device never overlap each other, and run in program
-    order. While its communication stream is busy, a device computes more slowly by the
-    share that its profile gives (`contention`): kernels of collectives occupy
-    multiprocessors too. (Asynchronous sends have streams of their own, one for each pair of
-    devices.)
+    communication streams are free; it occupies only these. Any other collective
+    occupies both streams. So the collectives of a device never overlap, and run in
+    program order. While its communication stream is busy, a device computes more
+    slowly, by the share that its profile gives (`contention`), because kernels of
+    collectives occupy multiprocessors too. Asynchronous sends have streams of their
+    own, one for each pair of devices.
 
-    The times in seconds until which each device's communication stream is busy (`free`),
-    and since when it has been busy without a pause (`since`). `in_use` says whether
-    anything was asynchronous; until then a stream is never busier than its device.
-    `contention` is the share of each device that is taken from computations meanwhile, None
-    if it is 0 for all; `slowed` are the seconds by which computations took longer.
+    All arrays have one entry per device. `free` is the time in seconds until which the
+    communication stream is busy, and `since` the time since when it has been busy
+    without a pause. `in_use` tells whether any collective was asynchronous; before
+    that, a communication stream is never busy for longer than its device. `contention`
+    is the share of the device that computations lose meanwhile, or None if it is 0 for
+    all. `slowed` is the number of seconds by which computations took longer.
     """
 
     def __init__(self, devices: int):
@@ -69,8 +72,8 @@ class CommunicationStreams:
 
     def beside(self, positions: Positions, clock: Array, seconds: Seconds) -> Seconds:
         """
-        Returns the seconds of a computation that these devices begin at their `clock` and
-        that takes `seconds` while nothing is communicated.
+        Returns the seconds of a computation that the devices at `positions` begin at
+        their `clock`. It takes `seconds` if nothing is communicated.
         """
         assert self.contention is not None
         share, free = self.contention[positions], self.free[positions]
@@ -83,8 +86,8 @@ class CommunicationStreams:
     def start(self, transfer: Transfer, clock: Array) -> tuple[Array, Array]:
         """
         Starts an asynchronous collective that each device reaches at its `clock`, in
-        seconds. Returns when it starts and when it is done, as arrays with one entry per
-        group of devices.
+        seconds. Returns when it starts and when it is done, as arrays with one entry
+        per group of devices.
         """
         self.in_use = True
         rows = transfer.positions
@@ -99,10 +102,10 @@ class CommunicationStreams:
         self, transfer: Transfer, clock: Array, idle: Array, transit: Array
     ) -> None:
         """
-        Makes the devices of a synchronous collective, which occupies both streams, wait
-        until their communication streams are free. Advances their `clock`, adds the seconds
-        waited to their entries of `idle`, and those in which something was being sent to
-        `transit`.
+        Makes the devices of a synchronous collective wait until their communication
+        streams are free, because it occupies both streams. Advances their `clock`, and
+        adds the seconds waited to `idle`. The part in which another collective was in
+        progress is added to `transit` too.
         """
         rows = transfer.positions
         waits = np.maximum(self.free[rows] - clock[rows], 0.0)
@@ -112,8 +115,8 @@ class CommunicationStreams:
 
     def occupy(self, transfer: Transfer, end: Array) -> None:
         """
-        Marks the communication streams as free from `end` on (one time in seconds per
-        group), after a collective that occupied both streams.
+        Marks the communication streams as busy until `end`, after a collective that
+        occupied both streams. `end` has one time in seconds per group.
         """
         self.free[transfer.positions] = end[:, None]
         self.since[transfer.positions] = end[:, None]
@@ -121,8 +124,9 @@ class CommunicationStreams:
 
 class Execution(NamedTuple):
     """
-    An op as it runs, after the calls in `path`: the positions, and the start and duration
-    in seconds per position (or the same for all).
+    One execution of an op: its step, the calls that led to it (`path`), the positions
+    of its devices, and the start and duration in seconds on each of them. The duration
+    may be one number for all.
     """
 
     step: ComputationStep | CommunicationStep
@@ -133,21 +137,24 @@ class Execution(NamedTuple):
 
 
 Observer = Callable[[Execution], None]
-"""Called with every op as it runs."""
+"""A function that is called with every execution of an op."""
 
 Moments = float | npt.NDArray[np.float64]
-"""A point in time in seconds: on each device of the program, or on those of one mesh."""
+"""
+A point in time in seconds: a number for the devices of one mesh, or one per device of
+the program.
+"""
 
 
 class Buffer:
     """
-    Memory on some devices (`positions`; `size` in bytes on each), and the number of values
-    that hold it, which is one for new memory.
+    Memory on the devices at `positions`, with `size` bytes on each. `holders` is the
+    number of values that hold it; new memory has one.
 
-    `arrival` is the time at which the value arrives, per device of the program; `departure`
-    the time since when it, with all that precedes it on the stream, has been in flight;
-    None once nobody has to wait for it. Until then `source`, the memory that it is made
-    from, is held.
+    Three fields are set while its value is in flight, and None otherwise. `arrival` is
+    the time at which the value arrives. `departure` is the time since when the value,
+    or another before it on the stream, has been in flight. `source` is the memory that
+    the value is made from, which must not be freed before.
     """
 
     __slots__ = ("arrival", "departure", "holders", "positions", "size", "source")
@@ -163,14 +170,20 @@ class Buffer:
 
 class Machine:
     """
-    The state of all devices while a program runs.
+    The state of all devices while a program runs. Arrays have one entry per device.
 
-    Arrays have one entry per device: `clock` (of the compute stream) and `idle` in seconds,
-    `live` and `peak` in bytes, and `held`, those that are there throughout. `transit` is the part of `idle` in which devices wait for a
-    value while it is being sent. `streams` are those of asynchronous collectives;
-    `channels` has the clocks of asynchronous sends, one for each pair of devices, by the
-    pairs that send together. `runs` counts how often each function ran (see `Totals`). The
-    `observer` is called with every op.
+    - `clock`: the time of the compute stream in seconds; `idle`: the seconds waited;
+      `transit`: the part of `idle` in which the value that the device waits for is
+      being sent;
+    - `live`, `peak`: the bytes in use now, and at most so far; `held`: the bytes in use
+      throughout;
+    - `streams`: the streams of asynchronous collectives; `channels`: the clocks of
+      asynchronous sends, one per pair of devices, keyed by the pairs that send
+      together;
+    - `runs`: the number of runs of each function (see `Totals`);
+    - `constants`: the memory of each constant.
+
+    The `observer`, if given, is called with every op.
     """
 
     def __init__(
@@ -190,21 +203,25 @@ class Machine:
         self.runs: dict[CompiledFunction, int] = {}
         self.constants: dict[OpStep, Buffer] = {}
         self._observer = observer
-        # Parts of the arrays by the id of the slice, which stays with them: an index made
-        # anew for every op would take a third of the time.
+        # Views of the arrays, keyed by the id of their slice, and stored with it.
+        # Indexing the arrays anew for every op would take a third of the time.
         self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
         self._lives: dict[int, tuple[slice, npt.NDArray[np.int64]]] = {}
         self._path: list[CallStep] = []
 
     @property
     def end(self) -> float:
-        """The time at which the last device, and what it has started, is done."""
+        """
+        The time in seconds at which the last device is done, and all communication too.
+        """
         sends = [float(clock.max()) for clock in self.channels.values()]
         free = float(self.streams.free.max())
         return max(float(self.clock.max()), free, *sends, 0.0)
 
     def allocate(self, allocation: Allocation) -> Buffer:
-        """Allocates memory for a value, which holds it."""
+        """
+        Allocates memory for a value and returns it, with the value as its only holder.
+        """
         _, positions, size = allocation
         known = self._lives.get(id(positions))
         if known is not None:
@@ -217,7 +234,7 @@ class Machine:
         return Buffer(positions, size)
 
     def release(self, buffer: Buffer) -> None:
-        """Removes one holder of the memory; without holders it is freed."""
+        """Removes one holder of the memory. Memory without holders is freed."""
         buffer.holders -= 1
         if not buffer.holders:
             known = self._lives.get(id(buffer.positions))
@@ -231,15 +248,19 @@ class Machine:
                 self.release(source)
 
     def note_peak(self) -> None:
-        """Raises the peak of each device to the bytes that are live now."""
+        """
+        Raises the peak of each device to the bytes that are now in use, if they are
+        more.
+        """
         np.maximum(self.peak, self.live, out=self.peak)
 
     def run(
         self, compiled: CompiledFunction, arguments: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Runs a function. It takes over one hold on each argument, and passes one hold on
-        each result to the caller. Results may still be in flight.
+        Runs a function and returns its results. Results may still be in flight. The
+        function takes over one hold on each argument, and passes one hold on each
+        result to the caller.
         """
         self.runs[compiled] = self.runs.get(compiled, 0) + 1
         frame: list[Buffer] = [
@@ -279,7 +300,7 @@ class Machine:
         arguments = [frame[slot] for slot in step.operands]
         for buffer in arguments:
             buffer.holders += 1
-        # Arguments that the caller does not need any more are freed by the callee.
+        # The callee frees arguments that the caller no longer needs.
         for slot in step.dying:
             self.release(frame[slot])
         self._path.append(step)
@@ -289,7 +310,7 @@ class Machine:
             self.release(frame[slot])
 
     def wait_for(self, buffer: Buffer) -> None:
-        """Makes the devices of a value that is in flight wait for it."""
+        """Makes the devices of a value that is in flight wait until it has arrived."""
         if buffer.arrival is None or buffer.departure is None:
             return
         waits = np.maximum(buffer.arrival - self.clock, 0.0)
@@ -299,14 +320,17 @@ class Machine:
         self._arrive(buffer)
 
     def _arrive(self, buffer: Buffer) -> None:
-        """Marks a value as arrived: nobody has to wait for it."""
+        """Marks a value as arrived, and releases the memory that it was made from."""
         buffer.arrival = buffer.departure = None
         if buffer.source is not None:
             source, buffer.source = buffer.source, None
             self.release(source)
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
-        """Starts asynchronous communication; the devices go on."""
+        """
+        Starts asynchronous communication. The devices do not wait for it, except
+        senders that it occupies.
+        """
         departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         busy = np.zeros_like(self.clock)
         for transfer in step.transfers:
@@ -319,7 +343,7 @@ class Machine:
                 senders, receivers = rows.T
                 pairs = rows.tobytes()
                 start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
-                # The pieces of a value that a device sends or receives follow each other.
+                # A device sends or receives the pieces of a value one after the other.
                 start = np.maximum(start, np.maximum(busy[senders], busy[receivers]))
                 end = self.channels[pairs] = start + transfer.seconds
                 busy[senders] = busy[receivers] = end
@@ -341,7 +365,9 @@ class Machine:
         departure: Moments,
         arrival: Moments,
     ) -> None:
-        """Creates the memory of a value that is in flight."""
+        """
+        Allocates the memory of a value that is in flight from `departure` to `arrival`.
+        """
         self._allocate_results(step, frame)
         received = frame[step.results[0].slot]
         received.departure, received.arrival = departure, arrival
@@ -356,7 +382,10 @@ class Machine:
         start: npt.NDArray[np.float64],
         seconds: Seconds,
     ) -> None:
-        """Reports a transfer to the observer: the start of each group and the seconds."""
+        """
+        Reports a transfer to the observer. `start` has one time per group of devices,
+        in seconds.
+        """
         if self._observer is not None:
             starts = np.broadcast_to(start[:, None], rows.shape).ravel()
             each = np.broadcast_to(seconds, start.shape)
@@ -364,7 +393,7 @@ class Machine:
             self._observer(Execution(step, self._path, rows.ravel(), starts, lasting))
 
     def _compute(self, step: ComputationStep) -> None:
-        """Computes on each device by itself."""
+        """Runs a computation on each of its devices independently."""
         clock, positions, seconds = self.clock, step.positions, step.seconds
         if self.streams.in_use and self.streams.contention is not None:
             seconds = self.streams.beside(positions, clock[positions], seconds)
@@ -381,7 +410,9 @@ class Machine:
                 self._clocks[id(positions)] = positions, clock[positions]
 
     def _communicate(self, step: CommunicationStep) -> None:
-        """Communicates synchronously."""
+        """
+        Runs synchronous communication: devices wait for each other, and are then busy.
+        """
         clock = self.clock
         uses_stream = step.is_collective and self.streams.in_use
         for transfer in step.transfers:
@@ -397,7 +428,7 @@ class Machine:
                 self.streams.occupy(transfer, end)
 
     def _store(self, step: ComputationStep, frame: list[Buffer]) -> None:
-        """Puts the results of a computation into the frame."""
+        """Sets the results of a computation in `frame`."""
         if step.view_of is not None:
             buffer = frame[step.view_of]
             for slot in step.defined:
@@ -412,7 +443,10 @@ class Machine:
         self._allocate_results(step, frame)
 
     def _allocate_results(self, step: OpStep, frame: list[Buffer]) -> None:
-        """Allocates the results of an op, or takes over memory for them."""
+        """
+        Allocates the results of an op, or takes over the memory of other values for
+        them.
+        """
         made: Sequence[Allocation]
         if step.reusable and self._reuse(step, frame):
             made = ()
@@ -434,8 +468,8 @@ class Machine:
 
     def _reuse(self, step: OpStep, frame: list[Buffer]) -> bool:
         """
-        Takes over the memory of an operand that dies and that nobody else holds, if there
-        is one; returns whether it did.
+        Makes the result of `step` take over the memory of an operand that no later step
+        needs and that nobody else holds. Returns whether there was such an operand.
         """
         for slot in step.reusable:
             if slot in step.dying and frame[slot].holders == 1:
@@ -446,12 +480,12 @@ class Machine:
 
     def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
         """
-        Takes over an argument's memory for a result, unless a view of it is alive; returns
-        whether it did.
+        Makes a result take over the memory of the argument in slot `source`, unless a
+        view of the argument is still in use. Returns whether it did.
         """
         buffer = frame[source]
-        # An argument of the program is held by the caller, and by its own slot until its
-        # last use.
+        # An argument of the program has two holders: the caller, and its own slot until
+        # its last use.
         if buffer.holders > 2:
             return False
         buffer.holders += 1
@@ -462,8 +496,8 @@ class Machine:
         self, compiled: CompiledFunction, positions: Positions | None = None
     ) -> None:
         """
-        Allocates the constants of a function for the whole step, on other positions if they
-        are given.
+        Allocates the constants of a function for the whole step. They are placed at
+        `positions`, or if `positions` is None, where the function was compiled for.
         """
         for step in compiled.steps:
             if isinstance(step, ComputationStep) and step.is_constant:

@@ -1,9 +1,10 @@
 """
-Memory that libraries keep on a device throughout, beside the values of the program.
+Memory that libraries keep on a device throughout, in addition to the values of the
+program.
 
-A `device.kind` may declare it (for PyTorch with CUDA: contexts and the workspaces of matrix
-products; the buffers of each communicator of NCCL). Without these figures it is 0, and
-memory counts values alone.
+A `device.kind` may declare it. For PyTorch with CUDA, it includes contexts, the
+workspaces of matrix products, and the buffers of each NCCL communicator. Without these
+figures it is 0, and only values count.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass(frozen=True)
 class Reserved:
     """
-    The bytes that are in memory throughout, one entry per position of the machine: those of
-    libraries, and those of their communicators.
+    Bytes that are in memory throughout, for each position of the machine. `libraries`
+    are the bytes of libraries, and `communicators` the bytes of communicators.
     """
 
     libraries: npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ class Reserved:
 
     @property
     def total(self) -> npt.NDArray[np.int64]:
-        """The sum of both, on each position."""
+        """The sum of the bytes of libraries and communicators, for each position."""
         return self.libraries + self.communicators
 
     @staticmethod
@@ -45,9 +46,9 @@ class Reserved:
         positions: int,
     ) -> Reserved:
         """
-        Returns the bytes that libraries keep for a program of the functions `used`, on a
-        machine with so many positions. A group of devices that communicates counts once per
-        device, however many ops it has.
+        Returns the bytes that libraries keep for a program that consists of the
+        functions `used`, on a machine with `positions` positions. A group of devices
+        that communicates counts once on each of its devices, however many ops it has.
         """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)
@@ -55,7 +56,7 @@ class Reserved:
         for name in device_map.used or (None,):
             where, ids = device_map.positions(name), device_map.device_ids(name)
             here = np.arange(positions)[where]
-            # Where one position stands for a mesh, its devices are of one kind.
+            # If a position stands for a mesh, all devices of the mesh are of one kind.
             for position, device in zip(here, ids, strict=False):
                 libraries[position] = kinds[device].library_memory
                 each[position] = kinds[device].communicator_memory
@@ -69,7 +70,7 @@ class Reserved:
 
 _Communicator = tuple[tuple[str, ...], tuple[str, ...]]
 """
-The meshes whose devices belong to groups that communicate, and the axes of these groups.
+The meshes whose devices form groups that communicate, and the axes of these groups.
 """
 
 
@@ -77,8 +78,8 @@ def _communicators(
     device_map: DeviceMap, used: Sequence[PlacedFunction]
 ) -> Iterator[_Communicator]:
     """
-    Yields the communicator of each op of these functions that communicates: along axes of a
-    mesh, or between two meshes.
+    Yields the communicator of each op that communicates: groups along axes of a mesh,
+    or groups between two meshes.
     """
     for compiled, place in used:
         for step in compiled.steps:

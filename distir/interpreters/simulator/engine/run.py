@@ -1,5 +1,6 @@
 """
-A program compiled for the devices of its meshes, which can be executed any number of times.
+A program that is compiled for the devices of its meshes, and can be executed any number
+of times.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from distir.program import functions
 @dataclass(frozen=True)
 class DeviceGroup:
     """
-    Devices that do the same: `devices` are their ids, `meshes` the meshes that they belong
-    to. The first of them stands for all; `index` is its place in the lists of a
-    `Simulation`, `position` its place in the arrays of a machine.
+    Devices that do the same work: `devices` are their ids, and `meshes` the names of
+    the meshes that they belong to. The first device stands for all. `index` is its
+    index in the lists of a `Simulation`, and `position` its position in the arrays of a
+    machine.
     """
 
     meshes: tuple[str, ...]
@@ -45,7 +47,7 @@ class DeviceGroup:
 
     @property
     def name(self) -> str:
-        """The names of the meshes, or of the device of a sequential program."""
+        """The names of the meshes, or the device of a sequential program, as text."""
         return ", ".join(f"@{m}" for m in self.meshes) or f"device {self.devices[0]}"
 
 
@@ -58,9 +60,10 @@ def execute(
     reserved: Reserved,
 ) -> Machine:
     """
-    Executes an entry function on a machine, and returns this machine with its final clocks
-    and memory. `arguments` are the program's, `functions` all functions that it consists
-    of, for their constants; `reserved` is in memory throughout.
+    Executes an entry function on `machine`, and returns the machine with its final
+    clocks and memory. `arguments` holds the memory of the program's arguments.
+    `functions` are all functions of the program, whose constants are allocated.
+    `reserved` is in memory throughout.
     """
     machine.live += reserved.total
     contention = np.array([kind.contention for kind in kinds_of(device_map)])
@@ -92,8 +95,8 @@ def kinds_of(device_map: DeviceMap) -> list[DeviceKind]:
 class Run:
     """
     A program compiled for the devices that its values live on: the module and its entry
-    function, the devices, the compiler and the compiled entry, and the memory of the
-    program's arguments. Each execution returns the machine in its final state.
+    function, the devices, the compiler, the compiled entry function, and the memory of
+    the program's arguments. Each execution returns a machine in its final state.
     """
 
     module: ModuleOp
@@ -106,8 +109,9 @@ class Run:
     @staticmethod
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """
-        Compiles the function `entry` of a module and all that it calls. Raises DistIRError
-        for what cannot be simulated, such as an op of another form of program.
+        Compiles the function `entry` of a module and all functions that it calls.
+        Raises DistIRError if one cannot be simulated, for example because of an op of a
+        per-rank program.
         """
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
@@ -120,31 +124,38 @@ class Run:
     @property
     def positions(self) -> int:
         """
-        The number of positions that the machine simulates: one per mesh if the devices of
-        each mesh do the same.
+        The number of positions that the machine simulates: one per mesh if the devices
+        of each mesh do the same, else one per device.
         """
         return len(kinds_of(self.device_map))
 
     def simulate(self) -> Machine:
         """
-        Executes the program, with summaries of calls if the devices of each mesh do the
-        same.
+        Executes the program. If all devices of each mesh do the same, calls are
+        replaced by their summaries.
         """
         uniform = isinstance(self.device_map, UniformDeviceMap)
         kind = UniformMachine if uniform else Machine
         return self._execute(kind(self.positions))
 
     def observe(self, observer: Observer) -> Machine:
-        """Executes every op, and calls the observer with each."""
+        """
+        Executes every op of the program, and calls `observer` with each execution.
+        """
         return self._execute(Machine(self.positions, observer))
 
     def follow(self, *followers: Follower) -> Machine:
-        """Executes every op, and tells the followers of it and of all memory."""
+        """
+        Executes every op of the program, and reports each op and each change of memory
+        to `followers`.
+        """
         return self._execute(FollowedMachine(self.positions, followers, self.entry))
 
     @property
     def host_bytes(self) -> npt.NDArray[np.int64]:
-        """Returns the bytes of arguments that each position has in its host's memory."""
+        """
+        The bytes of the program's arguments in the host's memory, for each position.
+        """
         found = np.zeros(self.positions, dtype=np.int64)
         for arg in self.entry.args:
             if isinstance(arg.type, TensorType) and is_on_host(arg.type):
@@ -155,7 +166,7 @@ class Run:
 
     @cached_property
     def reserved(self) -> Reserved:
-        """Returns the bytes that libraries keep on each position throughout."""
+        """The bytes that libraries keep on each position throughout."""
         return Reserved.of(self.device_map, self._functions, self.positions)
 
     @property
@@ -174,9 +185,10 @@ class Run:
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """
-        Returns the devices in groups that do the same: one for each mesh if its devices are
-        alike, otherwise the devices of the same meshes with equal `rows`. There is a row
-        for each device, in order of their ids, of results that must be equal in a group.
+        Returns the devices in groups that do the same work. If the devices of each mesh
+        are alike, there is one group per mesh. Otherwise, a group has the devices that
+        belong to the same meshes and have equal `rows`. `rows` has an entry of results
+        for each device, in the order of their ids.
         """
         device_map = self.device_map
         at = {device: i for i, device in enumerate(device_map.devices)}

@@ -1,4 +1,4 @@
-"""Finds the scope in the source model of an op in a running program."""
+"""Finds the scope of an op in the source model, for each call that leads to the op."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from distir.program import scope_of
 
 def full_scope(op: Operation, path: Sequence[CallStep]) -> str:
     """
-    Returns the scope of an op given the calls that led to it, outermost first. In a
-    repeated function `layers.*.mlp` takes the `0` of the call's `layers.0`.
+    Returns the scope of an op, given the calls that led to it, outermost first. For
+    example, the scope `layers.*.mlp` in a repeated function becomes `layers.0.mlp` if
+    the call has the scope `layers.0`.
     """
     full = ""
     for step in path:
@@ -22,7 +23,11 @@ def full_scope(op: Operation, path: Sequence[CallStep]) -> str:
 
 
 def _within(outer: str, scope: str) -> str:
-    """Returns the scope of an op, or of a call, inside a call with scope `outer`."""
+    """
+    Returns the scope of an op or a call with the written scope `scope`, inside a call
+    with the scope `outer`. A `*` in `scope` is replaced by the part of `outer` in the
+    same place.
+    """
     if not scope or not outer:
         return scope or outer
     if "*" not in scope:
@@ -36,14 +41,17 @@ def _within(outer: str, scope: str) -> str:
 
 def pattern(scope: str) -> str:
     """
-    Returns a scope with `*` for its numbers (`h.*.mlp` for `h.3.mlp`): one name for all
-    layers.
+    Returns a scope with `*` in place of its numbers (`h.*.mlp` for `h.3.mlp`). The
+    result is the same for all layers.
     """
     return ".".join("*" if part.isdigit() else part for part in scope.split("."))
 
 
 class ScopeCache:
-    """Computes `full_scope` once for each op in calls of the same scope."""
+    """
+    Computes the scopes of ops as `full_scope` does, and caches them by op and scope of
+    the call.
+    """
 
     def __init__(self) -> None:
         self._of_path: dict[tuple[CallStep, ...], str] = {(): ""}

@@ -1,7 +1,7 @@
 """
-Values that share memory, as PyTorch's strided tensors do: `transpose`, `split`,
-`expand` and their like describe the memory of their operand in another way, and only
-what needs its elements in another order copies them.
+Values that share memory, like PyTorch's strided tensors. Ops such as `transpose`,
+`split` and `expand` return another view of their operand's memory. Elements are copied
+only by ops that need them in another order.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from distir.interpreters.simulator.engine.compiled import (
 
 Shape = tuple[int, ...]
 Strides = tuple[int, ...] | None
-"""The distance in memory of neighbours along each dimension; None: row-major."""
+"""
+The distance in memory between neighbours along each dimension, in elements. None means
+row-major order.
+"""
 
 
 @dataclass(frozen=True)
 class Placed:
     """
-    The memory of an op's results: their `strides`, whether they are `shared` with the
-    first operand, and which operands are `copied` while the op runs.
+    The memory of an op's results: their `strides`, whether they have `shared` the
+    memory of the first operand, and the indices of the operands that are `copied` while
+    the op runs.
     """
 
     strides: tuple[Strides, ...]
@@ -39,16 +43,22 @@ class Placed:
 
 
 _Rule = Callable[[Operation, Sequence[Shape], Sequence[Strides]], Placed]
-"""From an op, the shapes of its operands and results, and the strides of its operands."""
+"""
+A function that returns the memory of an op's results, given the op, the shapes of its
+operands and results, and the strides of its operands.
+"""
 
 _RULES: dict[str, tuple[_Rule, bool]] = {}
-"""The rules, and whether they tell more than row-major results of row-major operands."""
+"""
+The rules by name of op. Each has a flag that tells whether the results may share
+memory, or not be row-major, even if all operands are row-major.
+"""
 
 
 def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
     """
-    Registers the rule of the ops with these names; `begins`: it tells more than row-major results
-    of row-major operands.
+    Registers a rule for the ops with the given names. `begins` tells whether their
+    results may share memory, or not be row-major, even if all operands are row-major.
     """
 
     def register(rule: _Rule) -> _Rule:
@@ -60,9 +70,10 @@ def _rule(*names: str, begins: bool = False) -> Callable[[_Rule], _Rule]:
 
 def share_memory(steps: Iterable[CompiledStep]) -> None:
     """
-    Says for each step of a function whose memory its results are. Arguments and results of
-    calls are taken to be row-major. No op works in memory of which its operand is a part,
-    or each element of which is many of its operand.
+    Sets, for each step of a function, whose memory its results use. Arguments and
+    results of calls count as row-major. Also makes sure that no op works in place in
+    memory that is a part of another value's memory, or in which one element stands for
+    many.
     """
     known: dict[int, tuple[int, ...]] = {}
     parts: set[int] = set()
@@ -76,7 +87,7 @@ def share_memory(steps: Iterable[CompiledStep]) -> None:
 
 
 def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> None:
-    """Says whose memory the results of a step are; `known` are strides by slot."""
+    """Sets whose memory the results of a step use. `known` maps slots to strides."""
     found = _rule_of(step.op)
     if found is None:
         return
@@ -97,7 +108,9 @@ def _place_results(step: ComputationStep, known: dict[int, tuple[int, ...]]) -> 
 
 
 def _rule_of(op: Operation) -> tuple[_Rule, bool] | None:
-    """Returns the rule of an op, with whether it begins something; None if it has none."""
+    """
+    Returns the rule of an op and its flag `begins`, or None if the op has no rule.
+    """
     if op.name in _RULES:
         return _RULES[op.name]
     if VIEWS.of(op):
@@ -167,7 +180,10 @@ def _reshape(
 def _elementwise(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
-    """The first result lies as operands of its shape do, if they agree and have no gaps."""
+    """
+    Gives the first result the strides of the operands that have its shape, if these
+    strides are equal and leave no gaps. Other results are row-major.
+    """
     own = shapes[len(given)]
     alike = {s for s, shape in zip(given, shapes, strict=False) if shape == own}
     kept = alike.pop() if len(alike) == 1 else None
@@ -181,8 +197,9 @@ def _product(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
     """
-    The batch dimensions of both operands become one, and where the second operand is one
-    matrix, all rows of the first.
+    Copies each operand whose leading dimensions cannot be read as a single one. These
+    are the batch dimensions of both operands. If the second operand is a single matrix,
+    they are all but the last dimension of the first.
     """
     kept = 1 if len(shapes[1]) <= 2 else 2
     copied = [
@@ -198,7 +215,10 @@ def _product(
 def _by_token(
     op: Operation, shapes: Sequence[Shape], given: Sequence[Strides]
 ) -> Placed:
-    """Gradients of (batch, heads, length, size) have the heads of a token side by side."""
+    """
+    Places gradients of shape (batch, heads, length, size) with the heads of a token
+    next to each other.
+    """
     strides: list[Strides] = []
     for shape in shapes[len(op.operands) :]:
         if len(shape) == 4:
@@ -210,12 +230,12 @@ def _by_token(
 
 
 def _is_one(shape: Shape, strides: tuple[int, ...], dims: int) -> bool:
-    """Whether the first so many dimensions can be read as one."""
+    """Whether the first `dims` dimensions can be read as one without a copy."""
     return _viewed(shape[:dims], strides[:dims], (prod(shape[:dims]),)) is not None
 
 
 def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
-    """Whether elements fill a piece of memory, in whatever order."""
+    """Whether the elements fill a contiguous piece of memory, in any order."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and stride != expected:
@@ -226,9 +246,10 @@ def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
 
 def _viewed(shape: Shape, strides: tuple[int, ...], new: Shape) -> Strides:
     """
-    Returns the strides of a tensor in a new shape, if it can be read so without a copy.
+    Returns the strides of a tensor that is viewed in the shape `new`, or None if the
+    view needs a copy.
     """
-    # Dimensions that lie in memory as one, from the last: (elements, stride of the last).
+    # Runs of dimensions that are one in memory, last first: [elements, stride].
     runs: list[list[int]] = []
     for size, stride in reversed(list(zip(shape, strides, strict=True))):
         if size == 1:

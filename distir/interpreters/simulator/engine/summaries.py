@@ -1,12 +1,12 @@
 """
-The effect of a call as a whole.
+Summaries of calls. A summary is the effect of a whole call.
 
-A function that runs on one mesh alone, whose devices do the same at the same time, goes
-through the same moments whenever it is called (`timeline.py`). How it changes the memory of
-its devices depends only on which arguments share memory and which memory nobody else holds.
-So it is executed once for each such pattern; every other call applies the result. The
-result does not depend on the mesh either, as long as the meshes are alike: a call may be on
-another mesh than its function was compiled for.
+Consider a function that runs on a single mesh whose devices all do the same at the same
+time. Its effect on the clocks is the same in every call (`timeline.py`). Its effect on
+memory depends only on its arguments: which of them share memory, and which memory
+nobody else holds. So the function is executed once for each such pattern of arguments,
+and other calls apply the summary. A summary also holds on other meshes than the one
+that the function was compiled for, as long as the meshes are alike.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from distir.interpreters.simulator.engine.timeline import Timeline
 
 class Pattern(NamedTuple):
     """
-    The memory of a call's arguments: for each argument the number of its memory; for each
-    such memory whether nobody but the call holds it, and its bytes. `fixed` are the places
-    of further arguments, which the program holds.
+    The memory of a call's arguments. For each argument, `numbers` gives the index of
+    its memory. For each memory, `own` tells whether only the call holds it, and `sizes`
+    gives its bytes. `fixed` holds the positions, among all arguments, of further
+    arguments whose memory the program holds.
     """
 
     numbers: tuple[int, ...]
@@ -43,8 +44,9 @@ class Pattern(NamedTuple):
 @dataclass(frozen=True)
 class Made:
     """
-    Memory that a call made and that remains when it ends: its number, its bytes and, if it
-    is still in flight then, the number of its collective and the memory that this holds.
+    Memory that a call allocated and that is still in use when the call ends. `number`
+    is its index, and `size` its bytes. If its value is still in flight, `started` is
+    the index of its collective, and `source` the memory that the collective holds.
     """
 
     number: int
@@ -56,8 +58,8 @@ class Made:
 @dataclass(frozen=True)
 class Reduced:
     """
-    Memory of an argument (its number) in which a value is still in flight when the call
-    ends, with the number of its collective.
+    An argument's memory whose value is still in flight when the call ends. `number` is
+    the index of the memory, and `started` the index of the value's collective.
     """
 
     number: int
@@ -65,16 +67,24 @@ class Reduced:
 
 
 Held = int | OpStep | Made | Reduced
-"""Memory: of an argument (its number), of a constant (its op), or made by the call."""
+"""
+Memory at the end of a call: an argument's (given by its index), a constant's (given by
+its op), new memory (`Made`), or an argument's with a value in flight (`Reduced`).
+"""
 
 
 @dataclass(frozen=True)
 class Summary:
     """
-    The effect of a call on each device of its mesh: what it does to the clocks, how often
-    it runs functions, the bytes above those at the call, at most (`peak`) and at the end
-    (`live`), and the memory of each result. `new` are their bytes, if each result is new
-    memory that has arrived when the call ends.
+    The effect of a call on each device of its mesh.
+
+    - `timeline`: the effect on the clocks;
+    - `runs`: the number of runs of each function;
+    - `peak`, `live`: the most bytes during the call, and the bytes at its end, both
+      above the bytes at its start;
+    - `results`: the memory of each result;
+    - `new`: the bytes of each result, if all results are new memory with values that
+      have arrived; else None.
     """
 
     timeline: Timeline
@@ -87,8 +97,8 @@ class Summary:
 
 class SummarisingMachine(Machine):
     """
-    A machine with one position per mesh that calls functions by their summaries. `places`
-    are the positions of each mesh.
+    A machine with one position per mesh that applies summaries instead of executing
+    calls. `places` holds the positions of each mesh.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
@@ -98,9 +108,9 @@ class SummarisingMachine(Machine):
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
         """
-        Applies the effect of a function to the clocks of a mesh (given by its position).
-        Returns for each asynchronous collective that it starts when its value departs and
-        when it arrives.
+        Applies the effect of a function to the clocks of the mesh at position `mesh`.
+        Returns, for each asynchronous collective that the function starts, when its
+        value departs and when it arrives.
         """
         raise NotImplementedError
 
@@ -108,7 +118,7 @@ class SummarisingMachine(Machine):
         if step.mesh is None:
             super()._call(step, frame)
             return
-        # Arguments that the caller does not need any more are freed by the callee.
+        # The callee frees arguments that the caller no longer needs.
         for slot in step.dying:
             frame[slot].holders -= 1
         returned = self.summaries.call(self, step, frame)
@@ -119,9 +129,9 @@ class SummarisingMachine(Machine):
 
 class Summaries:
     """
-    The summaries of the functions of a program, or of several programs that share
-    functions, by the patterns of their calls. A summary is made by executing the function
-    when it is first called with a pattern.
+    The summaries of functions, by function and pattern of arguments. Several programs
+    that share functions may share them. A summary is made when the function is first
+    called with a pattern, by executing it.
     """
 
     def __init__(self) -> None:
@@ -131,9 +141,9 @@ class Summaries:
         self, machine: SummarisingMachine, step: CallStep, frame: Sequence[Buffer]
     ) -> list[Buffer]:
         """
-        Does what `Machine.run` does for a step that calls a function on one mesh, with
-        values of `frame` as operands: frees operands that nobody holds any more, and
-        returns the results.
+        Calls a function on one mesh by applying its summary. `step` is the call, and
+        `frame` holds its operands. The effect is that of `Machine.run`: operands that
+        nobody else holds are freed, and the results are returned.
         """
         mesh, compiled, fixed = step.mesh, step.callee, step.fixed
         assert mesh is not None
@@ -192,7 +202,10 @@ class Summaries:
     def _run(
         self, outer: SummarisingMachine, compiled: CompiledFunction, pattern: Pattern
     ) -> Summary:
-        """Executes the function on memory of its own, to summarise it."""
+        """
+        Returns the summary of a function for a pattern of arguments, by executing it on
+        memory of its own.
+        """
         mesh = compiled.mesh
         assert mesh is not None
         machine = _TimelineRecorder(outer.devices, self)
@@ -200,7 +213,7 @@ class Summaries:
         where = machine.places[mesh]
         buffers = [Buffer(where, size) for size in pattern.sizes]
         for buffer, is_own in zip(buffers, pattern.own, strict=True):
-            # A hold of somebody else keeps the memory from being freed here.
+            # Another holder keeps this memory from being freed.
             buffer.holders = 0 if is_own else 1
         others = iter([buffers[number] for number in pattern.numbers])
         held_throughout = {place: Buffer(where, 0) for place in pattern.fixed}
@@ -247,8 +260,8 @@ class Summaries:
 
 class _TimelineRecorder(SummarisingMachine):
     """
-    A machine that records what happens to the clocks of one mesh instead of changing them.
-    In a value in flight, `arrival` is the number of its collective.
+    A machine that records the effects on the clocks of one mesh instead of applying
+    them. The `arrival` of a value in flight is the index of its collective.
     """
 
     def __init__(self, meshes: int, summaries: Summaries):
@@ -256,7 +269,7 @@ class _TimelineRecorder(SummarisingMachine):
         self.timeline = Timeline()
 
     def number_of(self, arrival: Moments) -> int:
-        """Returns the number of the collective whose value arrives at `arrival`."""
+        """Returns the index of the collective whose value arrives at `arrival`."""
         assert isinstance(arrival, float)
         return int(arrival)
 

@@ -1,12 +1,12 @@
 """
 The effect of a function on the clocks of its mesh.
 
-The devices of a mesh do the same at the same time, so that one number for each stream
-describes all of them. A function without anything asynchronous adds a duration, as long as
-the communication stream is not busy when it is called. Otherwise its effect depends on how
-far the streams are apart; then its moments are replayed, one for each collective and wait,
-with the computation between them as one duration. That is exact, and the ops between cost
-nothing.
+All devices of a mesh do the same at the same time, so one number per stream describes
+them all. A function without asynchronous communication adds a duration, unless the
+communication stream is busy when the function is called. Otherwise its effect depends
+on how far the two streams are apart. Then its moments are replayed: each collective and
+each wait, with the computation between them as one duration. The result is exact, and
+no single op is visited.
 """
 
 from __future__ import annotations
@@ -16,42 +16,56 @@ from typing import NamedTuple, TypeAlias
 
 
 class Computing(NamedTuple):
-    """A function computes."""
+    """A moment in which a function computes."""
 
     seconds: float
 
 
 class Communicating(NamedTuple):
-    """A function takes part in a collective that occupies both streams."""
+    """
+    A moment in which a function takes part in a collective that occupies the compute
+    and the communication stream.
+    """
 
     seconds: float
 
 
 class Starting(NamedTuple):
-    """A function starts its next asynchronous collective."""
+    """A moment in which a function starts its next asynchronous collective."""
 
     seconds: float
 
 
 class Waiting(NamedTuple):
-    """A function waits for an asynchronous collective."""
+    """
+    A moment in which a function waits for the asynchronous collective with index
+    `number`.
+    """
 
     number: int
 
 
 Moment: TypeAlias = Computing | Communicating | Starting | Waiting
-"""Something that a function does to the clocks."""
+"""
+One effect of a function on the clocks: it computes, takes part in a collective, starts
+one, or waits for one.
+"""
 
 
 @dataclass
 class Clocks:
     """
-    The streams of a mesh, in seconds: `compute` and `free` are the times until which the
-    compute and communication streams are busy, `since` the time since when the
-    communication stream has been; `idle` are the seconds waited, `transit` those of them
-    for values in flight. `arrivals` has, for each asynchronous collective, since when the
-    stream has been busy and when it is done. While it is busy, computations are slower by
-    the share `contention`; `slowed` are the seconds that they took longer.
+    The clocks of a mesh, in seconds.
+
+    - `compute`, `free`: the times until which the compute and the communication stream
+      are busy;
+    - `since`: the time since when the communication stream has been busy without a
+      pause;
+    - `idle`: the time waited; `transit`: the part of it in which a value was in flight;
+    - `arrivals`: for each asynchronous collective, the time since when the stream has
+      been busy, and the time at which the collective is done;
+    - `contention`: the share of the device that computations lose while the
+      communication stream is busy; `slowed`: the time that they lost.
     """
 
     compute: float
@@ -66,7 +80,7 @@ class Clocks:
     slowed: float = 0.0
 
     def work(self, seconds: float) -> None:
-        """Computes what takes so many seconds while nothing is communicated."""
+        """Adds a computation that takes `seconds` if nothing is communicated."""
         if self.contention and self.free > self.compute:
             share = self.contention
             slowed = share * min(seconds / (1 - share), self.free - self.compute)
@@ -76,7 +90,8 @@ class Clocks:
 
     def wait(self, since: float, until: float) -> None:
         """
-        Waits until a time, for something on a stream that has been busy since another.
+        Waits until the time `until` for a collective, on a stream that has been busy
+        since the time `since`.
         """
         wait = until - self.compute
         if wait > 0:
@@ -88,9 +103,9 @@ class Clocks:
 class Timeline:
     """
     The effect of a function on the clocks of its mesh. The methods `compute` to
-    `append` record it in program order; `play` applies it. `moments` has all of it,
-    `seconds` is its duration if nothing is asynchronous, `started` the number of its
-    asynchronous collectives.
+    `append` record it in program order, and `play` applies it. `moments` holds the
+    whole effect, `seconds` its duration if nothing is asynchronous, and `started` the
+    number of its asynchronous collectives.
     """
 
     def __init__(self) -> None:
@@ -99,7 +114,7 @@ class Timeline:
         self.started = 0
 
     def compute(self, seconds: float) -> None:
-        """Adds a computation of so many seconds."""
+        """Records a computation of `seconds`."""
         self.seconds += seconds
         if self.moments and isinstance(last := self.moments[-1], Computing):
             seconds += last.seconds
@@ -107,24 +122,30 @@ class Timeline:
         self.moments.append(Computing(seconds))
 
     def collective(self, seconds: float) -> None:
-        """Adds a collective of so many seconds, which occupies both streams."""
+        """
+        Records a collective of `seconds` that occupies the compute and the
+        communication stream.
+        """
         self.seconds += seconds
         self.moments.append(Communicating(seconds))
 
     def start(self, seconds: float) -> int:
-        """Adds an asynchronous collective of so many seconds; returns its number."""
+        """
+        Records the start of an asynchronous collective of `seconds`, and returns its
+        index.
+        """
         self.moments.append(Starting(seconds))
         self.started += 1
         return self.started - 1
 
     def wait(self, number: int) -> None:
-        """Adds a wait for the asynchronous collective of that number."""
+        """Records a wait for the asynchronous collective with index `number`."""
         self.moments.append(Waiting(number))
 
     def append(self, other: Timeline) -> int:
         """
-        Adds all that a called function does; returns by how much the numbers of its
-        collectives are higher than in `other`.
+        Records all effects of a called function. Returns the offset to add to the
+        indices of its collectives.
         """
         first = self.started
         if not other.started and all(isinstance(m, Computing) for m in other.moments):
@@ -139,7 +160,7 @@ class Timeline:
         return first
 
     def play(self, clocks: Clocks) -> None:
-        """Changes the clocks as the function does when it is called with them."""
+        """Applies the effect of a call of the function to `clocks`."""
         if not self.started and clocks.free <= clocks.compute:
             clocks.compute += self.seconds
             return

@@ -1,6 +1,6 @@
 """
-The devices, the time, the bytes sent, and the memory for messages, that a collective or a
-send takes.
+The cost of a collective or a send: its devices, its time, the bytes sent, and the
+memory for its messages.
 """
 
 from __future__ import annotations
@@ -38,10 +38,15 @@ from distir.sharding.sends import keeps_coordinates, plan_send
 @dataclass
 class Transfer:
     """
-    Groups of devices (one row of `positions` each) that wait for each other and are then
-    busy for `seconds` (one per group, or one number); `sent` are the bytes that each device
-    sends, in the shape of `positions`, in so many `messages`. The host takes `issue` seconds to issue it. An
-    asynchronous send leaves its sender free unless it `occupies` it.
+    Communication of groups of devices. The devices of a group wait for each other, and
+    are then all busy.
+
+    - `positions`: the devices, one row per group;
+    - `seconds`: the time, one number for all groups or one per group;
+    - `sent`: the bytes that each device sends, in the shape of `positions`; `messages`:
+      the number of messages;
+    - `issue`: the seconds in which the host issues the transfer;
+    - `occupies`: whether an asynchronous send keeps its sender busy.
     """
 
     positions: npt.NDArray[np.intp]
@@ -53,15 +58,19 @@ class Transfer:
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
-        """The meshes that take part, in a simulation where a position stands for a mesh."""
+        """
+        The positions of the meshes that take part, in a simulation with one position
+        per mesh.
+        """
         return tuple(self.positions[0].tolist())
 
 
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
     """
-    Returns the transfers of an op, one after the other: none for a send that stays on its
-    devices, and None for ops that do not communicate. Raises DistIRError for values without
-    a layout and meshes that do not fit each other.
+    Returns the transfers of an op, which run one after the other. There are none for a
+    send whose source and target devices are the same. Returns None for ops that do not
+    communicate. Raises DistIRError for values without a layout, and for meshes that do
+    not fit each other.
     """
     if isinstance(op, SendOp):
         return _send(op, device_map)
@@ -80,9 +89,9 @@ def _local_bytes(op: CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
 
 def _message_bytes(op: CollectiveOp, device_map: DeviceMap, side: int) -> int:
     """
-    Returns the bytes of the operands (side 0) or results (side 1) of all collectives that
-    travel in one message with this one, if it is the first of them. One that joins another
-    counts its own bytes; it takes no time.
+    Returns the bytes of the operands (`side` 0) or results (`side` 1) of all
+    collectives that travel in one message, if `op` is the first of them. Otherwise
+    returns only the bytes of `op`, because the first one takes the time of all.
     """
     if op.is_joined:
         return _local_bytes(op, device_map)[side]
@@ -97,7 +106,11 @@ def _groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
 
 
 def _rooted_groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
-    """Returns one group: the root first, then the other devices of the mesh."""
+    """
+    Returns one group for a collective with a root: the root's device first, then the
+    other devices that take part. Raises DistIRError if a value has no layout, or if the
+    root's mesh has several devices.
+    """
     before, after = layout_of(op.source), layout_of(op.result)
     if before is None or after is None:
         raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
@@ -116,11 +129,12 @@ def _rooted_groups(op: CollectiveOp, device_map: DeviceMap) -> Groups:
 
 Seconds = Callable[[float, Topology], float]
 """
-Returns the seconds of a collective on so many bytes, among devices with that topology.
+A function that returns the seconds of a collective, given its bytes and the topology of
+its devices.
 """
 
 BUCKET = 25e6
-"""The bytes of gradients that PyTorch's DistributedDataParallel reduces in one bucket."""
+"""The bytes of gradients in one bucket of PyTorch's DistributedDataParallel."""
 
 
 def _transfer(
@@ -132,10 +146,10 @@ def _transfer(
     kind: str | None = None,
 ) -> Transfer:
     """
-    Returns the transfer of an op among groups of devices: a collective of that kind, by
-    default the op itself. `seconds` gives its time from
-    `size`, in bytes, and a topology; a profile adds the time of launching it. `sent` are
-    the bytes that each device sends, or one number for all.
+    Returns the transfer of an op among groups of devices. `seconds` gives its time for
+    `size` bytes and a topology; a profile adds the time of launching it. `sent` holds
+    the bytes that each device sends, or one number for all. `kind` is the kind of
+    collective, by default that of the op.
     """
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
@@ -161,22 +175,22 @@ def _transfer(
 
 
 def _later(seconds: Seconds, by: float) -> Seconds:
-    """Returns the same function with a number of seconds added."""
+    """Returns a function like `seconds` whose result is longer by `by` seconds."""
     return lambda size, stages: by + seconds(size, stages)
 
 
 def _in_bucket(seconds: Seconds) -> Seconds:
     """
-    Returns a function that gives a tensor's share in the time of the bucket that it is
-    reduced with.
+    Returns a function that gives a tensor's share of the time in which a whole bucket
+    is reduced.
     """
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
 def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of a collective in which every device of a group sends each of the
-    others its share of a tensor, in each of several rounds.
+    Returns the transfer of a collective in which every device of a group sends each of
+    the others its share of a tensor, possibly in several rounds.
     """
     traffic = op.TRAFFIC
     assert traffic is not None
@@ -189,7 +203,9 @@ def _exchange(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 
 def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
-    """Returns the transfer of a collective in which each device sends to the next one."""
+    """
+    Returns the transfer of a collective in which each device sends to the next one.
+    """
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = size if groups.size > 1 else 0
     return _transfer(op, groups, communication.shift_seconds, size, sent)
@@ -197,8 +213,8 @@ def _shift(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 def _chain(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
     """
-    Returns the transfer of a broadcast or a reduction along a chain that begins or ends at
-    the root.
+    Returns the transfer of a broadcast or a reduction along a chain that starts or ends
+    at the root.
     """
     groups, (size, _) = _rooted_groups(op, device_map), _local_bytes(op, device_map)
     sent = np.full(groups.size, float(size))
@@ -207,7 +223,10 @@ def _chain(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
 
 
 def _parts(op: CollectiveOp, device_map: DeviceMap) -> Transfer:
-    """Returns the transfer of a collective in which the root sends or gets parts."""
+    """
+    Returns the transfer of a collective in which the root sends a part to each device,
+    or gets one from each.
+    """
     groups, from_root = _rooted_groups(op, device_map), _is_from_root(op)
     part = _local_bytes(op, device_map)[int(from_root)]
     whole = part * groups.size
@@ -227,8 +246,8 @@ _PATTERNS: Mapping[str, Callable[[CollectiveOp, DeviceMap], Transfer]] = {
     "parts": _parts,
 }
 """
-The transfer of a collective, by the pattern of its traffic. Raises DistIRError for values
-without a layout.
+Functions that return the transfer of a collective, by the pattern of its traffic. They
+raise DistIRError for values without a layout.
 """
 
 _SECONDS: Mapping[str, Seconds] = {
@@ -237,15 +256,16 @@ _SECONDS: Mapping[str, Seconds] = {
     "reduce_scatter": communication.reduce_scatter_seconds,
     "all_to_all": communication.all_to_all_seconds,
 }
-"""The seconds of an exchange of so many bytes, by its kind."""
+"""Functions that return the seconds of an exchange, by its kind."""
 
 
 def exchange_of(
     op: Operation, operands: Sequence[Layout], device_map: DeviceMap
 ) -> Transfer | None:
     """
-    Returns the communication of an op that gathers a state in each of its steps, all steps
-    together, for operands in these layouts; None if there is none.
+    Returns the communication of an op that gathers a state in each of its steps, all
+    steps together, or None if it does not communicate. `operands` are the layouts of
+    the op's operands.
     """
     name = operands[0].mesh if operands else ""
     mesh = device_map.meshes.get(name)
@@ -284,7 +304,7 @@ def _send(op: SendOp, device_map: DeviceMap) -> tuple[Transfer, ...]:
     pairs = device_map.pairs(before.mesh, after.mesh)
     if not pairs:
         return ()
-    # Pairs that share a device follow each other, as a device does one thing at a time.
+    # A device does one thing at a time, so pairs that share one follow each other.
     batches = (
         [pairs]
         if len({d for p in pairs for d in p}) == 2 * len(pairs)
@@ -297,8 +317,8 @@ def _send_in_pieces(
     op: SendOp, before: Layout, after: Layout, device_map: DeviceMap
 ) -> tuple[Transfer, ...]:
     """
-    Returns the transfers of a send between meshes of different shapes: one for each size of
-    pieces in each round. Raises NotUniform where one device stands for a mesh.
+    Returns the transfers of a send between meshes of different shapes: in each round,
+    one for each size of its pieces. Raises NotUniform if one device stands for a mesh.
     """
     if isinstance(device_map, UniformDeviceMap):
         raise NotUniform
@@ -343,7 +363,8 @@ def _uniform_send(
     source: str, target: str, size: int, device_map: UniformDeviceMap
 ) -> Transfer:
     """
-    Returns a send with one pair that stands for all; the links of all pairs must be alike.
+    Returns the transfer of a send in which one pair of devices stands for all. Raises
+    NotUniform if the pairs communicate over different levels of links.
     """
     pair = device_map.pair(source, target)
     pairs, hardware = device_map.pairs(source, target), device_map.hardware
@@ -359,11 +380,12 @@ def _uniform_send(
 
 class MessageBuffers:
     """
-    The bytes of collectives' buffers on each device. A tensor that is split or gathered along
-    its first dimension lies in memory as it travels; along others it is copied into a buffer of
-    its parts first, or out of one. Tensors in one message are laid one behind the other, so
-    that all of them are there twice for a moment: at the first collective of the message the
-    reduced ones, and until the last one the gathered ones.
+    The bytes of the buffers of collectives on each device. A tensor that is split or
+    gathered along its first dimension is sent from, or received in, its own memory.
+    Along another dimension, its parts are copied into a buffer before they are sent, or
+    out of a buffer after they are received. The tensors of one message are copied next
+    to each other, so each is in memory twice for some time: tensors to reduce at the
+    first collective of the message, and gathered tensors until the last.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -372,7 +394,10 @@ class MessageBuffers:
         self._last: tuple[CollectiveOp | None, int] = None, 0
 
     def bytes_of(self, op: CollectiveOp) -> int:
-        """Returns the bytes for a collective; asked for in program order, that is quick."""
+        """
+        Returns the bytes of the buffers of the collective `op`. It is fast if it is
+        called in program order.
+        """
         before, size = self._last
         if not op.is_joined:
             size = self._bytes_of(op)
@@ -405,7 +430,10 @@ class MessageBuffers:
 
 
 def _lies_in_order(op: CollectiveOp) -> bool:
-    """Whether the parts that travel lie one behind the other in the whole tensor."""
+    """
+    Whether the parts that travel lie one behind the other in the memory of the whole
+    tensor.
+    """
     sides = layout_of(op.source), layout_of(op.result)
     dims = [layout.dims for layout in sides if layout is not None]
     part, whole = max(dims, key=_axes), min(dims, key=_axes)

@@ -1,5 +1,6 @@
 """
-The machine of programs in which the devices of each mesh do the same: a time is one number.
+The machine for programs in which all devices of a mesh do the same, so one clock per
+mesh is enough.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
 
 class UniformMachine(SummarisingMachine):
     """
-    A machine with one position for each mesh, where all devices of a mesh do the same
-    (`UniformDeviceMap`); `meshes` is their number. It is faster than `Machine` and has the
-    same result.
+    A machine with one position for each of `meshes` meshes, for programs in which all
+    devices of a mesh do the same (`UniformDeviceMap`). It is faster than `Machine` and
+    has the same result.
     """
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
         super().__init__(meshes, summaries)
-        # The time until which asynchronous sends between two meshes last.
+        # The time at which the last asynchronous send between two meshes ends.
         self._free: dict[tuple[int, ...], float] = {}
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
-        """See `SummarisingMachine`."""
+        """
+        Applies the effect of a function to the clocks of the mesh at position `mesh`.
+        Returns, for each asynchronous collective that the function starts, when its
+        value departs and when it arrives.
+        """
         streams, clock = self.streams, self.clock
         if not timeline.started and not streams.in_use:
             clock[mesh] += timeline.seconds
@@ -47,7 +52,7 @@ class UniformMachine(SummarisingMachine):
         return clocks.arrivals
 
     def wait_for(self, buffer: Buffer) -> None:
-        """Makes the devices of a value that is in flight wait for it."""
+        """Makes the mesh of a value that is in flight wait until it has arrived."""
         since, until = buffer.departure, buffer.arrival
         if since is None or until is None:
             return
@@ -61,7 +66,10 @@ class UniformMachine(SummarisingMachine):
         self._arrive(buffer)
 
     def _start(self, step: CommunicationStep, frame: list[Buffer]) -> None:
-        """Starts asynchronous communication; the devices go on."""
+        """
+        Starts asynchronous communication. The devices do not wait for it, except
+        senders that it occupies.
+        """
         (transfer,) = step.transfers
         meshes = transfer.meshes
         first = meshes[0]
@@ -80,5 +88,7 @@ class UniformMachine(SummarisingMachine):
 
     @property
     def end(self) -> float:
-        """The time at which the last device, and what it has started, is done."""
+        """
+        The time in seconds at which the last mesh is done, and all communication too.
+        """
         return max(super().end, *self._free.values(), 0.0)

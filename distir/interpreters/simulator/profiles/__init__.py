@@ -1,3 +1,4 @@
 """
-Profiles: what devices and links reach in practice, instead of what their data sheets say.
+Profiles: the performance of devices and links in practice, in place of their data
+sheets.
 """

@@ -1,6 +1,6 @@
 """
-Finds profiles: the built-in ones are the `.json` files of `hardware/profiles`, named like
-the file.
+Finds profiles. The `.json` files of `hardware/profiles` are the built-in profiles; a
+profile has the name of its file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from distir.interpreters.simulator.profiles.profile import Profile
 _FOLDER = FOLDER / "profiles"
 
 AUTO = "auto"
-"""Stands for the profiles that a cluster's kinds of devices name."""
+"""The name that stands for the profiles that a cluster's kinds of devices name."""
 
 NONE = "none"
-"""Stands for no profile: devices and links as their data sheets say."""
+"""
+The name that stands for no profile: devices and links perform as in their data sheets.
+"""
 
 
 def profile_names() -> list[str]:
@@ -32,8 +34,9 @@ def profile_names() -> list[str]:
 
 def load_profile(name_or_path: str | Path) -> Profile:
     """
-    Returns the profile with that built-in name, or the one in that file. A profile with a
-    `base` holds only what differs from the profile of that name. Raises DistIRError.
+    Returns the built-in profile `name_or_path`, or the profile in the file at that
+    path. If the file has a `base`, its fields replace those of the profile that `base`
+    names. Raises DistIRError if the profile cannot be read.
     """
     path = _path_of(str(name_or_path))
     return Profile.parse(_name_of(path), _data(path, ()))
@@ -44,7 +47,11 @@ def _name_of(path: Path) -> str:
 
 
 def _data(path: Path, above: tuple[Path, ...]) -> Any:
-    """Returns the data of a file, merged with those it takes from its base."""
+    """
+    Returns the data of a profile's file, merged with the data of its base. `above`
+    holds the files from which chains of bases lead to `path`. Raises DistIRError if a
+    profile is its own base.
+    """
     if path in above:
         raise DistIRError(
             f"profile {_name_of(path)} is its own base; take it from another one"
@@ -69,7 +76,8 @@ def _data(path: Path, above: tuple[Path, ...]) -> Any:
 
 def _merged(base: Any, own: Any) -> Any:
     """
-    Merges the fields of both objects, at every depth; `own` ones replace those of `base`.
+    Returns the fields of both JSON objects, merged at every depth. Fields of `own`
+    replace those of `base`.
     """
     if not isinstance(base, dict) or not isinstance(own, dict):
         return own
@@ -87,9 +95,10 @@ def load_profiles(
     names: Sequence[str | Path | Profile], cluster: ClusterOp
 ) -> list[Profile]:
     """
-    Returns the profiles for the kinds of devices of a cluster, each given by a built-in
-    name, a file, or `auto`: those that the kinds name themselves (`profile`). `none`, by
-    itself, or no names at all stand for no profile. Raises DistIRError.
+    Returns the profiles for the kinds of devices of a cluster. Each of `names` is a
+    profile, a built-in name, a file, or `auto` for those that the cluster's kinds name.
+    Returns none if `names` is empty or is the single name `none`. Raises DistIRError if
+    a profile cannot be read.
     """
     if NONE in map(str, names):
         if len(names) > 1:
@@ -112,8 +121,8 @@ def load_profiles(
 @dataclass(frozen=True)
 class ProfileChoice:
     """
-    The profiles that a command uses: their names, for `load_profiles`, and, if it found
-    none by itself, the reason, for the user.
+    The profiles that a command uses. `names` can be passed to `load_profiles`. If the
+    command looked for profiles and found none, `lacking` is the reason, for the user.
     """
 
     names: tuple[str, ...]
@@ -122,9 +131,10 @@ class ProfileChoice:
     @staticmethod
     def of(given: Sequence[str], cluster: ClusterOp) -> ProfileChoice:
         """
-        Returns the profiles that the user named. If there are none, returns those that the
-        cluster's kinds of devices name, provided that they know all of its links. Raises
-        DistIRError for a profile that is named and cannot be read.
+        Returns the profiles that the user named. If `given` is empty, returns those
+        that the cluster's kinds of devices name, provided that they have figures for
+        all of its links. Raises DistIRError for a profile that the cluster names but
+        that cannot be read.
         """
         if given:
             return ProfileChoice(tuple(given))

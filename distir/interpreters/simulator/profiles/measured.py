@@ -1,8 +1,9 @@
 """
-The time of single ops that were measured one by one (`distir calibrate`).
+The times of ops that were measured one by one (`distir calibrate`).
 
-Beside the curves of its classes of ops, a profile may hold figures of ops by name. They
-take precedence: on a CPU, two elementwise ops may differ by a factor of ten.
+In addition to curves for classes of ops, a profile may have figures for single ops, by
+name. These take precedence, because two elementwise ops on a CPU may differ by a factor
+of ten.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from distir.interpreters.simulator.profiles.table import Table
 @dataclass(frozen=True)
 class OpFigures:
     """
-    The time of one op: `overhead` seconds, `per_flop` for each floating-point operation,
-    `per_byte` for each byte that it reads or writes, and `beyond_cache` more for each byte
-    over `cache`.
+    The time of one op: `overhead` seconds, `per_flop` seconds for each floating-point
+    operation, `per_byte` seconds for each byte that it reads or writes, and
+    `beyond_cache` more seconds for each byte over `cache` bytes.
     """
 
     overhead: float
@@ -33,14 +34,17 @@ class OpFigures:
 
     def seconds(self, flops: float, moved: float) -> float:
         """
-        Returns the seconds of an op with so many floating-point operations and bytes moved.
+        Returns the seconds of an op that does `flops` operations and moves `moved`
+        bytes.
         """
         seconds = self.overhead + flops * self.per_flop + moved * self.per_byte
         return seconds + max(0.0, moved - self.cache) * self.beyond_cache
 
     @staticmethod
     def read(table: Table) -> OpFigures:
-        """Reads the figures of one op. Raises DistIRError."""
+        """
+        Reads the figures of one op. Raises DistIRError for a missing or wrong field.
+        """
         figures = OpFigures(
             table.at_least_0("overhead"),
             table.at_least_0("per_flop", 0.0),
@@ -52,7 +56,7 @@ class OpFigures:
         return figures
 
     def to_json(self, source: str) -> dict[str, Any]:
-        """Returns the figures as JSON data that `read` takes."""
+        """Returns the figures as JSON data that `read` accepts."""
         names = ("overhead", "per_flop", "per_byte", "beyond_cache", "cache")
         found = {name: getattr(self, name) for name in names}
         kept = {n: v for n, v in found.items() if v or n == "overhead"}
@@ -61,21 +65,21 @@ class OpFigures:
 
 OpTable = Mapping[str, OpFigures]
 """
-Figures by name: the name of an op, or `A of B` for an op A that has an operand from a B,
-which may be part of the same library call, or return a view that A must copy; a user's
-kernel has the name that `kernel_name` gives.
+Figures of ops by name. The key is the name of an op, or `A of B` for an op A with an
+operand from an op B. In that case B may be part of the same library call, or return a
+view that A must copy. The key of a user's kernel is the result of `kernel_name`.
 """
 
 
 def kernel_name(symbol: str) -> str:
-    """Returns the name of a user's kernel in a table."""
+    """Returns the name of the user's kernel `symbol` in a table of figures."""
     return f"kernel.call @{symbol}"
 
 
 def figures_of(op: Operation, table: OpTable) -> OpFigures | None:
     """
-    Returns the figures of an op in a table; those for the ops that its operands come from
-    take precedence.
+    Returns the figures of `op` in `table`, or None. Figures for the combination of `op`
+    with the op of one of its operands take precedence.
     """
     for operand in op.operands:
         owner = operand.owner

@@ -1,11 +1,11 @@
 """
-Profiles: the performance that a kind of device and its links reach in practice, beside
-the figures of its data sheet.
+Profiles: the performance of a kind of device and its links in practice. They complement
+the figures of data sheets.
 
-A `Profile` is a JSON file (`docs/profiles.md` has the format): how well large and small ops
-use a device, how long the host takes to issue one, what messages cost beyond their bytes.
-Its figures are few and physical, so that they hold for shapes that nobody measured. Without
-a profile the simulator uses the data sheet alone.
+A `Profile` is a JSON file (`docs/profiles.md` has the format). It gives the efficiency
+of large and small ops on a device, the time in which the host issues an op, and the
+overheads of messages. Its figures are few and physical, so they also hold for shapes
+that nobody measured. Without a profile, the simulator uses the data sheet alone.
 """
 
 from __future__ import annotations
@@ -34,21 +34,31 @@ OP_CLASSES: Mapping[str, str | None] = {
     "gather": "elementwise",
 }
 """
-The classes of ops, each with the class whose curve is used if a profile lacks its own.
+The classes of ops. Each is mapped to the class whose curve is used if a profile lacks
+its own, or to None.
 """
 
 SMALLEST_TILE = 16
-"""Rows and columns of the smallest tiles, those of a tensor core's instructions."""
+"""
+The number of rows and of columns of the smallest tile. It is the tile of a tensor
+core's instruction.
+"""
 
 ALIGNMENT = 8
-"""Elements that kernels of matrix products load at once: 16 bytes of 16-bit floats."""
+"""
+The number of elements that kernels of matrix products load at once: 16 bytes of 16-bit
+floats.
+"""
 
 SPLITS = (1, 2, 3, 4, 6, 8)
-"""The numbers of parts into which the sums of a matrix product may be split."""
+"""The numbers of parts into which a kernel may split each sum of a matrix product."""
 
 
 def _served_by(op_class: str) -> list[str]:
-    """Returns a class and those whose curves serve it, in order of preference."""
+    """
+    Returns `op_class`, followed by the classes whose curves are used in its place, in
+    order of preference.
+    """
     found: list[str] = []
     wanted: str | None = op_class
     while wanted is not None:
@@ -58,22 +68,25 @@ def _served_by(op_class: str) -> list[str]:
 
 
 DEFAULT = "default"
-"""The name of the element type whose curves are used for types without their own."""
+"""The key of the curves for element types that a profile does not list."""
 
 
 @dataclass(frozen=True)
 class Curve:
     """
-    The time that an op of a class takes on the device: `overhead` seconds, and then the
-    longer of moving its bytes at `bandwidth` (a fraction of the memory's) and of computing.
+    The time of an op of one class on the device: `overhead` seconds, plus the longer of
+    two times. The first is the time to move the op's bytes at `bandwidth`, a fraction
+    of the memory's bandwidth. The second is the time to compute.
 
-    A product of matrices of `m x k` and `k x n` elements is computed in tiles of `tile`
-    elements, on `units` parts of the device at the same time, at `efficiency` (a fraction
-    of the peak); a tile takes as long as `k + depth` products for each of its elements.
-    Tiles, and the last round of `units` tiles, that are not full cost as much as full ones,
-    unless it pays to split the sums and to add their parts up in memory. If the rows of a
-    matrix or of the result are no multiple of `ALIGNMENT` elements, kernels load elements
-    one by one and reach the fraction `misaligned` of the efficiency.
+    A product of an m x k matrix and a k x n matrix is computed in tiles of `tile`
+    elements. `units` parts of the device compute tiles at the same time, at
+    `efficiency`, a fraction of the peak. Each element of a tile takes the time of `k +
+    depth` multiplications. A tile that is not full costs as much as a full one, and a
+    last round of fewer than `units` tiles as much as a full round. To use all units,
+    kernels may split the sums over k into parts and add these up in memory; they do so
+    if it is faster. If the length of a row of a matrix or of the result is not a
+    multiple of `ALIGNMENT` elements, kernels load single elements, and reach only the
+    fraction `misaligned` of the efficiency.
     """
 
     bandwidth: float
@@ -86,8 +99,8 @@ class Curve:
 
     def moving_seconds(self, moved: float, bandwidth: float) -> float:
         """
-        Returns the seconds of an op that only moves bytes through a memory of that
-        bandwidth.
+        Returns the seconds of an op that only moves `moved` bytes through a memory of
+        bandwidth `bandwidth`.
         """
         return self.overhead + moved / (bandwidth * self.bandwidth)
 
@@ -100,8 +113,9 @@ class Curve:
         bandwidth: float,
     ) -> float:
         """
-        Returns the seconds of an op that computes; `product` describes it if it is a
-        product of matrices.
+        Returns the seconds of an op that does `flops` operations and moves `moved`
+        bytes, on a device with `peak` FLOP/s and a memory of bandwidth `bandwidth`.
+        `product` describes the op if it is a product of matrices.
         """
         memory = moved / (bandwidth * self.bandwidth)
         compute = flops / (peak * self.efficiency)
@@ -128,8 +142,9 @@ class Curve:
     @staticmethod
     def read(table: Table, computes: bool) -> Curve:
         """
-        Reads a curve of a class that computes, or of one that memory alone bounds. Raises
-        DistIRError.
+        Reads a curve from a profile's table. A class of ops that does not compute
+        (`computes` is False) is bound by memory, and has fewer fields. Raises
+        DistIRError for a missing or wrong field.
         """
         if not computes:
             curve = Curve(
@@ -152,11 +167,12 @@ class Curve:
 @dataclass(frozen=True)
 class Dispatch:
     """
-    The seconds in which the host issues an op or a collective, while the device works on
-    earlier ones (see `distir.interpreters.simulator.engine.compiler`). A host that does not
-    run `ahead` issues an op when the one before it is done, so that no op takes less than
-    that. A collective then takes that much longer, as its devices wait for the last of
-    their hosts.
+    The seconds in which the host issues an op (`op`) or a collective (`collective`),
+    while the device works on earlier ones (see
+    `distir.interpreters.simulator.engine.compiler`). If the host does not run `ahead`,
+    it issues an op only when the previous one is done. Then each op takes at least `op`
+    seconds. Each collective takes `collective` seconds longer, because its devices wait
+    for the slowest of their hosts.
     """
 
     op: float = 0.0
@@ -166,7 +182,8 @@ class Dispatch:
     @staticmethod
     def read(table: Table) -> Dispatch:
         """
-        Reads what the host needs per op, from the table `dispatch`. Raises DistIRError.
+        Reads the times of the host from a profile's table `dispatch`. Raises
+        DistIRError for a missing or wrong field.
         """
         dispatch = Dispatch(
             table.at_least_0("op"),
@@ -180,20 +197,22 @@ class Dispatch:
 @dataclass(frozen=True)
 class LinkFigures:
     """
-    A level of links in practice.
+    The performance of a level of links in practice.
 
-    - `bandwidth`: the fraction of the data sheet's bandwidth that large messages get, or
-      that fraction by number of devices if rings get different numbers of links;
-    - `overhead`: seconds once per collective; `latency`: seconds with every message;
+    - `bandwidth`: the fraction of the data sheet's bandwidth that large messages get;
+      it can depend on the number of devices, if rings of different sizes get different
+      numbers of links;
+    - `overhead`: the seconds added to each collective; `latency`: the seconds of each
+      message;
     - `copy_bandwidth`: bytes/s at which a device adds up or copies data in its memory
       (infinite: at no cost);
-    - `shared`: whether the devices of a block, such as a node, pass on to each other what
-      one of them received over this level; if not, each receives all of it over its own
-      adapter;
-    - `occupies`: whether an asynchronous send keeps its sender busy, as in software that
-      waits for it at once;
-    - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...), if a
-      library does some of them worse than others.
+    - `shared`: whether the devices of a block, such as a node, pass on to each other
+      the data that one of them received over this level; if not, each receives all data
+      over its own adapter;
+    - `occupies`: whether an asynchronous send keeps its sender busy, as in software
+      that waits for it at once;
+    - `kinds`: figures for single kinds of communication (`all_reduce`, `send`, ...),
+      for libraries that do some of them less efficiently than others.
     """
 
     bandwidth: float | Mapping[int, float]
@@ -205,11 +224,16 @@ class LinkFigures:
     kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
 
     def of_kind(self, kind: str) -> LinkFigures:
-        """Returns the figures for a kind of communication."""
+        """
+        Returns the figures for a kind of communication. If it has no special figures,
+        these are the object's own.
+        """
         return self.kinds.get(kind, self)
 
     def share(self, devices: int) -> float:
-        """Returns the fraction of the bandwidth that a group of so many devices gets."""
+        """
+        Returns the fraction of the bandwidth that a group of `devices` devices gets.
+        """
         if not isinstance(self.bandwidth, Mapping):
             return self.bandwidth
         known = [size for size in self.bandwidth if size <= devices]
@@ -217,7 +241,10 @@ class LinkFigures:
 
     @staticmethod
     def read(table: Table) -> LinkFigures:
-        """Reads the figures of one level of links, from its table. Raises DistIRError."""
+        """
+        Reads the figures of one level of links from a profile. Raises DistIRError for a
+        missing or wrong field.
+        """
         kinds = table.tables("kinds", required=False)
         figures = LinkFigures(
             table.positive_by_size("bandwidth"),
@@ -235,15 +262,16 @@ class LinkFigures:
 @dataclass(frozen=True)
 class MemoryFigures:
     """
-    The memory of a device that software takes beside the values of the program.
+    The memory of a device that software takes in addition to the values of the program.
 
     - `fragments`: the free memory that the allocator cannot use again, as a fraction of
-      what comes and goes within a step;
+      the memory that is allocated and freed within a step;
     - `block`: the number of bytes in whose multiples memory is allocated;
-    - `libraries`: bytes throughout (contexts, workspaces of matrix products);
-      `communicator`: bytes for each group of devices that it communicates with;
-    - `logit`: bytes for each 16-bit logit while a loss or its gradient is computed, of the
-      copies in 32 bits.
+    - `libraries`: the bytes that are always taken (contexts, workspaces of matrix
+      products); `communicator`: the bytes for each group of devices that a device
+      communicates with;
+    - `logit`: the bytes per 16-bit logit of the 32-bit copies that are made while a
+      loss or its gradient is computed.
     """
 
     fragments: float = 0.0
@@ -254,7 +282,10 @@ class MemoryFigures:
 
     @staticmethod
     def read(table: Table) -> MemoryFigures:
-        """Reads what a software keeps in memory, from its table. Raises DistIRError."""
+        """
+        Reads the memory figures from a profile's table. Raises DistIRError for a wrong
+        field.
+        """
         figures = MemoryFigures(
             table.at_least_0("fragments", 0.0),
             table.size("block", 1),
@@ -271,15 +302,16 @@ class Profile:
     """
     The figures of one kind of device.
 
-    - `device`: the name of the kind in a cluster that the profile is for;
-    - `compute`: by element type (`default` serves those that are not there) and class of
-      ops, a curve;
-    - `links`: by name of a `device.link`;
-    - `fusion`: which ops run together (see `distir.interpreters.simulator.fusion`);
-    - `ops`: by element type, figures of ops that were measured one by one;
-    - `memory`: the bytes that the software keeps beside values;
+    - `device`: the name of the kind of device in a cluster;
+    - `compute`: the curves, by element type (`default` is for types that are not
+      listed) and by class of ops;
+    - `links`: the figures of links, by the name of a `device.link`;
+    - `fusion`: the fusions of the software (see
+      `distir.interpreters.simulator.fusion`);
+    - `ops`: the figures of ops that were measured one by one, by element type;
+    - `memory`: the memory that the software takes in addition to values;
     - `contention`: the share of a device that an asynchronous collective takes from the
-      computation beside it.
+      computation that runs at the same time.
     """
 
     name: str
@@ -293,7 +325,10 @@ class Profile:
     contention: float = 0.0
 
     def curve(self, element_type: str, op_class: str) -> Curve:
-        """Returns the curve for ops of a class on an element type. Raises DistIRError."""
+        """
+        Returns the curve of a class of ops on an element type. Raises DistIRError if
+        the profile has none that applies.
+        """
         return self._curves.get((element_type, op_class)) or self._find(
             element_type, op_class
         )
@@ -317,7 +352,10 @@ class Profile:
         )
 
     def link(self, name: str) -> LinkFigures:
-        """Returns the figures of a level of links. Raises DistIRError."""
+        """
+        Returns the figures of the level of links `name`. Raises DistIRError if the
+        profile has none.
+        """
         if name not in self.links:
             raise DistIRError(
                 f"profile {self.name} has no figures for link @{name}; it has "
@@ -327,7 +365,10 @@ class Profile:
 
     @staticmethod
     def parse(name: str, data: Any) -> Profile:
-        """Returns the profile in the data of a JSON file. Raises DistIRError."""
+        """
+        Returns the profile `name` from `data`, the data of its JSON file. Raises
+        DistIRError for a missing or wrong field.
+        """
         table = Table(f"profile {name}", data)
         table.text("description")
         device = table.text("device")
@@ -363,8 +404,8 @@ class Profile:
 
 def _read_contention(table: Table) -> float:
     """
-    Reads the share of a device that collectives take, from the table `contention`. Raises
-    DistIRError.
+    Returns the share of a device that collectives take, from a profile's table
+    `contention`. Raises DistIRError for a missing or wrong field.
     """
     share = table.below_1("share")
     table.finish()

@@ -1,4 +1,6 @@
-"""Reads the objects of a profile's JSON, with errors that name the field and its fault."""
+"""
+Reads the JSON objects of a profile. An error names the field and what is wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from distir.errors import DistIRError
 
 class Table:
     """
-    One JSON object of a profile. Its methods read one field each and raise DistIRError for
-    a missing or wrong value; `finish` refuses fields that were not read, and objects with
-    figures that do not name their `source`.
+    One JSON object of a profile. Each method reads one field, and raises DistIRError if
+    its value is missing or wrong. `finish` refuses objects without a `source`, and
+    fields that no method has read.
     """
 
     def __init__(self, owner: str, data: Any):
@@ -25,8 +27,9 @@ class Table:
 
     def finish(self, sourced: bool = True) -> None:
         """
-        Ends the reading of an object, after all fields have been read. Raises DistIRError
-        for a field that was not, and for a missing `source` if there must be one.
+        Ends the reading of an object, after all of its fields have been read. Raises
+        DistIRError for a field that was not read, and for a missing `source` if
+        `sourced` is set.
         """
         if sourced:
             self.text("source")
@@ -38,14 +41,19 @@ class Table:
             )
 
     def text(self, key: str) -> str:
-        """Returns the text under a key, which must not be empty. Raises DistIRError."""
+        """
+        Returns the text of field `key`. Raises DistIRError if it is missing or empty.
+        """
         value = self._value(key)
         if not isinstance(value, str) or not value.strip():
             raise self._error(key, value, "a text")
         return value
 
     def at_least_0(self, key: str, default: float | None = None) -> float:
-        """Returns a finite number that is not negative."""
+        """
+        Returns the number in field `key`, or `default` if the field is missing. Raises
+        DistIRError unless the number is finite and not negative.
+        """
         value = self._value(key, default)
         number = _number(value)
         if number is None or not (number >= 0 and math.isfinite(number)):
@@ -53,14 +61,20 @@ class Table:
         return number
 
     def below_1(self, key: str) -> float:
-        """Returns a number of at least 0 and below 1."""
+        """
+        Returns the number in field `key`. Raises DistIRError unless the number is at
+        least 0 and below 1.
+        """
         share = self.at_least_0(key)
         if share >= 1:
             raise self._error(key, self._data[key], "a share of at least 0 and below 1")
         return share
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """Returns a finite number above 0."""
+        """
+        Returns the number in field `key`, or `default` if the field is missing. Raises
+        DistIRError unless the number is finite and above 0.
+        """
         value = self._value(key, default)
         if value is default and default is not None:
             return default
@@ -70,7 +84,10 @@ class Table:
         return number
 
     def positive_by_size(self, key: str) -> float | dict[int, float]:
-        """Returns a number above 0, or an object of such numbers by number of devices."""
+        """
+        Returns the value of field `key`: a number above 0, or a map from numbers of
+        devices to such numbers. Raises DistIRError for anything else.
+        """
         value = self._value(key)
         if not isinstance(value, dict):
             return self.positive(key)
@@ -87,21 +104,30 @@ class Table:
         return sizes
 
     def flag(self, key: str, default: bool) -> bool:
-        """Returns true or false."""
+        """
+        Returns the boolean in field `key`, or `default` if the field is missing. Raises
+        DistIRError for other values.
+        """
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self._error(key, value, "true or false")
         return value
 
     def size(self, key: str, default: int) -> int:
-        """Returns a whole number above 0."""
+        """
+        Returns the integer in field `key`, or `default` if the field is missing. Raises
+        DistIRError unless the integer is above 0.
+        """
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self._error(key, value, "a whole number above 0")
         return value
 
     def sizes(self, key: str, default: tuple[int, int]) -> tuple[int, int]:
-        """Returns two whole numbers above 0."""
+        """
+        Returns the two integers in field `key`, or `default` if the field is missing.
+        Raises DistIRError unless both are above 0.
+        """
         value: Any = self._value(key, list(default))
         if not isinstance(value, list) or len(value) != 2:
             raise self._error(key, value, "two whole numbers above 0")
@@ -109,32 +135,45 @@ class Table:
         return pair.size("0", 1), pair.size("1", 1)
 
     def choices(self, key: str, known: Sequence[str]) -> frozenset[str]:
-        """Returns a list of known words; the field may be missing."""
+        """
+        Returns the words in field `key`, or no words if the field is missing. Raises
+        DistIRError for a word that is not in `known`.
+        """
         value: Any = self._value(key, [])
         if not isinstance(value, list) or any(word not in known for word in value):
             raise self._error(key, value, f"a list of some of {', '.join(known)}")
         return frozenset(value)
 
     def table(self, key: str) -> Table:
-        """Returns an object."""
+        """
+        Returns the object in field `key`. Raises DistIRError if it is missing or not an
+        object.
+        """
         return Table(f"{self.owner}, {key}", self._value(key))
 
     def optional(self, key: str) -> Table | None:
-        """Returns an object, or None if it is missing."""
+        """Returns the object in field `key`, or None if the field is missing."""
         if key not in self._data:
             self._asked.add(key)
             return None
         return self.table(key)
 
     def tables(self, key: str, required: bool = True) -> dict[str, Table]:
-        """Returns an object of objects; an empty one if it is missing and not required."""
+        """
+        Returns the objects in the object of field `key`, by name. Returns none if the
+        field is missing and not `required`. Raises DistIRError if it is missing and
+        `required`, or if a value is not an object.
+        """
         if not required and key not in self._data:
             self._asked.add(key)
             return {}
         return self.table(key).all_tables()
 
     def all_tables(self) -> dict[str, Table]:
-        """Returns all fields, which must be objects."""
+        """
+        Returns the values of all fields, by name. Raises DistIRError if one is not an
+        object.
+        """
         return {key: self.table(key) for key in self._data}
 
     def _value(self, key: str, default: Any = None) -> Any:

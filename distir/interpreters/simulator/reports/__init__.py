@@ -1,1 +1,1 @@
-"""Reports on where the time and the memory of a simulated program go."""
+"""Reports on the time and the memory of a simulated program."""

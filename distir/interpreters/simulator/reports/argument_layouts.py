@@ -1,4 +1,4 @@
-"""Reports how the arguments of a program are split, and how large each device's part is."""
+"""Reports the layouts of a program's arguments, and the size of each device's part."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from distir.sharding.mesh import Mesh, meshes
 @dataclass(frozen=True)
 class ArgumentLayout:
     """
-    Arguments of a program that are split alike.
+    Arguments of a program that have the same layout.
 
     Attributes:
-        name: One name for all of them, with `*` for the number of a layer and for the kind
-            of a state.
-        names: What each of them is called.
+        name: One name for all of them, with `*` for the number of a layer and for the
+            kind of a state.
+        names: The names of the single arguments.
         role: `parameter`, `state`, `input`, ...
-        element_type: The type of their elements, such as `f32`.
+        element_type: The type of the elements, such as `f32`.
         shape: The shape of the whole tensor.
-        split: For each dimension the mesh axes that split it, major to minor.
-        partial: The mesh axes over which devices hold terms of a sum.
-        local_shape: The shape of what one device holds.
-        local_bytes: The bytes of what one device holds of one of them.
-        meshes: The meshes that they are on, `()` in a sequential program.
+        split: For each dimension, the mesh axes that split it, major to minor.
+        partial: The mesh axes over which the devices hold terms of a sum.
+        local_shape: The shape of one device's part.
+        local_bytes: The bytes of one device's part of one argument.
+        meshes: The names of the meshes that hold them; `()` in a sequential program.
     """
 
     name: str
@@ -50,7 +50,10 @@ class ArgumentLayout:
 
     @property
     def split_text(self) -> str:
-        """The split as text: `-` for a whole dimension, `d,t` for one split twice."""
+        """
+        The split as text: `-` for a dimension that is not split, `d,t` for one that two
+        axes split, and `whole` if nothing is split.
+        """
         if not any(self.split) and not self.partial:
             return "whole"
         dims = " x ".join(",".join(axes) or "-" for axes in self.split)
@@ -74,9 +77,10 @@ class ArgumentLayout:
 
 def argument_layouts(module: ModuleOp, by_layer: bool = False) -> list[ArgumentLayout]:
     """
-    Returns the layouts of the arguments of a program, in their order. Layers that are split
-    alike are one entry, unless they are to be told apart (`by_layer`), and so are the states
-    of a parameter. Raises DistIRError.
+    Returns the layouts of a program's arguments, in their order. Layers with the same
+    layout are combined into one entry, unless `by_layer` is set. States of a parameter
+    with the same layout are always combined. Raises DistIRError if the program is not
+    valid.
     """
     program, known = Program(module), meshes(module)
     found: dict[tuple[object, ...], list[ArgumentLayout]] = {}
@@ -95,7 +99,9 @@ def argument_layouts(module: ModuleOp, by_layer: bool = False) -> list[ArgumentL
 def _argument_layout(
     name: str, role: str, type_: Attribute, known: dict[str, Mesh]
 ) -> ArgumentLayout | None:
-    """Returns the entry of one argument; None if it is no tensor of a known shape."""
+    """
+    Returns the entry of one argument, or None if it is not a tensor of known shape.
+    """
     if not isinstance(type_, TensorType):
         return None
     shape = type_.get_shape()
@@ -124,7 +130,10 @@ def _argument_layout(
 
 
 def _merged(owner: str, entries: Sequence[ArgumentLayout]) -> ArgumentLayout:
-    """Returns one entry for several that are alike, of arguments or parameters `owner`."""
+    """
+    Returns one entry for arguments with the same layout. `owner` is the common name of
+    the arguments, or of the parameters whose states they are.
+    """
     first = entries[0]
     if len(entries) == 1:
         return first

@@ -1,4 +1,4 @@
-"""Reports what devices send in a step: by module, collective and mesh axes."""
+"""Reports the bytes that devices send in a step, by module, op and mesh axes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ from distir.sharding.exchanges import exchanged_axes
 @dataclass
 class Sent:
     """
-    The messages of one device in a step, from the collectives of a module or its sends
-    between stages: `times` messages with `size` bytes in all, of the device that sends
-    the most.
+    The messages that one device sends in a step for one kind of op in a module. The
+    device is the one that sends the most.
 
     Attributes:
-        scope: The module, with `*` for the number of its layer where layers are not told
-            apart.
+        scope: The module, with `*` for the number of its layer if layers are combined.
         op: The name of the op.
         axes: The mesh axes over which a collective communicates.
         times: The number of messages.
-        size: The bytes that the device sends.
+        size: The number of bytes in all messages.
     """
 
     scope: str
@@ -54,11 +52,14 @@ class Sent:
 
 
 Key = tuple[str, str, tuple[str, ...]]
-"""Module, op and axes."""
+"""The module, the name of the op, and the mesh axes."""
 
 
 class CommunicationRecorder(Follower):
-    """Follows one device of each of some groups, and adds up what it sends."""
+    """
+    Adds up the messages of one device of each group in `groups`. With `by_layer`,
+    layers are not combined.
+    """
 
     def __init__(self, groups: Sequence[DeviceGroup], by_layer: bool = False):
         self._rows = GroupRows(groups)
@@ -95,8 +96,9 @@ class CommunicationRecorder(Follower):
 
     def report(self) -> list[Sent]:
         """
-        Returns the messages, once the program has been executed: the modules in the order
-        in which they first communicate.
+        Returns the messages of the device that sends the most, for each module, op and
+        axes, in the order in which they first occur. Call it after the program has been
+        executed.
         """
         most: dict[Key, Sent] = {}
         for of_group in self._sent:
@@ -110,8 +112,8 @@ def _messages(
     step: CommunicationStep, positions: npt.NDArray[np.intp]
 ) -> tuple[int, npt.NDArray[Any]]:
     """
-    Returns the number of messages in the transfer that the positions take part in, and the
-    bytes that each of them sends.
+    Returns the number of messages of the transfer in which `positions` take part, and
+    the bytes that each position sends.
     """
     for transfer in step.transfers:
         if np.array_equal(transfer.positions.ravel(), positions):
@@ -121,9 +123,9 @@ def _messages(
 
 def communication_of(simulation: Simulation, by_layer: bool = False) -> list[Sent]:
     """
-    Executes a simulated program once more and returns the messages of its devices. Layers that
-    send the same kinds of messages are one entry, unless they are to be told apart
-    (`by_layer`).
+    Executes a simulated program once more, and returns the messages of its devices.
+    Layers that send the same kinds of messages are combined into one entry, unless
+    `by_layer` is set.
     """
     recorder = CommunicationRecorder(simulation.groups, by_layer)
     simulation.run.follow(recorder)

@@ -1,4 +1,4 @@
-"""Compares two programs: why one is slower, and what else it has in memory."""
+"""Compares the time and the memory of two programs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from distir.interpreters.simulator.simulation import Simulation
 @dataclass(frozen=True)
 class Side:
     """
-    One of the two programs: its step in ticks, what the devices that wait for others the
-    least (`busiest`) spend it on, and the memory of those with the highest peak
-    (`fullest`).
+    One of the two programs that are compared.
+
+    - `end`: the time of its step in ticks;
+    - `busiest`: the group of devices that waits the least for others; `spent`, `total`:
+      the time of this group, by cause and in all;
+    - `fullest`: the group with the highest peak of memory; `peak`, `by_kind`: the bytes
+      at this peak, in all and by kind of value.
     """
 
     end: int
@@ -36,8 +40,8 @@ class Side:
     @staticmethod
     def of(simulation: Simulation) -> Side:
         """
-        Returns the time and memory of a simulation by cause, found by executing its program
-        once more.
+        Returns the time and memory of a simulated program. The program is executed once
+        more.
         """
         waiting = simulation.waiting_s
         peaks = simulation.peak_memory_bytes
@@ -73,9 +77,10 @@ class Side:
 @dataclass(frozen=True)
 class Difference:
     """
-    The second program compared with the first: for each, the devices that its step waits
-    for, and those with the highest peak. All times are in ticks (femtoseconds) and add up:
-    the differences of `causes` to `total`, its three parts to `step`; so do bytes by kind.
+    The second program compared with the first. Times are in ticks (femtoseconds), for
+    the devices that each step waits for; memory is that of the devices with the highest
+    peak. The differences of all `causes` add up to `total`. The three parts of `total`
+    add up to `step`. The bytes by kind add up to the difference of the peaks.
     """
 
     first: Side
@@ -83,22 +88,28 @@ class Difference:
 
     @staticmethod
     def of(first: Simulation, second: Simulation) -> Difference:
-        """Compares two simulations, by executing both programs once more."""
+        """Compares two simulations. Both programs are executed once more."""
         return Difference(Side.of(first), Side.of(second))
 
     @property
     def step(self) -> int:
-        """By how many ticks (whole femtoseconds) a step of the second program is longer."""
+        """
+        The number of ticks (femtoseconds) by which a step of the second program is
+        longer.
+        """
         return self.second.end - self.first.end
 
     @property
     def total(self) -> Spent:
-        """The difference by kinds of work, which add up to `step`."""
+        """The difference of the time spent. Its three parts add up to `step`."""
         return self.second.total.minus(self.first.total)
 
     @property
     def causes(self) -> list[tuple[Cause, Spent]]:
-        """Returns the causes that take longer or shorter, the largest difference first."""
+        """
+        The causes whose times differ, with the difference of the time spent; the
+        largest difference comes first.
+        """
         none = Spent()
         changes = [
             (
@@ -114,14 +125,17 @@ class Difference:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Returns how many bytes more the second program has in its peak, by kind."""
+        """
+        The number of bytes that the second program has more at its peak, by kind of
+        value.
+        """
         return {
             kind: self.second.by_kind[kind] - self.first.by_kind[kind] for kind in KINDS
         }
 
     def to_json(self) -> dict[str, Any]:
         """
-        Returns the difference as JSON data; fields whose names end in `_fs` are whole
+        Returns the difference as JSON data. Fields whose names end in `_fs` are whole
         numbers of femtoseconds.
         """
         return {

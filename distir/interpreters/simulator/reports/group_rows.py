@@ -1,4 +1,4 @@
-"""Finds the devices that stand for groups among those that an op uses."""
+"""Finds the devices that represent groups among the devices that run an op."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _FEW = 8
 
 
 class GroupRows:
-    """The devices that stand for groups, numbered in rows as the groups are."""
+    """
+    The devices that represent groups of devices. Each has a row, the index of its group
+    in `groups`.
+    """
 
     def __init__(self, groups: Sequence[DeviceGroup]):
         self._row = {group.position: row for row, group in enumerate(groups)}
@@ -26,8 +29,8 @@ class GroupRows:
         self, positions: Positions | npt.NDArray[np.intp]
     ) -> list[tuple[int, int]]:
         """
-        Returns the rows of the representatives that are among these positions of a machine,
-        each with its place among them.
+        Returns, for each representative among `positions`, its row and its index in
+        `positions`.
         """
         if isinstance(positions, slice):
             key = (positions.start, positions.stop)

@@ -1,4 +1,4 @@
-"""The HTML report: one file that needs nothing else, and no network."""
+"""The HTML report of a simulation: a single file that needs no network."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ from distir.interpreters.simulator.simulation import Simulation
 from distir.system.output_files import write_text
 
 SHOWN_GROUPS = 32
-"""The most groups of devices with a timeline; for further ones there are only numbers."""
+"""The most groups of devices with a timeline. Further groups have only numbers."""
 
 LISTED_GROUPS = 1024
-"""The most groups of devices with numbers."""
+"""The most groups of devices that are listed with numbers."""
 
 SHOWN_BLOCKS = 40_000
 """
-About the most ops that are shown one by one; if there are more, short ones are combined.
+The approximate number of ops that are shown one by one. If there are more, short ones
+are combined.
 """
 
 SHOWN_CAUSES = 300
-"""The most rows in the table of time, for each group; the last one sums up the rest."""
+"""
+The most causes of time that are listed for each group. One more row sums up the rest.
+"""
 
 _TEMPLATE = Path(__file__).parent / "templates" / "report.html"
 _DATA = "/*DATA*/"
@@ -55,8 +58,8 @@ _DATA = "/*DATA*/"
 
 def write_html(simulation: Simulation, path: str | Path, title: str) -> None:
     """
-    Writes the report of a simulation, which is executed once more for it. Raises
-    DistIRError if the file cannot be written.
+    Writes the HTML report of a simulation to `path`. The program is executed once more.
+    Raises DistIRError if the file cannot be written.
     """
     page = html_report(simulation, title)
     try:
@@ -66,16 +69,19 @@ def write_html(simulation: Simulation, path: str | Path, title: str) -> None:
 
 
 def html_report(simulation: Simulation, title: str) -> str:
-    """The text of the page. Every string of the program is data, none is markup."""
+    """
+    Returns the report as an HTML page. Strings of the program are embedded as data,
+    never as markup.
+    """
     text = json.dumps(report_data(simulation, title), separators=(",", ":"))
-    # So that no string can end the element that holds the data.
+    # Escaped, so that no string can end the element that holds the data.
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return _TEMPLATE.read_text("utf-8").replace(_DATA, text)
 
 
 def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
-    """Returns the data of the page, as JSON."""
+    """Returns the data of the report as values that JSON can represent."""
     groups = simulation.groups
     shown = groups[:SHOWN_GROUPS]
     is_short = simulation.ops * len(shown) <= SHOWN_BLOCKS
@@ -123,7 +129,7 @@ def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
 
 
 def _argument(entry: ArgumentLayout) -> list[Any]:
-    """Returns a row of the table of arguments."""
+    """Returns one row of the table of arguments."""
     return [
         entry.name,
         len(entry.names),
@@ -152,7 +158,7 @@ def _numbers(simulation: Simulation, group: DeviceGroup) -> dict[str, Any]:
 
 
 class _Names:
-    """Collects strings that repeat, each once."""
+    """Collects strings that occur many times, and gives each of them an index."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -171,8 +177,8 @@ def _seconds(ticks: int) -> float:
 
 def _block(block: Block, names: _Names) -> list[float | int]:
     """
-    Returns begin, seconds, seconds of communication among these, name, function and number
-    of ops of a block.
+    Returns a block of the timeline as a list: its begin, its seconds, its seconds of
+    communication, the indices of its label and its function, and its number of ops.
     """
     return [
         _seconds(block.begin),
@@ -186,8 +192,8 @@ def _block(block: Block, names: _Names) -> list[float | int]:
 
 def _causes(group: GroupTime) -> list[list[Any]]:
     """
-    Returns scope, op, and the seconds that it computes, communicates and waits; the largest
-    first.
+    Returns the rows of a group's table of time: scope, op, and the seconds of
+    computation, communication and waiting, in order of their sum, largest first.
     """
     rows = sorted(group.spent.items(), key=lambda item: -item[1].total)
     found: list[list[Any]] = [
@@ -208,5 +214,5 @@ def _causes(group: GroupTime) -> list[list[Any]]:
 
 
 def _memory(memory: GroupMemory) -> dict[str, Any]:
-    # For each kind its curve over the step.
+    # One curve over the step for each kind of value.
     return memory.to_json() | {"curve": memory.curve.T.tolist()}

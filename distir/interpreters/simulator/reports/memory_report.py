@@ -1,6 +1,6 @@
 """
-Reports the contents of each device's memory at its peak, savings there as far as layouts and
-calls tell, and the course of memory over the step.
+Reports the memory of each device: its contents at the peak, possible savings, and its
+course over the step. Savings are found from layouts and calls alone.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ from distir.sharding.mesh import Mesh
 @dataclass(frozen=True)
 class Held:
     """
-    Memory of a value (None: of an op's workspace, or of libraries) that is alive at the
-    peak of a group of devices: `size` bytes on each. `scope` is the module of the source
-    model; `calls` lead to the call that made it, if that has returned.
+    Memory that is in use at the peak of a group of devices, `size` bytes on each.
+    `value` is the value in it, or None for an op's workspace and for libraries. `scope`
+    is the module of the source model. If the value was made by a call that has
+    returned, `calls` is the path to this call; otherwise it is empty.
     """
 
     value: SSAValue | None
@@ -64,7 +65,10 @@ _OPTIONS = {
     (PARAMETERS, "d"): "--zero 3",
     (ACTIVATIONS, "t"): "--sequence-parallel",
 }
-"""The options of `distir distribute` that split a kind of values over an axis."""
+"""
+The options of `distir distribute` that split a kind of values over a mesh axis, by kind
+and axis.
+"""
 
 _LEAST_SHARE = 0.01
 
@@ -72,9 +76,9 @@ _LEAST_SHARE = 0.01
 @dataclass(frozen=True)
 class Saving:
     """
-    A possible saving: `why` explains for what `size` bytes at the peak are used, `how` says
-    what to do about it, and `saved` bytes would then be free at that moment. The peak may
-    go down by less, as it may move to another moment.
+    A possible saving of memory. `why` explains the use of `size` bytes at the peak,
+    `how` describes the change, and `saved` is the number of bytes that the change frees
+    at that moment. The peak may go down by less, because it may move to another moment.
     """
 
     kind: str
@@ -97,9 +101,10 @@ def savings(
     held: Sequence[Held], peak: int, mesh_of: Mapping[str, Mesh]
 ) -> list[Saving]:
     """
-    Returns possible savings of more than a hundredth of the peak, the largest first: values
-    that are whole on all devices of a mesh axis although the axis divides them, and values
-    that calls of a function left for the backward pass.
+    Returns possible savings of at least a hundredth of the peak, largest first. Two
+    kinds are found: values that are equal on all devices of a mesh axis although the
+    axis could split them, and values that calls of a function keep for the backward
+    pass.
     """
     found = [*_replicated(held, mesh_of), *_kept(held)]
     large = [saving for saving in found if saving.saved >= _LEAST_SHARE * peak]
@@ -136,8 +141,8 @@ def _replicated(held: Sequence[Held], mesh_of: Mapping[str, Mesh]) -> list[Savin
 
 def _kept(held: Sequence[Held]) -> list[Saving]:
     """
-    Returns the savings in what calls keep besides their results, in programs that have
-    gradients.
+    Returns the savings from values that calls keep in addition to their results. There
+    are none in programs without gradients.
     """
     if not any(item.kind == GRADIENTS for item in held):
         return []
@@ -165,7 +170,7 @@ def _kept(held: Sequence[Held]) -> list[Saving]:
 
 
 _MOMENTS = 512
-"""The number of intervals of the step for which `GroupMemory.curve` has values."""
+"""The number of intervals of the step in `GroupMemory.curve`."""
 
 
 @dataclass
@@ -173,10 +178,11 @@ class GroupMemory:
     """
     The memory of one device of a group.
 
-    - `peak` bytes, first reached at `peak_time` seconds by the op `peak_op`;
-    - `held`: the contents then; the sizes add up to the peak;
-    - `curve`: for each of equal intervals of the step the most that is alive in it, in
-      bytes by kind (the columns are `KINDS`).
+    - `peak`: the most bytes in use, first reached at `peak_time` seconds by the op
+      `peak_op`;
+    - `held`: the contents of memory at that time; the sizes add up to the peak;
+    - `curve`: the most bytes in use in each of equal intervals of the step (rows), by
+      kind of value (columns, as in `KINDS`).
     """
 
     group: DeviceGroup
@@ -189,7 +195,7 @@ class GroupMemory:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Returns the bytes of each kind at the peak; they add up to it."""
+        """The bytes of each kind of value at the peak. They add up to the peak."""
         totals: dict[str, int] = dict.fromkeys(KINDS, 0)
         for held in self.held:
             totals[held.kind] += held.size
@@ -198,13 +204,15 @@ class GroupMemory:
     @property
     def by_scope(self) -> list[tuple[str, int]]:
         """
-        Returns the bytes of each module at the peak, with the same module of all layers
-        combined.
+        The bytes of each module at the peak, largest first. The same module of all
+        layers is one entry.
         """
         return _largest((pattern(held.scope), held.size) for held in self.held)
 
     def to_json(self, listed: int = 20) -> dict[str, Any]:
-        """Returns the report as JSON data, with the `listed` largest scopes and values."""
+        """
+        Returns the report as JSON data, with the `listed` largest modules and values.
+        """
         largest = sorted(self.held, key=lambda held: -held.size)
         return {
             "meshes": list(self.group.meshes),
@@ -227,15 +235,15 @@ class GroupMemory:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """The memory of each group of devices that do the same."""
+    """The memory of each group of devices that do the same work."""
 
     groups: list[GroupMemory]
 
     @staticmethod
     def of(simulation: Simulation, most: int | None = None) -> MemoryReport:
         """
-        Executes the program once more, for the first `most` groups of devices, and reports
-        on its memory.
+        Executes the program once more, and returns the report on the first `most`
+        groups of devices, or on all if `most` is None.
         """
         recorder = MemoryRecorder(simulation, simulation.groups[:most])
         simulation.run.follow(recorder)
@@ -243,11 +251,11 @@ class MemoryReport:
 
     @property
     def largest(self) -> GroupMemory:
-        """The report on the devices with the highest peak."""
+        """The memory of the group of devices with the highest peak."""
         return max(self.groups, key=lambda group: group.peak)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns a list with an entry for each group of devices."""
+        """Returns the report as JSON data, with one entry per group of devices."""
         return [group.to_json() for group in self.groups]
 
 
@@ -259,7 +267,10 @@ def _largest(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def _on(size: Bytes, place: int) -> int:
-    """Returns the bytes on one of the devices."""
+    """
+    Returns the bytes on the device at index `place`. `size` is one number for all
+    devices, or an array.
+    """
     return size if isinstance(size, int) else int(size[place])
 
 
@@ -269,11 +280,11 @@ class _Live:
     kind: int
     path: tuple[CallStep, ...]
     sizes: list[tuple[int, int]]
-    """Pairs of a row and bytes."""
+    """Pairs of a group's row and the bytes on its device."""
 
 
 class MemoryRecorder(Follower):
-    """Follows the memory of one device of each of some groups."""
+    """Records the memory of one device of each group in `groups`."""
 
     def __init__(self, simulation: Simulation, groups: Sequence[DeviceGroup]):
         module, entry = simulation.run.module, simulation.run.entry
@@ -305,7 +316,10 @@ class MemoryRecorder(Follower):
         }
 
     def _reserve(self, row: int) -> list[Held]:
-        """Returns the bytes that libraries keep on the device of a row."""
+        """
+        Returns the memory that libraries keep on the device of group `row`, and counts
+        it as in use.
+        """
         reserved = self._simulation.run.reserved
         position = self._groups[row].group.position
         found: list[Held] = []
@@ -321,7 +335,9 @@ class MemoryRecorder(Follower):
         return found
 
     def ran(self, execution: Execution) -> None:
-        """Notes that until the op starts its devices hold what they hold now."""
+        """
+        Records that the op's devices hold their current memory until the op starts.
+        """
         if not is_asynchronous(execution.step):
             for row, offset in self._rows.among(execution.positions):
                 self._alive(row, float(execution.start[offset]), None)
@@ -369,8 +385,8 @@ class MemoryRecorder(Follower):
 
     def _alive(self, row: int, until: float, workspace: int | None) -> None:
         """
-        Notes that as much as now is alive from the last time noted until `until`, in
-        seconds.
+        Records that the memory in use did not change from the last recorded time until
+        the time `until`, in seconds. `workspace` bytes are added to it.
         """
         begin = min(int(self._until[row] * self._per_second), _MOMENTS - 1)
         end = min(int(until * self._per_second), _MOMENTS - 1)
@@ -391,7 +407,10 @@ class MemoryRecorder(Follower):
         path: Sequence[CallStep],
         workspace: int,
     ) -> None:
-        """Notes the live values on the device of a row."""
+        """
+        Records the contents of memory on the device of group `row` at its peak, while
+        `step` runs.
+        """
         memory = self._groups[row]
         memory.peak_time = float(self.machine.clock[memory.group.position])
         open_calls = set(path)
@@ -411,8 +430,8 @@ class MemoryRecorder(Follower):
         kind = KINDS[live.kind]
         name = self._argument_names.get(live.value)
         if name is not None:
-            # An argument belongs to the module that its name begins with, a state to that
-            # of the parameter before its last part.
+            # An argument's name is its module's scope and one more part. A state's name
+            # is its parameter's name and one more part.
             scope = name.rpartition(".")[0]
             if kind == STATES:
                 scope = scope.rpartition(".")[0]
@@ -426,7 +445,7 @@ class MemoryRecorder(Follower):
         return Held(live.value, kind, name, scope, size, call)
 
     def report(self) -> MemoryReport:
-        """Returns the report, once the program has been executed."""
+        """Returns the report. Call it after the program has been executed."""
         step_time = self._simulation.step_time_s
         mesh_of = self._simulation.run.device_map.meshes
         for row, memory in enumerate(self._groups):

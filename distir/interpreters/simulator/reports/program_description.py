@@ -11,7 +11,10 @@ from distir.program import BATCH_ROLES, arguments_of, functions
 
 
 def device_ranges(devices: Sequence[int]) -> str:
-    """Returns device ids as text, with runs of them as `first-last`."""
+    """
+    Returns device ids as text, with each run of consecutive ids as `first-last`. Only
+    the first eight runs are listed.
+    """
     parts: list[str] = []
     start = 0
     for i in range(1, len(devices) + 1):
@@ -24,13 +27,16 @@ def device_ranges(devices: Sequence[int]) -> str:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Returns a shape as text, `scalar` without dimensions."""
+    """
+    Returns a shape as text, such as `8 x 16`, or `scalar` if it has no dimensions.
+    """
     return " x ".join(map(str, shape)) or "scalar"
 
 
 def describe_program(run: Run) -> list[tuple[str, str]]:
     """
-    Returns pairs of a heading and a text: cluster, meshes, functions, inputs, parameters.
+    Returns pairs of a heading and a text: the cluster, meshes, functions, inputs and
+    parameters.
     """
     hardware, device_map = run.device_map.hardware, run.device_map
     lines = [("cluster", f"@{hardware.name}, {len(hardware.kinds)} devices")]

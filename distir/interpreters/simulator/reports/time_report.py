@@ -1,4 +1,4 @@
-"""Reports where the time of each device goes: a timeline, and seconds by scope and op."""
+"""Reports the time of each device: a timeline, and seconds by module and op."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ from distir.interpreters.simulator.reports.group_rows import GroupRows
 from distir.interpreters.simulator.simulation import Simulation
 
 TICKS_PER_SECOND = 10**15
-"""Times are whole femtoseconds (ticks), so that parts add up exactly to the whole."""
+"""
+The number of ticks per second. Times are whole femtoseconds (ticks), so parts add up
+exactly to the whole.
+"""
 
 END = "end of the step"
-"""The name of what a device waits for after its last op."""
+"""The name of the cause of waiting after a device's last op."""
 
 
 def ticks(seconds: float) -> int:
-    """Converts seconds to whole femtoseconds, whose sums do not round."""
+    """Returns seconds as whole femtoseconds, whose sums are exact."""
     return round(seconds * TICKS_PER_SECOND)
 
 
 class Cause(NamedTuple):
     """
-    A cause of the time that a device spends: an op, and the module that it belongs to
-    (in all layers).
+    A cause of the time that a device spends: the name of an op, and the scope of the
+    op's module, with `*` for the numbers of layers.
     """
 
     scope: str
@@ -47,8 +50,9 @@ class Cause(NamedTuple):
 @dataclass
 class Spent:
     """
-    The ticks in which a device computes; communicates, or waits for messages; and
-    waits for others.
+    The time that a device spends, in ticks. `compute` is the time in which it computes.
+    `exposed_communication` is the time in which it communicates, or waits for a message
+    in transit. `waiting` is the time in which it waits for other devices.
     """
 
     compute: int = 0
@@ -57,22 +61,25 @@ class Spent:
 
     @property
     def total(self) -> int:
-        """The sum of all three."""
+        """The sum of all three times."""
         return self.compute + self.exposed_communication + self.waiting
 
     @property
     def magnitude(self) -> int:
-        """The sum of the absolute values of the parts, for differences."""
+        """
+        The sum of the absolute values of all three times. It is the size of a
+        difference.
+        """
         return abs(self.compute) + abs(self.exposed_communication) + abs(self.waiting)
 
     def add(self, other: Spent) -> None:
-        """Adds the ticks of another."""
+        """Adds the times of `other` to this object's times."""
         self.compute += other.compute
         self.exposed_communication += other.exposed_communication
         self.waiting += other.waiting
 
     def minus(self, other: Spent) -> Spent:
-        """Returns the difference from another."""
+        """Returns these times minus the times of `other`."""
         return Spent(
             self.compute - other.compute,
             self.exposed_communication - other.exposed_communication,
@@ -83,9 +90,10 @@ class Spent:
 @dataclass
 class Block:
     """
-    Consecutive ops on the timeline, from `begin` to `end` in ticks, which compute and
-    communicate for so many of them; `label` and `function` are those of the first. There is
-    more than one op if they are too short to be shown one by one.
+    Consecutive ops on the timeline, from `begin` to `end` in ticks. `compute` and
+    `communication` are the ticks in which they compute and communicate, and `ops` is
+    their number. Ops that are too short to be shown one by one share a block; `label`
+    and `function` are those of the first op.
     """
 
     begin: int
@@ -97,7 +105,7 @@ class Block:
     ops: int = 1
 
     def add(self, other: Block) -> None:
-        """Adds the block that follows to this one."""
+        """Extends this block by `other`, the block that follows it."""
         self.end = max(self.end, other.end)
         self.compute += other.compute
         self.communication += other.communication
@@ -107,9 +115,10 @@ class Block:
 @dataclass
 class GroupTime:
     """
-    The time of one device of a group: `spent` by cause adds up to the step; waiting counts
-    for the collective or send that is waited for. `blocks`, `sends` (those beside the
-    device's other work) and `calls` of the entry function are its timeline.
+    The time of one device of a group. `spent` gives the time by cause, and adds up to
+    the step. Waiting has the collective or send that is waited for as its cause. The
+    timeline consists of three lists: `blocks` of ops, `sends` with asynchronous
+    communication, and `calls` by the entry function.
     """
 
     group: DeviceGroup
@@ -120,7 +129,7 @@ class GroupTime:
 
     @property
     def total(self) -> Spent:
-        """The sum over the whole step."""
+        """The time spent over the whole step."""
         total = Spent()
         for spent in self.spent.values():
             total.add(spent)
@@ -130,8 +139,8 @@ class GroupTime:
 @dataclass(frozen=True)
 class TimeReport:
     """
-    The time of each group of devices that do the same; `end` is the end of the step in
-    ticks.
+    The time of each group of devices that do the same work. `end` is the end of the
+    step in ticks.
     """
 
     groups: list[GroupTime]
@@ -140,8 +149,8 @@ class TimeReport:
     @staticmethod
     def of(simulation: Simulation, most: int | None = None) -> TimeReport:
         """
-        Executes the program once more, for the first `most` groups of devices, and reports
-        on its time.
+        Executes the program once more, and returns the report on the first `most`
+        groups of devices, or on all if `most` is None.
         """
         recorder = TimeRecorder(simulation.groups[:most])
         simulation.run.follow(recorder)
@@ -150,16 +159,17 @@ class TimeReport:
     @property
     def busiest(self) -> GroupTime:
         """
-        The devices that wait for others the least, which are those that the step waits for.
+        The time of the group whose devices wait the least for others. The other devices
+        wait for them.
         """
         return min(self.groups, key=lambda group: group.total.waiting)
 
 
 class TimeRecorder(Follower):
     """
-    Follows one device of each of some groups. With a `resolution` (seconds), ops are
-    combined into blocks of at most that length, and the timeline is kept; a negative one
-    keeps none.
+    Records the time of one device of each group in `groups`. `resolution`, in seconds,
+    is the longest block into which short ops are combined on the timeline; if it is
+    negative, no timeline is kept.
     """
 
     def __init__(self, groups: Sequence[DeviceGroup], resolution: float = -1.0):
@@ -202,8 +212,8 @@ class TimeRecorder(Follower):
         for row, _ in self._rows.among(buffer.positions):
             until = ticks(float(self.machine.clock[self._groups[row].group.position]))
             if until > self._until[row]:
-                # What updates an argument takes its memory: none is allocated for it, and
-                # nothing waits for it before the step ends.
+                # A value that updates an argument takes over its memory. So no memory
+                # is allocated for it, and nothing waits for it before the step ends.
                 cause = self._sent.get(buffer) or self._cause("", END)
                 self._waited(row, cause, until)
                 self._until[row] = until
@@ -223,7 +233,10 @@ class TimeRecorder(Follower):
         self._until[row] = end
 
     def _waited(self, row: int, cause: Cause, begin: int) -> Spent:
-        """Counts the ticks from the last op until `begin` as waiting for a cause."""
+        """
+        Counts the ticks from the end of the last op until `begin` as waiting for
+        `cause`. Returns the time spent on `cause`.
+        """
         group = self._groups[row]
         spent = group.spent.get(cause)
         if spent is None:
@@ -270,7 +283,10 @@ class TimeRecorder(Follower):
                 group.calls.append(call)
 
     def _put(self, blocks: list[Block], block: Block) -> None:
-        """Appends a block, or adds it to the last one if both are short."""
+        """
+        Appends a block to `blocks`, or merges it into the last block if both together
+        are no longer than the resolution.
+        """
         assert self._resolution is not None
         if not blocks or block.end - blocks[-1].begin > self._resolution:
             blocks.append(block)
@@ -278,7 +294,7 @@ class TimeRecorder(Follower):
             blocks[-1].add(block)
 
     def report(self) -> TimeReport:
-        """Returns the report, once the program has been executed."""
+        """Returns the report. Call it after the program has been executed."""
         end = ticks(self.machine.end)
         for row, group in enumerate(self._groups):
             if end > self._until[row]:

@@ -1,4 +1,4 @@
-"""Classifies the values of a program, for reports on its memory."""
+"""Classifies the values of a program by kind, for reports on its memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
 # These ops change the form or place of a value, but not its kind ...
 _FORMS = COPIES | REARRANGEMENTS | {"onnx.Cast", "onnx.Slice", "onnx.Pad"}
-# ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
+# ... and these add up, scale or clip gradients, which stay gradients.
 _ARITHMETIC = ARITHMETIC | {"onnx.Clip", "onnx.Sum"}
 
 
@@ -56,16 +56,17 @@ class ValueKinds:
     """
     The kind of each value of a module, one of `KINDS`.
 
-    - Arguments of the entry function are classified by their role. Results that update one
-      are of its kind, and so are the forms from which they are made (gathered parts,
-      casts).
-    - Gradients are those of parameters: operands of optimizers, results in that
-      role, and the terms and parts of these. They are found backwards, across calls. A
-      function that is called from several places is classified once for all.
-    - Constants are `onnx.Constant`; communication buffers are other results of collectives
-      and sends.
-    - Activations are all else that the program computes, also their gradients, and what
-      `differentiate` did not make, such as the optimizer of an imported training step.
+    - Arguments of the entry function are classified by their role. A result that
+      updates an argument has the argument's kind. The same holds for values from which
+      such a result is made by gathering parts or by casts.
+    - Gradients are gradients of parameters: operands of optimizers, results with that
+      role, and their terms and parts. They are found by going backwards, through calls.
+      A function that is called from several places is classified once for all calls.
+    - Constants are results of `onnx.Constant`. Communication buffers are all other
+      results of collectives and sends.
+    - Activations are all other values that the program computes. They include the
+      gradients of activations, and values of steps that `differentiate` did not make,
+      such as the optimizer of an imported training step.
     """
 
     def __init__(self, module: ModuleOp):
@@ -100,7 +101,7 @@ class ValueKinds:
                 self._mark(result.value, GRADIENTS)
 
     def __getitem__(self, value: SSAValue) -> str:
-        """Returns the kind of a value."""
+        """Returns the kind of `value`."""
         known = self._kinds.get(value)
         if known is not None:
             return known
@@ -113,7 +114,11 @@ class ValueKinds:
         return ACTIVATIONS
 
     def _mark(self, value: SSAValue, kind: str) -> None:
-        """Gives a kind to a value and to the values that it is a form or a sum of."""
+        """
+        Sets the kind of `value`, and of the values that it is made from by copies,
+        casts, collectives and, for gradients, arithmetic. Values that have a kind keep
+        it.
+        """
         pending = [value]
         while pending:
             value = pending.pop()
