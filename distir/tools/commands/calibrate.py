@@ -1,4 +1,4 @@
-"""`distir calibrate`: measures this machine and writes its profile."""
+"""`distir calibrate`: measures this machine and writes a profile of it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
-    """Returns the kernels that are to be measured. Raises DistIRError."""
+    """
+    Returns the kernels in the given program, which are to be measured. Returns none
+    without a program. Raises DistIRError.
+    """
     from distir.dialects.kernel import kernels
     from distir.errors import DistIRError
     from distir.lowering.kernel_files import kernel_files
