@@ -1,4 +1,4 @@
-"""Deals the experts of a program out to shards, which devices can have some each of."""
+"""Divides the experts of a program into shards, which can be on different devices."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from distir.errors import DistIRError
 from distir.program import describe, return_op
 
 _Rows = tuple[int, ...]
-"""The shards, groups and places of rows."""
+"""The numbers of shards, of groups and of places, which are the first sizes of rows."""
 
 _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
-"""Ops that have rows as operands, but none as results."""
+"""The ops that have rows of experts as operands but not as results."""
 
 
 def places_needed(op: ExpertPlacesOp, shards: int) -> int:
     """
-    Returns how many places a group needs in each of so many shards for its tokens' choices.
+    Returns the number of places that a group needs in each of `shards` shards. The
+    places must suffice for all choices of the group's tokens.
     """
     _, tokens, choices = shape_of(op.ids)
     own = op.experts.value.data // shards
@@ -44,18 +45,21 @@ def places_needed(op: ExpertPlacesOp, shards: int) -> int:
 
 def deal_out_experts(module: ModuleOp, shards: int) -> None:
     """
-    Deals the experts of every mixture in a sequential program out to so many shards, in place.
-    The results stay the same. Values between dispatch and combination get other shapes;
-    with more shards than experts a token chooses, more places stay empty. Raises DistIRError.
+    Divides the experts of every mixture in a sequential program into `shards` shards,
+    in place. The program's results stay the same. Values between dispatch and
+    combination get other shapes. If there are more shards than experts that a token
+    chooses, more places stay empty. Raises DistIRError if `shards` does not divide the
+    number of experts.
     """
     _Dealer(module, shards).run()
 
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns, for a request for the layout of rows, the value that says which experts they
-    belong to (`rows` of `train.expert_places`), and how many rows of a group are taken in
-    all shards, as an op that uses them says. None if no op does.
+    Returns the owner of the rows that `op` constrains, and the number of rows that are
+    used. The first result is the value `rows` of `train.expert_places`, which says to
+    which experts the rows belong. The second is the number of rows of a group that are
+    used in all shards. Returns None if no op uses the rows.
     """
     for use in op.result.uses:
         user = use.operation
@@ -77,7 +81,7 @@ def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
 
 
 class _Dealer:
-    """Follows rows through a program, and gives them their new shapes."""
+    """Follows the rows of experts through a program and changes their shapes."""
 
     def __init__(self, module: ModuleOp, shards: int):
         self.module = module
@@ -92,7 +96,7 @@ class _Dealer:
             if isinstance(op, CallOp):
                 self.calls.setdefault(op.callee.string_value(), []).append(op)
         self.changed: dict[SSAValue, tuple[_Rows, _Rows]] = {}
-        """Values of new shape, with the rows that they had and those that they have."""
+        """For each value with a new shape, its rows before and after the change."""
         self.pending: list[SSAValue] = []
 
     def run(self) -> None:
@@ -121,7 +125,10 @@ class _Dealer:
         self._change(op.rows, before, after)
 
     def _change(self, value: SSAValue, before: _Rows, after: _Rows) -> None:
-        """Gives a value whose first dimensions are rows its new shape."""
+        """
+        Changes the first dimensions of `value` from the rows `before` to the rows
+        `after`.
+        """
         if before == after or value in self.changed:
             return
         assert isinstance(value.type, TensorType)
@@ -131,7 +138,10 @@ class _Dealer:
         self.pending.append(new)
 
     def _follow(self, op: Operation, index: int, before: _Rows, after: _Rows) -> None:
-        """Gives what an op makes of an operand of new shape its new shape."""
+        """
+        Changes the shapes of the results of `op`, whose operand `index` has a new
+        shape.
+        """
         if isinstance(op, CallOp):
             block = self.functions[op.callee.string_value()].body.block
             self._change(block.args[index], before, after)
@@ -152,7 +162,10 @@ class _Dealer:
                 self._change(result, before, after)
 
     def _reshape(self, op: Operation, before: _Rows, after: _Rows) -> None:
-        """Replaces the constant shape of an op that keeps the rows as they are."""
+        """
+        Replaces the constant shape of a Reshape or Expand that keeps the rows. Raises
+        DistIRError if the op does not keep them.
+        """
         sizes = direct_constant(op.operands[1])
         if sizes is None or tuple(sizes.tolist()[:3]) != before:
             raise DistIRError(

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 class LayoutTables:
     """
     The layouts of a program's arguments, and the messages of its devices in a step.
+
     Attributes:
         arguments: The layouts of the arguments; equal ones of all layers share an entry.
-        communication: The messages of a device, an entry for each module and kind of message;
-            None for a sequential program.
+        communication: The messages of a device, an entry for each module and kind of
+            message; None for a sequential program.
     """
 
     arguments: Sequence[ArgumentLayout]
