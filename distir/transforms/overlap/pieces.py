@@ -74,8 +74,8 @@ class _RowPieces:
     @property
     def axis(self) -> int:
         """
-        The index of the dimension that counts the pieces or, without parts, of `dim`
-        itself.
+        The dimension that is cut into pieces, as its index in a shape that `together`
+        returns.
         """
         return self.dim if self.parts == 1 else self.dim + 1
 

@@ -1,6 +1,4 @@
-"""
-Recognises normalisation by the root mean square that is written out in elementary ops.
-"""
+"""Recognises root-mean-square normalisation that is written as elementary ops."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from distir.transforms.patterns.match import (
 
 def raise_rms_norm(op: OnnxOp) -> bool:
     """
-    If `w x / sqrt(mean(x^2) + epsilon)` over the last dimension ends at this op, replaces
-    it by an RMSNormalization; returns whether it did.
+    Replaces `w x / sqrt(mean(x^2) + epsilon)` by an RMSNormalization if it ends at
+    `op`. The mean must be over the last dimension. Returns whether it did.
     """
     # In half precision the written-out form rounds in other places.
     if op.name != "onnx.Mul" or not isinstance(
@@ -56,7 +54,7 @@ def raise_rms_norm(op: OnnxOp) -> bool:
 
 def _normalized(value: SSAValue) -> tuple[SSAValue, float] | None:
     """
-    Returns the x and epsilon of `x / sqrt(mean(x^2) + epsilon)`; None for other values.
+    Returns x and epsilon if `value` is `x / sqrt(mean(x^2) + epsilon)`, else None.
     """
     divide = producer(value, "Div")
     if divide is not None:
