@@ -21,9 +21,8 @@ class AbsentModule(nn.Module):
 
     def forward(self, *args, **kwargs):
         """
-        Returns zeros of the absent module's output shape. This holds for an embedding
-        and for a module with `out_features`. For any other module it returns the first
-        argument.
+        Returns zeros in the output shape of an absent embedding or linear layer. For
+        any other absent module, returns the first argument.
         """
         x = args[0] if args else next(iter(kwargs.values()))
         if self.width is not None:
@@ -58,7 +57,7 @@ class ModelStage(nn.Module):
 
     def watch(self):
         """
-        Adds the hooks with which the stage starts at its first and ends after its last
+        Adds hooks that make the stage start at its first layer and end after its last
         layer.
         """
         names = STAGES[self.index]

@@ -96,8 +96,8 @@ class ProgramRun:
 
     - `steps`: the runs of ops, in order;
     - `outputs`: the results of the program;
-    - `calls`: all calls in the entry function. The flag of each tells whether results
-      of the forward pass depend on it;
+    - `calls`: all calls in the entry function, each with a flag. The flag tells whether
+      results of the forward pass depend on the call;
     - `micro_batches`: the largest number of calls of one forward function with the same
       parameters.
     """

@@ -1,5 +1,6 @@
 """
-Finds the parameter that each PyTorch module uses as a matrix, and the splits of it.
+Finds the matrix parameter of each PyTorch module, and the dimensions of it that are
+split.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ class OutputDifference:
     """
     The largest difference between two programs in the output `name`. `absolute` is the
     difference. `relative` is the difference divided by the largest magnitude of the
-    output, or by 1 if that is larger. It can instead be divided by the largest change
-    of a training step. `tolerance` is the largest relative difference that is allowed.
+    output, or by 1 if that is larger. On request it is divided by the largest change of
+    a training step instead. `tolerance` is the largest relative difference that is
+    allowed.
     """
 
     name: str

@@ -232,7 +232,8 @@ class _Verifier:
 
 def _constant(value: SSAValue) -> object:
     """
-    Returns a key for an operand of an ONNX op: the id of its value if it is a constant.
+    Returns a key for an operand of an ONNX op. For a constant it is the id of the
+    constant's value. Otherwise it is the class of `value`.
     """
     if type(value) is not OpResult or value.op.name != "onnx.Constant":
         return type(value)

@@ -41,7 +41,8 @@ DEFAULT_RATIO = 0.5
 def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
     """
     Returns the Dropout ops in training mode, in program order, each with its function.
-    Raises DistIRError if the mode of a Dropout depends on values at run time.
+    A Dropout without a mode counts if another one is in training mode. Raises
+    DistIRError if the mode of a Dropout depends on values at run time.
     """
     known = {
         op: function
@@ -171,8 +172,8 @@ class Counters:
 
     def _pass_on(self, call: CallOp, calls: int, index: int, caller: FuncOp) -> None:
         """
-        Adds the callee's counter to the operands of `call`. The callee has `calls`
-        calls in the program, of which this is number `index`.
+        Adds the callee's counter to the operands of `call`. `call` has the index
+        `index` among the `calls` calls of its callee.
         """
         build = GradientBuilder(
             lambda op: Rewriter.insert_op(op, InsertPoint.before(call)),

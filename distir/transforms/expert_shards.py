@@ -49,17 +49,17 @@ def deal_out_experts(module: ModuleOp, shards: int) -> None:
     in place. The program's results stay the same. Values between dispatch and
     combination get other shapes. If there are more shards than experts that a token
     chooses, more places stay empty. Raises DistIRError if `shards` does not divide the
-    number of experts.
+    number of experts, or if the program reshapes the rows of experts.
     """
     _Dealer(module, shards).run()
 
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns the owner of the rows that `op` constrains, and the number of rows that are
-    used. The first result is the value `rows` of `train.expert_places`, which says to
-    which experts the rows belong. The second is the number of rows of a group that are
-    used in all shards. Returns None if no op uses the rows.
+    Returns the owner of the rows that `op` constrains, and the number of used rows. The
+    owner is the result `rows` of `train.expert_places`, which says to which experts the
+    rows belong. The number counts the used rows of a group over all shards. Returns
+    None if no op uses the constrained rows.
     """
     for use in op.result.uses:
         user = use.operation

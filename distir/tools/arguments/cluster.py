@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
     """
-    Declares the arguments for the cluster and its number of devices. `required` tells
-    whether the command must be given a cluster.
+    Adds the arguments for the cluster and its number of devices to `parser`. With
+    `required`, the cluster must be given.
     """
     cluster, devices = options_of(TargetOptions)
     add_option(parser, cluster, optional=True, required=required)
@@ -25,7 +25,9 @@ def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None
 
 
 def add_profile_argument(parser: ArgumentParser) -> None:
-    """Declares `--profile`, the measured performance of the cluster's devices."""
+    """
+    Adds `--profile` to `parser`. A profile has the measured performance of devices.
+    """
     add_options(parser, ProfileOptions)
 
 

@@ -1,6 +1,6 @@
 """
-The arguments that name the model which `distir import` reads. A model is an ONNX file,
-a Python function or a configuration of transformers.
+The arguments of `distir import` that name its model. A model is an ONNX file, a Python
+function or a configuration of transformers.
 """
 
 from __future__ import annotations

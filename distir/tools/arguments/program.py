@@ -77,8 +77,8 @@ def training_arguments(
     Returns arguments by name for a training run of a program. These are the values in
     `given`, and random inputs and labels if `given` does not hold all of them. In
     `given`, an input or label may have a leading dimension of steps. The runtime
-    initialises all other arguments. `weights` are the names and values of the program's
-    weights. Raises DistIRError.
+    initialises all other arguments. `weights` has the program's weights by name, and
+    `path` names the program in messages. Raises DistIRError.
     """
     function = entry_function(module)
     names, roles = argument_names(function), argument_roles(function)

@@ -27,7 +27,8 @@ _NUMBERS = (
 
 _OUTPUT = "output_index"
 """
-The name of the option `output` in the parsed arguments, where `-o` is called `output`.
+The name of the option `--loss-output` in the parsed arguments. The name `output` stands
+for `-o` there.
 """
 
 
@@ -39,7 +40,7 @@ def add_float8_arguments(parser: argparse.ArgumentParser) -> None:
 def float8_passes(arguments: argparse.Namespace) -> list[Any]:
     """
     Returns the passes that compute products in 8-bit floats, as the arguments ask.
-    Returns no passes without `--float8`. Raises DistIRError.
+    Returns an empty list without `--float8`. Raises DistIRError.
     """
     from distir.errors import DistIRError
     from distir.passes.float8 import Float8Pass

@@ -129,7 +129,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""The decimal prefixes of units."""
+"""The factor for each decimal prefix of a unit, such as 1000 for `k`."""
 
 
 def rate(text: str) -> float:

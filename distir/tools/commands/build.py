@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Option:
-    """An optional option of a model."""
+    """An option of a model that the user may leave out."""
 
     help: str
     type: Callable[[str], Any] | None = positive_integer
@@ -39,9 +39,9 @@ class _Option:
 @dataclass(frozen=True)
 class _Model:
     """
-    A model that `distir build` can make. `builder` is the place of its builder
-    function. `needed` has the required options, unless a named size sets them.
-    `options` has the optional ones by the builder's argument.
+    A model that `distir build` can make. `builder` is the module and the name of its
+    builder function. `needed` has the options that are required unless a named size
+    sets them. `options` has the other options by the name of the builder's argument.
     """
 
     help: str

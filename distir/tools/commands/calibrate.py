@@ -76,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
     """
-    Returns the kernels in the given program, which are to be measured. Returns none
-    without a program. Raises DistIRError.
+    Returns the kernels in the given program, which are to be measured. Returns an empty
+    tuple if no program was given. Raises DistIRError.
     """
     from distir.dialects.kernel import kernels
     from distir.errors import DistIRError

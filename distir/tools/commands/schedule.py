@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class ScheduledModule:
     """
     A program to which a schedule was applied. `module` is the program. `place` is the
-    index of its source among the given programs. `check` has the findings of `--verify`
-    and `tuned` those of `--tune`, or None without the option.
+    index of its source among the given programs. `check` has the findings of
+    `--verify`, and `tuned` those of `--tune`. Each is None without its option.
     """
 
     module: ModuleOp

@@ -179,11 +179,10 @@ def check_layer_policy(text: str, what: str) -> str:
 
 def has_policy(layer: int, count: int, part: Fraction) -> bool:
     """
-    Whether the layer with index `layer` is selected, if a fraction of `count` layers
-    is. `part` is the fraction. The selected layers are evenly spread. The last layer is
-    selected only if all layers are. Its backward runs first, while the values of all
-    other layers are still kept, so that recomputing its values would add to the memory
-    peak.
+    Whether `layer` belongs to the fraction `part` of `count` layers that has a policy.
+    These layers are evenly spread. The last layer is among them only if all layers are.
+    Its backward runs first, while the values of all other layers are still kept.
+    Recomputing its values would add to the memory peak.
     """
     return floor((count - layer) * part) > floor((count - layer - 1) * part)
 

@@ -93,8 +93,8 @@ def _is_moved(pair: CallPair, kind: str, index: int) -> bool:
 
 def _behind(value: SSAValue, function: FuncOp) -> SSAValue:
     """
-    Inserts the copy of `value` to the host, right after its owner, and returns the
-    copy.
+    Inserts a copy of `value` to the host, right after the op that computes it, and
+    returns it.
     """
     op = OffloadOp(value)
     owner = value.owner

@@ -81,9 +81,9 @@ class _RowPieces:
 
     def together(self, shape: Sequence[int], count: int) -> list[int]:
         """
-        Returns the shape of `count` pieces together of a tensor with shape `shape`. If
-        devices split the dimension, three dimensions take its place: parts, pieces, and
-        array elements in a piece of a part.
+        Returns the shape of `count` joined pieces of a tensor with the shape `shape`.
+        If devices split the dimension, three dimensions take its place: parts, pieces,
+        and array elements in a piece of a part.
         """
         own = shape[self.dim] // (self.parts * self.pieces)
         middle = [own * count] if self.parts == 1 else [self.parts, count, own]

@@ -52,9 +52,10 @@ def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
 
 def _move(ops: list[Operation], gather: AllGatherOp) -> None:
     """
-    Moves a gather before the last contraction in front of it, in place. The views that
-    lead to the gather move too. Nothing moves across a call, or if another op in
-    between computes the gather's operand.
+    Moves a gather before the last contraction in front of it, in place. The views
+    between the contraction and the gather move too if the gather depends on them.
+    Nothing moves across a call. Nothing moves if the gather depends on any other op
+    there.
     """
     place = {op: i for i, op in enumerate(ops)}
     here = place[gather]

@@ -145,8 +145,8 @@ class AttentionRaiser:
 
     def _takes(self, mask: Mask, is_guarded: bool) -> bool:
         """
-        Whether adding `mask` to the scores has the same effect, and it needs no
-        gradient.
+        Whether `mask` can be added to the scores. Adding it must have the same effect,
+        and it must not need a gradient.
         """
         if isinstance(mask, Fill):
             kind, lowest = element(mask.lowest), number(mask.lowest)
@@ -327,8 +327,8 @@ def _fits(
     query: SSAValue, key: SSAValue, value: SSAValue, scores: tuple[int, ...]
 ) -> bool:
     """
-    Whether the shapes are those of attention with a multiple of the key heads as query
-    heads.
+    Whether the shapes of the operands and of the scores are those of attention. The
+    number of query heads must be a multiple of the number of key heads.
     """
     q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:

@@ -182,9 +182,10 @@ def _transposed(value: SSAValue) -> SSAValue | None:
 
 def _permuted(transpose: OnnxOp) -> SSAValue | None:
     """
-    Returns the result of a new Transpose that makes K. It serves if the given Transpose
-    makes K^T from [batch, sequence, heads, features] at once. The new one swaps the
-    last two dimensions of its result. Returns None in other cases.
+    Inserts a Transpose that makes K, and returns its result. `transpose` makes K^T
+    directly from [batch, sequence, heads, features]. The new Transpose also swaps the
+    last two dimensions. Returns None if the shape or the order of dimensions is not
+    known.
     """
     order = list(transpose.attribute("perm") or ())
     shape = known_shape(transpose.results[0])

@@ -175,8 +175,8 @@ class KnownArrays:
     ) -> list[OnnxOp]:
         """
         Returns the ONNX ops of the same block on which `value` depends, operands first.
-        Ops whose results are all done, as `is_done` tells, are left out. So are ops
-        that only these ops use.
+        `is_done` tells whether a value is known already. Ops whose results are all
+        known are left out, and so are ops that only these ops use.
         """
         block = (
             value.owner.parent_block() if isinstance(value.owner, Operation) else None

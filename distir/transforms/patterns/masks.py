@@ -27,9 +27,10 @@ _FINITE_IF_OPERANDS_ARE = (
 
 def is_finite(value: SSAValue, depth: int = 64) -> bool:
     """
-    Whether no element of `value` can be minus infinity. Constants, integers, Booleans
-    and values computed from them are examined. Arguments of functions are followed into
-    the callers. `depth` limits the number of ops in a row.
+    Whether the ops that compute `value` show that no element can be minus infinity.
+    They show it for finite constants, integers, Booleans and values computed from
+    these. Arguments of functions are followed into the callers. At most `depth` ops in
+    a row are followed.
     """
     if is_finite_constant(value):
         return True
@@ -91,8 +92,8 @@ def _given(argument: SSAValue) -> list[SSAValue]:
 def only_source(value: SSAValue) -> SSAValue | None:
     """
     Returns the value that all calls pass for `value` if it is an argument of a
-    function. Returns `value` itself if it is no argument, and None if calls pass
-    different values.
+    function. Returns None if calls pass different values. Returns `value` itself if it
+    is no argument or if its function has no calls.
     """
     while isinstance(value, BlockArgument) and (given := set(_given(value))):
         if len(given) > 1:

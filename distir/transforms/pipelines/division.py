@@ -186,9 +186,10 @@ class DividedProgram:
         shapes: Sequence[Mapping[str, int]] = (),
     ) -> DividedProgram:
         """
-        Returns the division of a program into the stages of `schedule`. `request` has
-        the wanted starts of stages. `shapes` has the sizes of the mesh axes for each
-        rank, if they differ from those of the program's mesh. Raises DistIRError.
+        Returns the division of a program into the stages of `schedule`. `request` is
+        empty, `uniform`, or a list of the scopes with which stages begin. `shapes` has
+        the sizes of the mesh axes for each rank, if they differ from those of the
+        program's mesh. Raises DistIRError.
         """
         mesh = structure.mesh
         axes = {

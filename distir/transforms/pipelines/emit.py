@@ -196,7 +196,7 @@ class Emitter(Generic[V]):
         """
         Returns the description of a stage function's calls, and its operands for one
         micro-batch. The function adds to the values with the ids `added`. `number` is
-        the id of the micro-batch. The operands are those that differ between
+        the index of the micro-batch. The operands are those that differ between
         micro-batches.
         """
         values, is_common = self.values, self.structure.is_common

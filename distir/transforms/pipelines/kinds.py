@@ -38,8 +38,8 @@ class Kind(Enum):
     The time at which an op of a program over micro-batches runs.
 
     - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, before ops of kind `EACH`. It depends on whole inputs or not on
-      the batch;
+    - `BEFORE`: once, before ops of kind `EACH`. It depends on whole inputs, or not on
+      the batch at all;
     - `AFTER`: once, on values that combine the micro-batches;
     - `DIVIDE`: for every micro-batch, to take its part of a whole value.
     """
@@ -122,8 +122,8 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
 
 def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
     """
-    Returns the values on which ops on split values depend, and the results of these
-    ops.
+    Returns the operands and results of ops that work on split values. Ops on which
+    these ops depend are included.
     """
     wanted: set[SSAValue] = set()
     for op in reversed(list(ops)):
@@ -207,7 +207,7 @@ def _numbers_places(op: Operation) -> bool:
 
 def _origin(user: Operation, value: SSAValue) -> Operation:
     """
-    Returns the op that combines micro-batches, and on whose result `value` depends.
+    Returns the op that combines micro-batches and on whose result `value` depends.
     `user` is an op that uses `value`. It is returned if no such op is found.
     """
     pending = [(user, value)]

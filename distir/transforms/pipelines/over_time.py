@@ -135,7 +135,9 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
 
 
 def moved_type(type_: Attribute, target: str) -> Attribute:
-    """Returns a type on the mesh `target`, which must have the same axes."""
+    """
+    Returns `type_` with its layout on the mesh named `target`, which has the same axes.
+    """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
         return type_
@@ -192,9 +194,9 @@ entry also holds the original type, so that its id stays valid.
 class TypeCache:
     """
     Converts the types of a program to the meshes of stages, each only once. `convert`
-    converts one type. `same` has the types without dimensions that are split into
-    micro-batches. They do not depend on the number of micro-batches, and caches can
-    share them.
+    converts one type. `same` has the converted types that do not depend on the number
+    of micro-batches, so that several caches can share them. None of their dimensions is
+    split into micro-batches.
     """
 
     def __init__(self, convert: Callable[[Attribute, str], Attribute], same: Known):

@@ -1,5 +1,6 @@
 """
-Turns a program over micro-batches into a pipeline: a division, then the schedule's ops.
+Turns a program over micro-batches into a pipeline, in two parts. The first part divides
+the program into stages. The second part builds the ops for a schedule.
 """
 
 from __future__ import annotations

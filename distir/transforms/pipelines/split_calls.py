@@ -35,9 +35,9 @@ class CallSplitter:
     """
     Splits calls of functions that compute gradients of weights and other results.
     Gradients of weights are the results that are partial over micro-batches. A first
-    function computes the other results. A second one computes the gradients of weights
-    from them. A zero-bubble schedule can delay the second call, and layers remain
-    functions.
+    new function computes the other results. A second one does the remaining work for
+    the gradients of weights. A zero-bubble schedule can delay the second call, and
+    layers remain functions.
     """
 
     module: ModuleOp

@@ -38,8 +38,8 @@ def per_rank_collective(
     known: Mapping[str, Mesh],
 ) -> CollectiveOp:
     """
-    Returns the collective `op` for the device with index `rank` in `mesh`. `source` is
-    the device's part of the operand. The new op also has its group, and everything else
+    Returns the collective `op` for the device `rank` of `mesh`. `source` is the
+    device's part of the operand. The new op also has its group, and everything else
     that local types do not show. `known` has the program's meshes by name. Raises
     DistIRError if the layouts need more than one collective.
     """

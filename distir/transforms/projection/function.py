@@ -403,7 +403,9 @@ class FunctionProjection:
 
 
 def _is_in_flight(value: SSAValue) -> bool:
-    """Whether the piece `value` has not been waited for yet."""
+    """
+    Whether the piece `value` is still in flight, so that the device must wait for it.
+    """
     owner = value.owner
     return isinstance(owner, RecvFromRankOp) and owner.is_asynchronous
 

@@ -82,7 +82,7 @@ class OpSequence:
     """
     The ops of a block as arrays, without constants and without the terminator. Row i of
     each array belongs to `ops[i]`. Columns are operands, or results in `last_use`.
-    Missing columns are -1.
+    Columns beyond the operands or results of an op hold -1.
 
     - `tokens`: the token of each op;
     - `definition`: the row that defines the operand, or -1 if none does;
@@ -137,8 +137,9 @@ class OpSequence:
 class Repeat(NamedTuple):
     """
     Windows of rows that compute the same function. Op i of one window corresponds to op
-    i of every other window. `results` are the pairs of an op's index and a result's
-    index that ops outside of some window use.
+    i of every other window. `results` are the results that are used outside of their
+    window, in at least one window. Each is a pair of an op's index and a result's
+    index.
     """
 
     windows: list[list[int]]

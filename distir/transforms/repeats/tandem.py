@@ -73,7 +73,10 @@ def _stretches(tokens: Integers, min_ops: int) -> Iterator[_Stretch]:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A division of a stretch into `count` windows from row `start` on."""
+    """
+    A division of a stretch into `count` windows from row `start` on. `escaping` marks
+    the results that are used outside of their window.
+    """
 
     start: int
     count: int
@@ -84,10 +87,10 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
     """
     Returns the windows of a stretch, divided where the fewest values cross a border.
     One window fewer than possible is accepted for this. Ties are broken by the most
-    windows, then by the fewest parameters, then by a parameter in the first op of the
-    windows, and finally by the first border. Layers begin with an op that takes a
+    windows, then by the fewest parameters, then by an op with a parameter right after
+    the border, and finally by the first border. Layers begin with an op that takes a
     parameter, while an activation before the first layer may look like the end of a
-    layer.
+    layer. Returns None if no division is possible.
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
@@ -198,8 +201,9 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """
-    Returns the number of windows to skip and the number to take. Each window that is
-    taken follows from the one before, as `follows` tells.
+    Returns the longest series of windows in which each follows from the one before. The
+    result is the number of windows before the series and the number of windows in it.
+    `follows` tells for each window whether the next one follows from it.
     """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)
