@@ -18,7 +18,8 @@ from typing import TextIO
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
     """
-    Adds `path` to each OSError of the block that names no file, such as "disk full".
+    Returns a context manager that adds `path` to each OSError that names no file. An
+    example is the error of a full disk.
     """
     try:
         yield
@@ -41,10 +42,10 @@ def is_replaceable(path: Path) -> bool:
 @contextmanager
 def replaced(path: str | Path) -> Generator[Path]:
     """
-    Yields the path of a temporary file that replaces `path` when the block ends. If the
-    block raises, the old file at `path` stays. If `path` cannot be replaced, such as a
-    pipe or a file in a read-only folder, `path` itself is yielded. Raises OSError that
-    names `path`.
+    Returns a context manager that yields a temporary path, whose file replaces `path`
+    at the end. If the block raises, the old file at `path` stays. If `path` cannot be
+    replaced, such as a pipe or a file in a read-only folder, `path` itself is yielded.
+    Raises OSError that names `path`.
     """
     path = Path(path)
     target = path.resolve()  # a link stays one
@@ -73,8 +74,9 @@ def replaced(path: str | Path) -> Generator[Path]:
 @contextmanager
 def replaced_file(path: str | Path) -> Generator[TextIO]:
     """
-    Yields a text file, open for writing, that replaces `path` when the block ends. If
-    the block raises, the old file at `path` stays. Raises OSError that names `path`.
+    Returns a context manager that yields a text file, which replaces `path` at the end.
+    The file is open for writing. If the block raises, the old file at `path` stays.
+    Raises OSError that names `path`.
     """
     with replaced(path) as partial, partial.open("w", encoding="utf-8") as stream:
         yield stream
@@ -91,9 +93,9 @@ def write_text(path: str | Path, text: str) -> None:
 @contextmanager
 def replaced_files(folder: str | Path) -> Generator[Path]:
     """
-    Yields a temporary folder whose files are moved to `folder` when the block ends.
-    `folder` is made if it does not exist. If the block raises, all files stay as they
-    were. Other files in `folder` always stay. Raises OSError.
+    Returns a context manager that yields a temporary folder. At the end its files are
+    moved to `folder`, which is made if it does not exist. If the block raises, all
+    files stay as they were. Other files in `folder` always stay. Raises OSError.
     """
     folder = Path(folder)
     is_new = not folder.exists()

@@ -38,8 +38,8 @@ FREE = VIEWS | {"onnx.Constant"}
 def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
     """
     Returns the ops in an order in which gathers of activations overlap with
-    contractions. A gather starts before the last contraction that precedes it and that
-    it does not depend on. With sequence parallelism, its operand was kept by the
+    contractions. A gather moves before the last contraction in front of it, unless it
+    depends on that contraction. With sequence parallelism, its operand was kept by the
     forward and is available long before. The gather is then finished when the
     contraction is, and the links are free for the next communication.
     """

@@ -69,9 +69,10 @@ class AttentionRaiser:
         Replaces attention by one op if it ends at `op`, the product of probabilities
         and values. Returns whether it did. `onnx.Attention` returns 0 for a query whose
         mask is minus infinity everywhere. Attention that is written as several ops
-        returns NaN. A mask must therefore be provably finite, unless the program itself
-        turns NaN into 0. Attention with a mask that depends on a parameter is not
-        replaced, because the gradient of the mask is cheaper without the op.
+        returns NaN. A mask must therefore be provably finite or provably let each query
+        see a key, unless the program itself turns NaN into 0. Attention with a mask
+        that depends on a parameter is not replaced, because the gradient of the mask is
+        cheaper without the op.
         """
         if op.name != "onnx.MatMul" or layout_of(op.results[0]) is not None:
             return False

@@ -33,9 +33,9 @@ def forward_stages(
     the first begins. The first op of such a scope gets the attribute
     `dist.stage_start`.
 
-    Stages begin at ops with `dist.stage_start`. If there are none, ops run on the
-    stages with which they are marked. Without marks, the stages get equal work. Raises
-    DistIRError.
+    Without a request, ops that are marked with stages run on these. Otherwise stages
+    begin at ops with `dist.stage_start`. If there are none, the stages get equal work.
+    Raises DistIRError.
     """
     ops, count = structure.forward, len(meshes)
     uniform = list(request) == [UNIFORM]

@@ -189,7 +189,10 @@ class HeadPadder(ZeroPadder):
                     self._note(op, found)
 
     def _same(self, value: SSAValue) -> Iterator[SSAValue]:
-        """Yields the values in callers and callees that equal `value`."""
+        """
+        Yields the values in callers and callees that equal `value`. If `value` replaces
+        an argument in the next step, yields the argument too.
+        """
         if isinstance(value, BlockArgument):
             function = value.owner.parent_op()
             assert isinstance(function, FuncOp)
