@@ -111,8 +111,8 @@ def text_of(content: bytes, path: Path) -> str:
 
 def refuse_other_files(path: Path) -> None:
     """
-    Raises DistIRError if the suffix of `path` is that of a file that is not a program.
-    The message says what the file is and how it can be used.
+    Raises DistIRError if the suffix of `path` shows that the file is not a program. The
+    message says what the file is and how it can be used.
     """
     if path.suffix in _OTHER_FILES:
         raise DistIRError(

@@ -257,11 +257,11 @@ class Partitioner:
 
     def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """
-        Whether `value` is a parameter of the program that each use gathers anew. This
-        holds in the entry function for parameters of which a device stores a part (ZeRO
-        stage 3), so that the gathered parameter does not live from the forward to the
-        backward. In a called function, such as one layer's backward, all uses share one
-        gathered parameter, because each gather costs communication.
+        Whether each use of `value` gathers it, because `value` is a parameter stored in
+        parts. This holds in the entry function for parameters of which a device stores
+        only a part (ZeRO stage 3). The gathered parameter then does not live from the
+        forward to the backward. In a called function, such as one layer's backward, all
+        uses share one gathered parameter, because each gather costs communication.
         """
         return (
             self.is_entry

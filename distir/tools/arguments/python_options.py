@@ -82,11 +82,11 @@ def command_options(
 ) -> Namespace:
     """
     Returns a command's parsed arguments, from the options given to a Python function.
-    Option names are those of the command, with `_` in place of `-`. True stands for an
-    option without a value. None leaves an option out. False also leaves it out, unless
-    the command has an option that turns it off. Several values are given as a list,
-    pairs as a dictionary. `known` has the options of the function, or None if it has
-    all options of the command. Raises DistIRError.
+    Options have the names of the command's options, with `_` in place of `-`. True
+    stands for an option without a value. None leaves an option out. False also leaves
+    it out, unless the command has an option that turns it off. Several values are given
+    as a list, and pairs as a dictionary. `known` has the options of the function, or
+    None if it has all options of the command. Raises DistIRError.
     """
     for name in options:
         if known is not None and name not in known:

@@ -286,8 +286,8 @@ def _builder(place: str) -> Callable[..., ModuleOp]:
 def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
     """
     Returns the arguments of the model's builder. Options that the user gave take
-    precedence over those of the named size. Raises DistIRError if a required one is
-    missing.
+    precedence over the options of the named size. Raises DistIRError if a required
+    option is missing.
     """
     from distir.errors import DistIRError
     from distir.frontends.models import SIZES

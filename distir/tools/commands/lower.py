@@ -99,8 +99,8 @@ def lowered(
 ) -> Path:
     """
     Writes the PyTorch package of a distributed program and returns its folder.
-    `arguments` are those of `distir lower`. `weights` is the file of the weights, or
-    None. Raises DistIRError.
+    `arguments` has the options of `distir lower`. `weights` is the file of the weights,
+    or None. Raises DistIRError.
     """
     from distir.lowering.torch_package import write_package
 

@@ -288,10 +288,10 @@ def executed(
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Runs a distributed program on processes of this machine and returns its results by
-    name. `arguments` are those of `distir run`. `weights` are a file, or None, and the
-    same weights by name. `given` are inputs by name. `log` is called with lines of
-    progress. `settings` has the learning rate or weight decay of each step of a
-    training run. Raises DistIRError.
+    name. `arguments` has the options of `distir run`. `weights` is a pair: the file of
+    the weights, or None, and the weights by name. `given` has inputs by name. `log` is
+    called with lines of progress. `settings` has the learning rate or weight decay of
+    each step of a training run. Raises DistIRError.
     """
     from tempfile import TemporaryDirectory
 

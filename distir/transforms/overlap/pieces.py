@@ -63,8 +63,8 @@ def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool
 @dataclass(frozen=True)
 class _RowPieces:
     """
-    A division of the rows of a tensor into `pieces` pieces along the dimension `dim`.
-    Devices hold the dimension as `parts` parts. Each part is divided by itself.
+    A division of the rows of a tensor along the dimension `dim`. Devices hold the
+    dimension in `parts` parts. Each part is divided into `pieces` pieces.
     """
 
     dim: int

@@ -168,9 +168,10 @@ class AttentionRaiser:
     def _fits_mask(self, mask: Mask, query: SSAValue, scores: Sequence[int]) -> bool:
         """
         Whether the shape and the element type of `mask` suit the attention op. Its
-        shape must broadcast to the shape of the scores. Its element type must be that
-        of `query`. Another type is accepted if each query provably sees a key.
-        Otherwise the lowest number of a wider type could become minus infinity.
+        shape must broadcast to `scores`, the shape of the scores. It must have the
+        element type of `query`. Another element type is accepted if each query provably
+        sees a key. Otherwise the lowest number of a wider type could become minus
+        infinity.
         """
         value = value_of(mask)
         shape, kind = known_shape(value), element(value)

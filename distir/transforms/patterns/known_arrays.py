@@ -251,8 +251,9 @@ def _results(
     shapes: Sequence[tuple[int, ...] | None],
 ) -> list[Array]:
     """
-    Returns the results of an ONNX op for the arrays `inputs`, in these shapes. Returns
-    an empty list if they cannot be computed or are too large.
+    Returns the results of an ONNX op whose operands are the arrays `inputs`. `shapes`
+    has the shapes of the results, or None for an unknown shape. Returns an empty list
+    if the results cannot be computed or are too large.
     """
     name, given = op.name, inputs
     if name == "onnx.Expand" and shapes[0] is not None and inputs[0] is not None:

@@ -217,9 +217,9 @@ def _added(mask: Mask, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _is_triangle(rows: npt.NDArray[Any], first: int, size: int) -> bool:
     """
-    Whether rows of a mask are those of a causal mask. The rows begin with row `first`
-    of `size`. Up to the diagonal they must be 0. After it they must be so low that the
-    weights there vanish compared with the weight on the diagonal.
+    Whether `rows` are consecutive rows of a causal mask with `size` keys. The first of
+    them is row `first`. Elements up to the diagonal must be 0. Elements after it must
+    be so low that their weights vanish compared with the weight on the diagonal.
     """
     count, parts = rows.shape[-2], once(rows)
     parts = np.broadcast_to(parts, (*parts.shape[:-2], count, size))

@@ -48,7 +48,8 @@ def made_before(
 ) -> SSAValue:
     """
     Inserts the ONNX operator `name` before `op` and returns its result. The result has
-    the shape `shape` and the element type `kind`, by default that of the first operand.
+    the shape `shape` and the element type `kind`. If `kind` is None, it has the element
+    type of the first operand.
     """
     kind = element(operands[0]) if kind is None else kind
     assert kind is not None

@@ -1,4 +1,6 @@
-"""Applies the patterns to all functions of a program."""
+"""
+Replaces patterns of ops, such as attention and norms, in all functions of a program.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ from distir.transforms.patterns.match import array_of
 
 
 class _SlicedPart(NamedTuple):
-    """A range of a dimension that a Slice takes: from `start` up to, without, `end`."""
+    """
+    The range of a dimension that a Slice takes: elements `start` to `end - 1` of
+    `axis`.
+    """
 
     axis: int
     start: int

@@ -130,9 +130,9 @@ def stage_groups(
 
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
-    Returns the backward ops of a stage on which gradients for other stages depend. For
-    a stage that sends no gradients, returns all backward ops except for those that only
-    compute gradients of weights.
+    Returns the backward ops of a stage on which gradients for other stages depend. If
+    the stage sends no gradients, returns all its backward ops except for those that
+    only compute gradients of weights.
     """
     found = set(structure.backward) - set(ops)
     own: set[Operation] = set()

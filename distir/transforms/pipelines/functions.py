@@ -104,9 +104,7 @@ class StageOps:
     def of(
         name: str, stage: int, ops: Sequence[Operation], kinds: Structure
     ) -> StageOps:
-        """
-        Returns the group of `ops`, with those of their results that other ops use.
-        """
+        """Returns the group of `ops`, and finds the results that other ops use."""
         group, own = StageOps(name, stage, ops), set(ops)
         for value in (r for op in ops for r in op.results):
             outside = {u.operation for u in value.uses} - own
@@ -124,10 +122,15 @@ class StageOps:
 @dataclass(frozen=True, eq=False)
 class StageFunction:
     """
-    The interface of a function that does the work of a group of ops. Its arguments are
-    `inputs`, the values `added`, to which it adds, and, if it is `numbered`, the index
-    of the micro-batch. It returns the values that the group keeps for each micro-batch,
-    then the accumulated values. Its name is `symbol`.
+    The interface of a function that does the work of a group of ops.
+
+    - `symbol`: the name of the function;
+    - `inputs`: the values that are its first arguments;
+    - `added`: the accumulated values to which it adds, which are its next arguments;
+    - `numbered`: whether its last argument is the index of the micro-batch.
+
+    It returns the values that the group keeps for each micro-batch, then the
+    accumulated values.
     """
 
     symbol: SymbolRefAttr

@@ -146,10 +146,10 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
 
 def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
     """
-    Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`. The
-    axes of `stage` are some of those of `mesh`, with sizes that divide theirs. The
-    value is split over the axes that are left, in runs that repeat after as many array
-    elements as before.
+    Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`.
+    `stage` has some of the axes of `mesh`, and their sizes there divide their sizes in
+    `mesh`. The value is split over the axes that are left, in runs that repeat after as
+    many array elements as before.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType) or mesh is stage:

@@ -89,8 +89,8 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
 def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
     """
     Raises DistIRError if the mesh of a stage does not suit the program's mesh. `shapes`
-    has the axis sizes for each rank. Each size must divide that of the same axis of
-    `mesh`, and the micro-batch axis must not be among them.
+    has the axis sizes for each rank. Each size must divide the size of the same axis in
+    `mesh`. The micro-batch axis must not be among the axes.
     """
     for rank, sizes in enumerate(shapes):
         for axis, size in sizes.items():

@@ -1,5 +1,5 @@
 """
-Divides backward calls in two: the gradients of inputs first, then those of weights.
+Divides backward calls in two: first gradients of inputs, then gradients of weights.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class FunctionProjection:
         return [v for v in self.arriving if v not in pending]
 
     def _wait(self, values: Iterable[SSAValue]) -> None:
-        """Appends waits for those of `values` that are still in flight."""
+        """Appends a wait for each of `values` that is still in flight."""
         for value in list(values):
             if value not in self.arriving:
                 continue

@@ -68,8 +68,9 @@ class PieceOps:
 
     def _term(self, parts: dict[Box, SSAValue], type_: TensorType) -> SSAValue:
         """
-        Returns the tensor of type `type_` that consists of the parts in these boxes.
-        The parts are joined along the last dimension first.
+        Returns the tensor of type `type_` that consists of `parts`, which maps boxes to
+        values. A box has the bounds of a part in each dimension. The parts are joined
+        along the last dimension first.
         """
         for dim in reversed(range(type_.get_num_dims())):
             rows: dict[Box, list[SSAValue]] = {}

@@ -138,10 +138,7 @@ def _feeds(sequence: OpSequence, first: list[int], second: list[int]) -> bool:
 
 
 def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
-    """
-    Returns, in order, row `end` and those of its dependencies that come after row
-    `border`.
-    """
+    """Returns row `end` and its dependencies after row `border`, in order."""
     needed = {end}
     for row in range(end, border, -1):
         if row in needed:
@@ -150,7 +147,9 @@ def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
 
 
 def _is_convex(sequence: OpSequence, window: list[int]) -> bool:
-    """Whether all ops between those of `window` can move before or after the window."""
+    """
+    Whether all ops between the ops of `window` can move before or after the window.
+    """
     members = set(window)
     behind: set[int] = set()
     for row in range(min(window), max(window) + 1):

@@ -16,7 +16,10 @@ from distir.program import scope_of
 Integers = npt.NDArray[np.int64]
 
 FAR = np.iinfo(np.int64).max // 4
-"""The distance to a definition outside of the sequence."""
+"""
+The distance that stands for an operand defined outside of the sequence. It is larger
+than any distance inside a sequence.
+"""
 
 
 def is_constant(op: Operation) -> bool:

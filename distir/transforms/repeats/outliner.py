@@ -173,9 +173,9 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
 
 def _gather(window: list[Operation], first: Operation) -> None:
     """
-    Moves unrelated ops out of a window: before its first op, which becomes the call. An
-    op between those of the window moves if it does not depend on the window. A call at
-    the first op then has all its operands.
+    Moves ops that do not depend on a window, but are between its ops, before the
+    window. A call in the place of `first`, the first op of the window, then has all its
+    operands.
     """
     members = set(window)
     behind: set[Operation] = set()

@@ -222,8 +222,8 @@ def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
 
 def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool:
     """
-    Whether the first op of each window takes a value from outside that differs by
-    window.
+    Whether the first op of each window takes a value from outside of the windows. The
+    value must not be the same in all windows.
     """
     rows = cut.start + period * np.arange(cut.count)
     values, sources = sequence.value[rows], sequence.definition[rows]

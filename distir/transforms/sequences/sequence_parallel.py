@@ -225,9 +225,9 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     """
-    Requests that values of the entry function's normalisations are kept in parts. These
-    are values that ops after the loss use, such as those of the last normalisation
-    before the logits.
+    Requests that the entry function keeps values of normalisations in parts. This
+    concerns values that ops after the loss use, such as the results of the last
+    normalisation before the logits.
     """
     roles = result_roles(entry)
     if LOSS not in roles:

@@ -56,9 +56,9 @@ class PaddedHeads:
     def for_parts(query_heads: int, key_heads: int, parts: int) -> PaddedHeads | None:
         """
         Returns the smallest padding with which `parts` devices can split the heads.
-        Returns None if they can split them without padding. Either whole groups of a
-        key head and its query heads are added, or query heads are added to each group,
-        of which every device then has a part.
+        Returns None if they can split them without padding. There are two ways to pad.
+        One adds whole groups of a key head and its query heads. The other adds query
+        heads to each group, and every device then has a part of each group.
         """
         group = query_heads // key_heads
         if key_heads % parts == 0 or group % parts == 0:
@@ -215,9 +215,9 @@ class HeadPadder(ZeroPadder):
 
     def zeros_of(self, op: Operation) -> PassedZeros | None:
         """
-        Returns the padding of the operands and results of `op`. It follows from those
-        of them that are known to be padded. Returns None if `op` cannot work on padded
-        values.
+        Returns the padding of the operands and results of `op`. It follows from the
+        operands and results that are already known to be padded. Returns None if `op`
+        cannot work on padded values.
         """
         if op in self.attention:
             return self._zeros_of_attention(op)

@@ -3,8 +3,8 @@ Pads dimensions of parameters with zeros, so that a mesh axis can split them. A
 vocabulary of 50257 words over two devices becomes one of 50258. The last row of the
 embedding is then zeros. Ops that take the padded dimension keep the zeros: products
 with zeros are zeros and add nothing to sums, and updates of optimizers keep zeros.
-Logits of added classes become minus infinity before a loss, so that the loss and its
-gradient are those of the real classes. An op that is not known to keep zeros takes the
+Logits of added classes become minus infinity before a loss. The loss and its gradient
+are thus the same as without padding. An op that is not known to keep zeros takes the
 dimension without padding.
 """
 

@@ -17,7 +17,10 @@ from distir.sharding.rule import Dim, Rule
 
 
 class Zeros(NamedTuple):
-    """The padded dimension of a value, and its runs of elements and zeros."""
+    """
+    The padding of a value with zeros. `dim` is the padded dimension. `runs` has pairs:
+    a number of elements, and the number of zeros after them.
+    """
 
     dim: int
     runs: Runs
