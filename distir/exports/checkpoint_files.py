@@ -45,13 +45,13 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
             for key, about in stored.items()
             if key in names and isinstance(about, TensorStorageMetadata)
         }
-    except RuntimeError as error:  # more than the memory, or than can be counted
+    except RuntimeError as error:  # a tensor larger than the memory
         raise DistIRError(f"{path} cannot be read: {error}") from error
     if not wanted:
         raise DistIRError(f"{path} holds no tensors, but {listed(sorted(stored))}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is one process
+            warnings.simplefilter("ignore")  # about having only one process
             load(dict(wanted), storage_reader=reader, no_dist=True)
     except (Exception, CheckpointException) as error:
         raise DistIRError(f"{path} cannot be read: {reason(error)}") from error

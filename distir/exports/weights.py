@@ -99,7 +99,7 @@ def _use(
     split = () if axis is None else weight.split_over(axis)
     shards = [s for own in (layout.dims if layout else ()) for s in own]
     in_runs = any(s.axis == axis and s.run is not None for s in shards)
-    # A module elsewhere in the model than the parameter's shares it.
+    # A module in another place of the model shares the parameter.
     owner, scope = owners.get(view.index, step.scope), step.scope
     is_own = f"{scope}.".startswith(f"{owner}.") or f"{owner}.".startswith(f"{scope}.")
     module = owner if is_own or not scope else scope

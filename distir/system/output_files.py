@@ -48,7 +48,7 @@ def replaced(path: str | Path) -> Generator[Path]:
     Raises OSError that names `path`.
     """
     path = Path(path)
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # a symbolic link stays a link
     mode = target.stat().st_mode if target.exists() else None
     if not is_replaceable(path):
         with errors_name(path):
@@ -101,7 +101,7 @@ def replaced_files(folder: str | Path) -> Generator[Path]:
     is_new = not folder.exists()
     if is_new:
         folder.parent.mkdir(parents=True, exist_ok=True)
-    # In the folder itself if there is one, which may be on a disk of its own.
+    # Inside an existing folder, because it may be on a disk of its own.
     made = _beside(folder.resolve() if is_new else folder.resolve() / folder.name)
     made.mkdir()
     try:

@@ -182,7 +182,7 @@ def _paired(
         return sorted(named + whole, key=lambda output: output.name)
 
     ours, theirs = parts(ours, packed[0]), parts(theirs, packed[1])
-    # A part of a result is compared by its shape once there are values.
+    # Parts have no declared type: their shapes are compared once there are values.
     split = {o.name for o in (*ours, *theirs) if o.part is not None}
     blank = [
         [o._replace(text="") if o.name in split else o for o in x]
@@ -286,7 +286,7 @@ def compare(
 
     (reference, candidate), (path, other_path) = programs, paths
     check_same_outputs(path, reference, other_path, candidate)
-    # By parts, which each of the programs packs as it takes them.
+    # Arguments one by one: each program packs them in its own way.
     values = unpacked(repacked_arguments(entry_function(reference)), values)
     with progress(f"running {path}"):
         expected = run_program(reference, arguments_by_name(reference, values))
@@ -327,7 +327,7 @@ def compare(
             )
         )
     scale = max(changes.values(), default=0.0)
-    # Of a step that is hardly more than a unit, that would hide an error.
+    # If a step changes hardly more than one unit, subtracting it would hide errors.
     units = {n: unit if unit <= _SMALL * scale else 0.0 for n, unit in units.items()}
     return [
         replace(each, relative=max(0.0, each.absolute - units[each.name]) / scale)

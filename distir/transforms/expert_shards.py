@@ -64,7 +64,7 @@ def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     for use in op.result.uses:
         user = use.operation
         if isinstance(user, CombineWeightsGradOp):
-            # It has no rows itself, but what dispatches or combines by its slots has.
+            # It has no rows, but the op that dispatches or combines by its slots has.
             others = (other.operation for other in user.slots.uses)
             user = next((o for o in others if isinstance(o, RoutedRowsOp)), user)
         if not isinstance(user, RoutedRowsOp | GroupedOp):
@@ -96,7 +96,10 @@ class _Dealer:
             if isinstance(op, CallOp):
                 self.calls.setdefault(op.callee.string_value(), []).append(op)
         self.changed: dict[SSAValue, tuple[_Rows, _Rows]] = {}
-        """For each value with a new shape, its rows before and after the change."""
+        """
+        For each value with a new shape, its rows before and after the change. Rows are
+        given as the numbers of shards, groups and places.
+        """
         self.pending: list[SSAValue] = []
 
     def run(self) -> None:
@@ -126,8 +129,8 @@ class _Dealer:
 
     def _change(self, value: SSAValue, before: _Rows, after: _Rows) -> None:
         """
-        Changes the first dimensions of `value` from the rows `before` to the rows
-        `after`.
+        Changes the first dimensions of `value` from `before` to `after`. These are its
+        numbers of shards, groups and places.
         """
         if before == after or value in self.changed:
             return
@@ -145,7 +148,7 @@ class _Dealer:
         if isinstance(op, CallOp):
             block = self.functions[op.callee.string_value()].body.block
             self._change(block.args[index], before, after)
-            # A function that is called has one type: its other calls change alike.
+            # The function has one type, so that its other calls change in the same way.
             return
         if isinstance(op, ReturnOp):
             function = op.parent_op()

@@ -111,7 +111,7 @@ class Partitioner:
         self.function = function
         self.known = known
         self.block = Block()
-        # Every layout that a value already exists in for later uses.
+        # The copies of each value by layout, for later uses.
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
         self.is_entry = is_entry

@@ -50,7 +50,7 @@ def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     reached = set(callees_first(module, called))
 
     args = entry.body.block.args
-    # At once, as adding thousands of arguments one by one is slow.
+    # Adds all arguments at once: thousands of single additions are slow.
     block = Block(arg_types=[arg.type for arg in args])
     values: dict[SSAValue, SSAValue] = dict(zip(args, block.args, strict=True))
     for old, new in values.items():

@@ -100,7 +100,7 @@ def command_options(
     for name, value in options.items():
         off = _option(f"no-{name}")
         if isinstance(value, bool) and parser.knows(off):
-            # There may be no option that turns it on, which it is then by default.
+            # If no option turns it on, it is on by default.
             value = value and parser.knows(_option(name))
             texts += [] if options[name] else [off]
         texts += parser.texts(name, value)

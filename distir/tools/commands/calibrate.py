@@ -97,7 +97,7 @@ def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
         raise DistIRError(
             f"{arguments.program} has no kernels; `distir schedule` puts them into a program"
         )
-    kernel_files(module, arguments.kernels)  # refuses those that no file has
+    kernel_files(module, arguments.kernels)  # refuses kernels that no file has
     return found
 
 

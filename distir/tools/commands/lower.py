@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
         if weights is not None and weights.exists():
-            program_weights(module, arguments.program)  # refuses those of another one
+            program_weights(module, arguments.program)  # refuses other weights
         package = lowered(module, arguments, weights)
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(

@@ -57,7 +57,7 @@ def pareto_plot(results: Sequence[Result]) -> str:
 
 def _dots(drawn: Sequence[Simulated], chart: Chart) -> list[str]:
     front = pareto_front(drawn)
-    # What matters most is drawn last, above the rest.
+    # The most important dots are drawn last, above the rest.
     order = {"large": 0, "fits": 1, "front": 2}
     kinds = [
         ("front" if o in front else "fits" if o.fits else "large", o) for o in drawn

@@ -169,7 +169,7 @@ def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    # Without a thread that draws: what runs meanwhile may fork.
+    # No thread draws the bar, because the code that runs meanwhile may fork.
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(message, total=total)

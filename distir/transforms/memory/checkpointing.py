@@ -243,7 +243,7 @@ class Recomputing:
         body = new.body.block
         values = return_op(forward).operands
         attributes = argument_attributes(new)
-        # Forward values that the new backward has, by forward value.
+        # Maps forward values to the values of the new backward that equal them.
         known: dict[SSAValue, SSAValue] = {}
         gone: dict[SSAValue, SSAValue] = {}
         for (kind, i), arg in zip(saved, body.args[: len(saved)], strict=True):
@@ -299,7 +299,7 @@ class Recomputing:
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
-        # Values that an earlier run of the pass recomputes already are not computed twice.
+        # An earlier run of the pass may recompute the same values: they are shared.
         for op in list(body.ops):
             same = copies.get(_identity(op))
             if same is not None and same is not op:

@@ -85,7 +85,7 @@ class Offloading:
 
 def _is_moved(pair: CallPair, kind: str, index: int) -> bool:
     if kind == "argument":
-        # What the caller is given stays where it is.
+        # Arguments of the program stay on the device.
         return not isinstance(pair.forward.operands[index], BlockArgument)
     users = {use.operation for use in pair.forward.results[index].uses}
     return users == {pair.backward}

@@ -117,7 +117,7 @@ def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -
     end = return_op(entry)
     owners = [end.operands[state.result].owner for state in group]
     last = max((o for o in owners if isinstance(o, Operation)), key=order.__getitem__)
-    # Those of one kind are neighbours, as a call for many parameters takes them.
+    # States of one kind are neighbours: one call for many parameters takes them so.
     for state in sorted(group, key=lambda s: list(s.user.operands).index(s.argument)):
         type_, uses = state.argument.type, list(state.argument.uses)
         assert isinstance(type_, TensorType)

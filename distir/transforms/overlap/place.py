@@ -184,7 +184,7 @@ def _reductions_early(
             continue
         if len(list(op.source.uses)) == 1:
             source = op.source.owner
-            # After another collective it would only wait for that one.
+            # Right after another collective it would only wait for that one.
             if isinstance(source, Operation) and not isinstance(source, CollectiveOp):
                 after.setdefault(source, []).append(op)
     moved = {op for group in after.values() for op in group}

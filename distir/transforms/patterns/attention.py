@@ -132,7 +132,7 @@ class AttentionRaiser:
         """
         found = _Masks()
         for mask in scores.masks:
-            # With a mask that is added, queries can be split, and no kernel skips keys.
+            # For dropped attention the mask is added: queries can then be split.
             is_square = not self._dropped and shape[2] == shape[3]
             if is_square and self._known.is_causal(mask, shape[2]):
                 found.is_causal = True
@@ -153,11 +153,11 @@ class AttentionRaiser:
             kind, lowest = element(mask.lowest), number(mask.lowest)
             if not isinstance(kind, Float32Type | Float64Type) or lowest is None:
                 return False
-            # Added, the lowest number is left of the sum; others would not be.
+            # A sum with such a low number is that number, as if it replaced the score.
             is_finite_ = -np.inf < lowest <= np.finfo(np.float32).min / 2
             if isinstance(kind, Float64Type) and is_finite_:
                 is_finite_ = lowest <= np.finfo(np.float64).min / 2
-            # Next to a key that is seen, weights of scores this low vanish either way.
+            # If a query sees a key, the weights of scores this low vanish either way.
             hides = lowest <= HIDDEN and self._known.shows_a_key(mask)
             can = is_finite_ or (lowest == -np.inf and is_guarded) or hides
             return can and not is_learned(mask.condition)

@@ -42,7 +42,7 @@ class BlindQueryRaiser:
         if op.name != "onnx.Where" or number(op.operands[2]) != 0.0:
             return False
         (condition, y), shape = op.operands[:2], known_shape(op.operands[0])
-        # Where masks are constants, whether any of them is true may be one too.
+        # If the mask is a constant, `any(m)` may already be a constant too.
         seen = _mask_of_any(condition)
         seen = condition if seen is None and shape and shape[-1] == 1 else seen
         if seen is None or y.type != op.results[0].type or not used_once(y):
@@ -92,7 +92,7 @@ def _with_infinity(mask: SSAValue, seen: SSAValue) -> SSAValue | None:
     shown, lowest = (array_of(v) for v in where.operands[1:])
     if shown is None or lowest is None or shown.any() or lowest.size != 1:
         return None
-    # Only this number, and minus infinity, say that a key is hidden.
+    # Any higher number would not hide a key for certain.
     if lowest.item() > ml_dtypes.finfo(lowest.dtype).min:
         return None
     dtype = numpy_dtype(kind)

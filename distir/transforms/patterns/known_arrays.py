@@ -182,7 +182,7 @@ class KnownArrays:
             value.owner.parent_block() if isinstance(value.owner, Operation) else None
         )
         order: list[OnnxOp] = []
-        # Ops, with the rest of their operands.
+        # Ops, each with an iterator over the operands that are still to be visited.
         pending: list[tuple[OnnxOp, Iterator[SSAValue]]] = []
         entered: set[Operation] = set()
 

@@ -23,7 +23,7 @@ def raise_rms_norm(op: OnnxOp) -> bool:
     Replaces `w x / sqrt(mean(x^2) + epsilon)` by an RMSNormalization if it ends at
     `op`. The mean must be over the last dimension. Returns whether it did.
     """
-    # In half precision the written-out form rounds in other places.
+    # In half precision the separate ops round intermediate results differently.
     if op.name != "onnx.Mul" or not isinstance(
         element(op.results[0]), Float32Type | Float64Type
     ):

@@ -103,7 +103,7 @@ def _drop_no_op(op: OnnxOp) -> bool:
     """
     if STOP_GRADIENT in op.attributes or not drop_identity(op):
         return False
-    # A Dropout would stay, as it may draw random numbers, and would use its operand.
+    # Cleaning up would keep a Dropout, as it may draw random numbers.
     Rewriter.erase_op(op)
     return True
 
@@ -113,7 +113,7 @@ def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     Replaces each pattern in the functions `known` by one operator. Unused ops stay.
     Attention is replaced only with `attention`.
     """
-    # In this order: what a later one looks for may be part of what an earlier one takes.
+    # The order matters: an earlier pattern may have an op that a later one looks for.
     if attention:
         masks = KnownMasks()
         replace_in(known, AttentionRaiser(masks).replace)

@@ -78,7 +78,7 @@ class Emitter(Generic[V]):
         self.values = MicroBatchValues(
             structure, fold, entry, asynchronous=asynchronous
         )
-        # By stage, phase and the numbers of the values that are added to.
+        # By stage, phase and the ids of the values that are added to.
         self._sites: dict[tuple[int, Phase, tuple[int, ...]], _Site[V]] = {}
         self._accumulated: dict[tuple[int, Phase], list[int]] = {}
         self._sends: dict[tuple[int, Phase], list[tuple[int, str, Attribute]]] = {}
@@ -114,7 +114,7 @@ class Emitter(Generic[V]):
         found: list[V] = []
         for index, value in enumerate(return_op(function).operands):
             mesh = self.values.home(value) or self._mesh(0)
-            if index in linked:  # an update or a gradient goes to where its argument is
+            if index in linked:  # an update or a gradient is sent to its argument
                 mesh = self._mesh(self.homes.arguments[arguments[linked[index]]])
             found.append(self.values.find(value, None, mesh))
         return found
@@ -149,7 +149,7 @@ class Emitter(Generic[V]):
         """
         for value, meshes in self._consumers.items():
             if self.values.home(value) in meshes and len(meshes) == 1:
-                continue  # it is where it is needed
+                continue  # it is already on the only mesh that needs it
             pending = [value] if self.structure.is_common(value) else []
             while pending:
                 current = pending.pop()

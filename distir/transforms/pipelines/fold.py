@@ -389,7 +389,7 @@ class Fold:
 
     def add(self, function: FuncOp) -> None:
         """Adds a function to `made`, without its dead ops."""
-        # Local forms leave the constants of the global ones behind.
+        # Local forms no longer use the constants of the global ops.
         erase_dead(function.body.block)
         self.made[function.sym_name.data] = function
 

@@ -176,7 +176,7 @@ def _resized(
     for shard in shards:
         left //= mesh.size(shard.axis)
         share = mesh.size(shard.axis) // stage.sizes.get(shard.axis, 1)
-        # What follows an axis that has fewer chunks now splits each of the chunks that were.
+        # An axis after one with fewer chunks now splits each of the former chunks.
         run = left if in_chunks and shard.run is None else shard.run
         if shard.axis in stage.sizes:
             found.append(Shard(shard.axis, run and run * share))

@@ -272,7 +272,7 @@ class StagePlacer:
         if isinstance(owner, Operation) and kind is Kind.EACH:
             found = found | {self.stages[owner]}
         elif isinstance(owner, Operation) and kind is Kind.BEFORE:
-            # It is computed again wherever its operands are.
+            # Every stage that has its operands computes it again.
             common = _common(self.available(v) for v in owner.operands)
             return common if not found or common is None else common | found
         return frozenset(found) or None

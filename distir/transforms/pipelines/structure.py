@@ -88,7 +88,7 @@ class Structure:
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
         self._known_signatures: dict[Operation, int] = {}
-        # By the ids of values of the function, which keeps them alive.
+        # The keys are ids of values, which the function keeps alive.
         self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
         self.shared: dict[int, bool] = {}

@@ -189,7 +189,7 @@ class Retyping:
             return build.constant(_bounded(array, largest).astype(numpy_dtype(element)))
         source = value
         if self._far.get(value, 0.0) > largest:
-            # What masks add would become infinite, and rows that hide all would be NaN.
+            # Numbers that masks add would become infinite, and hidden rows NaN.
             low, high = (build.scalar(sign * largest, value) for sign in (-1, 1))
             source = build.onnx("Clip", value, low, high)
         return build.onnx("Cast", source, to=onnx_element_type(element))
@@ -433,7 +433,7 @@ def convert(
         elif role in ("parameter", "input"):
             retyping.begin(argument, element)
     for op in retyping.block.ops:
-        # In a model of 16 bits a cast to these means the type of the rest.
+        # In a 16-bit model, a cast to 16 bits means a cast to the model's type.
         if isinstance(op, OnnxOp) and op.name == "onnx.Cast":
             (result,) = op.results
             type_ = float_of(result)

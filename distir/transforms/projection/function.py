@@ -125,7 +125,7 @@ class FunctionProjection:
         if isinstance(op, ReturnOp):
             self._wait(self._awaited_at_end(op))
         elif isinstance(op, CollectiveOp):
-            # Nothing comes between those that travel in one message: the first one waits.
+            # The first collective of a bucket waits for all: no wait may come between.
             bucket = [] if op.is_joined else bucket_of(op)
             self._wait(v for o in bucket for v in o.operands)
         else:
@@ -164,7 +164,7 @@ class FunctionProjection:
             for v in end.operands
             if v in self.arriving
             and name != ENTRY
-            and list(end.operands).count(v) == 1  # who gets it waits for it, once
+            and list(end.operands).count(v) == 1  # the caller waits for it once
             and not isinstance(v.owner, dist.SendOp)
         }
         here = [v for v in end.operands if self._here(v)]

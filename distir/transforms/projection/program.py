@@ -58,7 +58,7 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
         )
     alone = left_alone(module)
     own = [f for f in functions(module).values() if f not in alone]
-    # Projecting a call projects its function first, which a circle has no order for.
+    # Projecting a call projects its function first. Recursive calls have no such order.
     callees_first(module, [f for f in own if not f.is_declaration])
     program = Projection(
         module, rank, lambda own, function: FunctionProjection(own, function).result()

@@ -38,7 +38,7 @@ def _window_before(sequence: OpSequence, repeat: Repeat) -> list[int] | None:
     for model, row in zip(second, first, strict=True):
         for column, source in enumerate(sequence.definition[model].tolist()):
             if source in position:
-                # What the first window takes here is a result of the window before.
+                # The first window takes a result of the window before it here.
                 if sequence.result[model, column] != sequence.result[row, column]:
                     return None
                 ends.append((position[source], int(sequence.definition[row, column])))

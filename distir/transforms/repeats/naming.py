@@ -62,7 +62,7 @@ def general_scope(ops: Sequence[Operation]) -> str:
     """
     scopes = [scope_of(op) for op in ops]
     general = generalise(scopes)
-    # For ops from different places, only the common part of their scopes holds for all.
+    # Ops from different modules only share the common part of their scopes.
     return ".".join(common_scope(list(ops))) if general is None else general
 
 

@@ -146,7 +146,7 @@ class Outliner:
     ) -> None:
         window, first = self.windows[index], self.firsts[index]
         scope = self.scopes[index]
-        # Read now: where an earlier window was, these are the results of its call.
+        # Read only now: results of earlier windows have become results of their calls.
         arguments = [window[position].operands[column] for position, column in slots]
         call = CallOp(
             outlined.sym_name.data, arguments, outlined.function_type.outputs.data

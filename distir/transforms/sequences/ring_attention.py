@@ -255,7 +255,7 @@ def _backward(op: Gradient, ring: _Ring) -> tuple[list[Operation], list[SSAValue
             sums = [write.onnx("Add", a, b) for a, b in zip(sums, parts, strict=True)]
         else:
             sums = [*parts]
-        # The gradients of a block are where the block goes next.
+        # The gradients of a block travel with the block.
         sums[1:] = [write.passed_on(x) for x in sums[1:]]
     return write.ops, sums
 
