@@ -1,4 +1,4 @@
 """
-Distributed programs as calls of PyTorch's own functions for eager modules, and checkpoints as
-state dicts.
+Exports distributed programs as calls of PyTorch's own functions for eager modules, and
+checkpoints as state dicts.
 """

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 def read_model(path: Path) -> dict[str, torch.Tensor]:
     """
-    Returns parameters and buffers by their names in the module, from a checkpoint of DCP:
-    what it has under `model`, or everything if it has nothing there. `path` is the
-    checkpoint, or the folder of checkpoints of `distir run`, whose latest one is taken and
-    verified first. Raises DistIRError.
+    Returns the parameters and buffers of a checkpoint, by their names in the module.
+    The checkpoint is in the format of torch.distributed.checkpoint (DCP). Only the
+    tensors under the key `model` are returned, or all tensors if there is no such key.
+    `path` is the checkpoint, or the folder of checkpoints of `distir run`. In such a
+    folder the latest checkpoint is verified and read. Raises DistIRError if the
+    checkpoint cannot be read or holds no tensors.
     """
     import torch
     from torch.distributed.checkpoint.api import CheckpointException
@@ -43,13 +45,13 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
             for key, about in stored.items()
             if key in names and isinstance(about, TensorStorageMetadata)
         }
-    except RuntimeError as error:  # more than the memory, or than can be counted
+    except RuntimeError as error:  # a tensor larger than the memory
         raise DistIRError(f"{path} cannot be read: {error}") from error
     if not wanted:
         raise DistIRError(f"{path} holds no tensors, but {listed(sorted(stored))}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is one process
+            warnings.simplefilter("ignore")  # about having only one process
             load(dict(wanted), storage_reader=reader, no_dist=True)
     except (Exception, CheckpointException) as error:
         raise DistIRError(f"{path} cannot be read: {reason(error)}") from error
@@ -58,8 +60,9 @@ def read_model(path: Path) -> dict[str, torch.Tensor]:
 
 def _found(path: Path) -> tuple[Path, Mapping[str, Any] | None]:
     """
-    Returns the path of the checkpoint that a path means, and its files, after these were
-    verified; None for those of a checkpoint that does not list them.
+    Returns the path of the checkpoint that `path` stands for, and its files. A
+    checkpoint that lists its files is verified first. For any other checkpoint the
+    files are None. Raises DistIRError if `path` is not a folder.
     """
     if not path.is_dir():
         raise DistIRError(
@@ -76,7 +79,7 @@ def _found(path: Path) -> tuple[Path, Mapping[str, Any] | None]:
 
 @contextlib.contextmanager
 def _shown() -> Generator[None]:
-    """A context manager that turns errors about a checkpoint into errors for users."""
+    """Returns a context manager that turns each CheckpointError into a DistIRError."""
     try:
         yield
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as paths of modules."""
+"""Derives the stages of a pipeline, as paths of PyTorch modules, from a program."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ class PipelineStages:
     """
     The stages of a pipeline.
 
-    - `modules`: for each stage, the paths of its modules in forward order. All but the
-      first stage begin, and all but the last end, with a layer of the model;
-    - `ranks`: for each stage, the pipeline rank that has it;
-    - `schedule`: the class of PyTorch whose order is nearest to that of the program;
-      `splits_backward`: whether the program computes gradients of parameters apart, where
-      that class does not.
+    - `modules`: for each stage, the paths of its modules in forward order. Every stage
+      except the first begins with a layer of the model. Every stage except the last
+      ends with one;
+    - `ranks`: for each stage, the pipeline rank that runs it;
+    - `schedule`: the name of the PyTorch schedule class whose order is nearest to the
+      program's order;
+    - `splits_backward`: whether the program computes the gradients of parameters
+      separately although `schedule` does not.
     """
 
     modules: tuple[tuple[str, ...], ...]
@@ -40,8 +42,11 @@ def pipeline_stages(
     tied: Sequence[tuple[str, str]],
 ) -> PipelineStages:
     """
-    Returns the stages of a program on several meshes, one for each pipeline rank. Raises
-    DistIRError for a division that modules cannot follow.
+    Returns the pipeline stages of a program whose pipeline ranks have one mesh each.
+    `meshes` are the meshes in the order of pipeline ranks. `owners` maps the index of
+    each parameter to the path of its module. `tied` lists pairs of modules that share a
+    parameter. Raises DistIRError if whole modules cannot follow the program's division
+    into stages.
     """
     calls: dict[Operation, dict[str, None]] = {}
     places: dict[Operation, str] = {}
@@ -65,14 +70,19 @@ def pipeline_stages(
 
 
 def _outermost(units: Mapping[str, None]) -> list[str]:
-    """Returns the paths that are not inside others of them."""
+    """Returns the paths in `units` that are not inside another path in `units`."""
     return [u for u in units if not any(u.startswith(f"{other}.") for other in units)]
 
 
 def _check_division(
     modules: Sequence[Sequence[str]], tied: Sequence[tuple[str, str]]
 ) -> None:
-    """Raises DistIRError for stages that are no sequence of layers."""
+    """
+    Raises DistIRError if the stages cannot be sequences of whole layers. Two stages
+    must not compute in the same module. A stage must begin and end with elements of a
+    list of layers, except at the ends of the model. Two modules in `tied` must be on
+    the same stage.
+    """
     known: dict[str, int] = {}
     for stage, own in enumerate(modules):
         for unit in own:
@@ -111,7 +121,11 @@ def _stage_of(module: str, known: Mapping[str, int]) -> int | None:
 
 
 def _check_arrival(call: Operation, calls: Sequence[Operation]) -> None:
-    """Raises DistIRError unless a stage is sent one value, by the stage before it."""
+    """
+    Raises DistIRError unless the stage takes exactly one value, from the stage before
+    it. `call` is the call of the stage. `calls` are the calls of all stages in forward
+    order.
+    """
     sent = [v.owner for v in call.operands if isinstance(v.owner, SendOp)]
     before = calls[calls.index(call) - 1]
     # Between stages on one rank nothing is sent.
@@ -130,8 +144,9 @@ def _schedule(
     run: ProgramRun, calls: Sequence[Operation], ranks: Sequence[int]
 ) -> tuple[str, bool]:
     """
-    Returns the class of PyTorch's schedules that is nearest to the order of calls, and
-    whether it lacks their split of backwards.
+    Returns the name of the PyTorch schedule class that is nearest to the program's
+    order. The second result is True if the program splits its backward passes and that
+    class does not.
     """
     first = _mesh_of(calls[0])
     kinds = [forward for forward, op in run.calls if _mesh_of(op) == first]

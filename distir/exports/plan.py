@@ -1,4 +1,6 @@
-"""A distributed program in the terms of eager PyTorch, with remarks on the rest."""
+"""
+Expresses a distributed program in the terms of eager PyTorch, with remarks on the rest.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,20 @@ class EagerPlan:
     """
     A distributed program in the terms of eager PyTorch.
 
-    - `stages`: the pipeline, if there is one; `data`, `tensor`: the axes of the mesh of a
-      stage that split the batch and the parameters, with their sizes;
-    - `trains`: whether it is a training step; `sharding`: the ZeRO stage, of which 2 stands
-      for 1 as well; 0 if every data-parallel device has all states;
-    - `blocks`: the paths of the layers that modules are sharded and recomputed by;
-      `recomputed`: those that the backward computes again;
-    - `parallelism`: what the tensor-parallel axis does; `tied`: paths of parameters that
-      are one;
-    - `micro_batches`: how many parts of the batch are computed one after the other;
-    - `remarks`: what cannot be said, in sentences.
+    - `stages`: the stages of the pipeline, or None without a pipeline;
+    - `data`: the name and size of the mesh axis that splits the batch, or None;
+    - `tensor`: the name and size of the mesh axis that splits parameters, or None;
+    - `trains`: whether the program is a training step;
+    - `sharding`: the ZeRO stage: 3, or 2 for both ZeRO 1 and ZeRO 2. It is 0 if every
+      data-parallel device holds all optimizer states;
+    - `blocks`: the paths of the layers with parameters, the units of sharding and of
+      recomputation;
+    - `recomputed`: the paths of the layers that the backward computes again;
+    - `parallelism`: the split of each module over the tensor-parallel axis;
+    - `tied`: pairs of modules that share one matrix;
+    - `micro_batches`: the number of parts of the batch that are computed one after
+      another;
+    - `remarks`: sentences about the parts of the program that PyTorch cannot express.
     """
 
     trains: bool
@@ -65,9 +71,10 @@ class EagerPlan:
 
 def eager_plan(module: ModuleOp, what: str) -> EagerPlan:
     """
-    Returns the plan of a distributed program in PyTorch's terms; `what` names it in messages.
-    Raises DistIRError for a program that is not distributed, and where leaving out what
-    cannot be said would compute something else.
+    Returns a distributed program's plan in the terms of eager PyTorch. `what` is the
+    name of the program in error messages. Raises DistIRError if the program is not
+    distributed. Also raises it if PyTorch cannot express a part of the program without
+    which the results would differ.
     """
     entry, known = entry_function(module), meshes(module)
     if not known or all(layout_of(a) is None for a in entry.body.block.args):
@@ -121,8 +128,9 @@ def _axes(
     mesh: Mesh, entry: FuncOp, layouts: Sequence[Layout | None]
 ) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
     """
-    Returns the axis that splits batches and the axis that splits parameters, with their
-    sizes. Raises DistIRError for other kinds of axes.
+    Returns the axis that splits batches and the axis that splits parameters. Each is a
+    pair of its name and size, or None if there is no such axis. Raises DistIRError if
+    an axis splits sequences, or if several axes split batches or parameters.
     """
     batch: dict[str, None] = {}
     for argument, layout in zip(arguments_of(entry), layouts, strict=True):
@@ -163,14 +171,17 @@ def _blocks(run: ProgramRun, owners: dict[int, str]) -> tuple[str, ...]:
 
 
 def _is_recomputed(run: ProgramRun, block: str) -> bool:
-    """Whether a backward multiplies inputs of a layer by its parameters once more."""
+    """Whether the backward repeats a product of the layer's inputs and parameters."""
     own = [s for s in run.steps if block_of(s.scope) == block]
     forward = {_product(s) for s in own if s.forward} - {None}
     return any(not s.forward and _product(s) in forward for s in own)
 
 
 def _product(step: RunStep) -> object | None:
-    """Returns a key that is equal for products that compute the same from parameters."""
+    """
+    Returns a key that is equal for steps that compute the same product with a
+    parameter. Returns None for all other steps.
+    """
     use = weight_use(step, None, {})
     if use is None or use.kind is WeightKind.EMBEDDING:
         return None
@@ -180,7 +191,10 @@ def _product(step: RunStep) -> object | None:
 def _sharding(
     entry: FuncOp, layouts: Sequence[Layout | None], data: tuple[str, int] | None
 ) -> int:
-    """Returns the ZeRO stage: 3, 2 (which stands for 1 too) or 0."""
+    """
+    Returns the program's ZeRO stage: 3, 2 (for both ZeRO 1 and ZeRO 2), or 0 without
+    ZeRO.
+    """
     if data is None:
         return 0
     roles, states = argument_roles(entry), parameters_of_states(entry)
@@ -195,7 +209,10 @@ def _sharding(
 
 
 def _tied(run: ProgramRun, owners: dict[int, str]) -> tuple[tuple[str, str], ...]:
-    """Returns pairs of modules (the owner first) that use one matrix."""
+    """
+    Returns the pairs of modules that use one matrix; the owner of the matrix comes
+    first.
+    """
     found: dict[tuple[str, str], None] = {}
     for step in run.steps:
         use = weight_use(step, None, owners) if step.forward else None
@@ -207,7 +224,7 @@ def _tied(run: ProgramRun, owners: dict[int, str]) -> tuple[tuple[str, str], ...
 
 
 def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
-    """Returns the parts of a program that PyTorch cannot express, in sentences."""
+    """Returns one sentence for each part of the program that PyTorch cannot express."""
     found = _refusals(plan.parallelism.refused)
     if plan.parallelism.splits_sequences:
         found.append(
@@ -270,13 +287,20 @@ def _remarks(plan: EagerPlan, entry: FuncOp, run: ProgramRun) -> list[str]:
 
 
 def _has_statistics(run: ProgramRun) -> bool:
-    """Whether the forward pass normalises by statistics of the batch."""
+    """
+    Whether the forward pass normalises by statistics of the batch (batch
+    normalisation).
+    """
     names = ("train.batch_norm_variance", "train.batch_norm_sums")
     return any(step.forward and step.op.name in names for step in run.steps)
 
 
 def _refusals(refused: Mapping[str, str]) -> list[str]:
-    """Says which modules stay whole: layers that are alike in one sentence."""
+    """
+    Returns a sentence for each module that tensor parallelism leaves whole. `refused`
+    maps the path of each such module to the reason. Layers with the same reason share a
+    sentence.
+    """
     alike: dict[tuple[str, str], None] = {}
     for name, why in refused.items():
         parts = ["*" if part.isdecimal() else part for part in name.split(".")]
@@ -291,8 +315,8 @@ def _with_ties(
     parallelism: TensorParallelism, tied: Sequence[tuple[str, str]]
 ) -> TensorParallelism:
     """
-    Returns the same without the splits of modules that share a parameter, where they split
-    it in different ways.
+    Returns `parallelism` without the splits that would divide a shared parameter in two
+    ways. `tied` lists the pairs of modules that share a parameter.
     """
     styles, refused = dict(parallelism.styles), dict(parallelism.refused)
     for pair in tied:
@@ -305,12 +329,12 @@ def _with_ties(
 
 
 def _split_dim(style: ParallelStyle) -> int:
-    """Returns the dimension of a module's weight that is split."""
+    """Returns the dimension of a module's weight that `style` splits."""
     return int(style.columns == (style.kind is WeightKind.EMBEDDING))
 
 
 def _recomputes_scores(run: ProgramRun) -> bool:
-    """Whether the backward of a layer computes a softmax of the forward again."""
+    """Whether the backward of a layer computes a softmax of its forward again."""
     return any(
         step.op.name == "onnx.Softmax" and not step.forward and block_of(step.scope)
         for step in run.steps
@@ -319,8 +343,7 @@ def _recomputes_scores(run: ProgramRun) -> bool:
 
 def _check_names(entry: FuncOp) -> None:
     """
-    Raises DistIRError for parameters that are not those of the source model, as a schedule
-    makes them.
+    Raises DistIRError if a schedule merged parameters of the source model into one.
     """
     for argument in arguments_of(entry):
         if REPACKED in argument.attributes:

@@ -1,4 +1,4 @@
-"""Writes what a plan says for eager PyTorch as one Python file."""
+"""Writes a plan for eager PyTorch as one Python file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distir.exports.tensor_parallel import ParallelStyle
 from distir.lowering.source.text import broken
 
 _WIDTH = 88
-"""The length of the longest line of the text."""
+"""The greatest length of a line of the file, in characters."""
 
 
 def eager_source(plan: EagerPlan, what: str, name: str) -> str:
     """
-    Returns the Python file that distributes a model as a plan says. `what` names where the
-    plan is from, `name` is the name of the module that the file will be.
+    Returns the text of a Python file that distributes a model as `plan` says. `what`
+    names the source of the plan. `name` is the module name of the file.
     """
     parts = [_docstring(plan, what, name), _imports(plan), _constants(plan)]
     text = "\n\n".join(part for part in parts if part)
@@ -32,7 +32,7 @@ def eager_source(plan: EagerPlan, what: str, name: str) -> str:
 
 
 def _axes(plan: EagerPlan) -> dict[str, int]:
-    """Returns the axes of the mesh of all devices with their sizes."""
+    """Returns the size of each axis of the mesh of all devices, by name."""
     found: dict[str, int] = {}
     if plan.stages is not None:
         found["p"] = len(set(plan.stages.ranks))
@@ -95,7 +95,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _imports(plan: EagerPlan) -> str:
-    """Returns the imports of a file, sorted."""
+    """Returns the sorted import statements of the file."""
     found: dict[str, set[str]] = {
         "torch.distributed.device_mesh": {"init_device_mesh"},
     }
@@ -157,7 +157,7 @@ def _constants(plan: EagerPlan) -> str:
 
 
 def _items(names: Iterable[str], indent: int) -> str:
-    """Returns the items of a list of paths, those of a run of layers as one line."""
+    """Returns the items of a list of paths; consecutive layers share one line."""
     margin, rows = " " * indent, list[str]()
     for stem, numbers, suffixes in _runs(names):
         if numbers is None or len(numbers) < 2 or suffixes != [""]:
@@ -171,7 +171,9 @@ def _items(names: Iterable[str], indent: int) -> str:
 
 
 def _style_table(styles: Mapping[str, ParallelStyle]) -> str:
-    """Returns the plan of `parallelize_module`."""
+    """
+    Returns the definition of `TENSOR_PARALLEL`, the plan for `parallelize_module`.
+    """
     by_style: dict[ParallelStyle, list[str]] = {}
     for name, style in styles.items():
         by_style.setdefault(style, []).append(name)
@@ -206,8 +208,9 @@ def _call(style: ParallelStyle) -> str:
 
 def _runs(names: Iterable[str]) -> Iterator[tuple[str, list[int] | None, list[str]]]:
     """
-    Yields paths that differ in the number of a layer and the rest together: the text
-    before the number, the numbers, and the rest; None for no number.
+    Groups paths that differ only in the number of their layer. Yields for each group
+    the text before the number, the numbers, and the texts after it. For a path without
+    a number, the numbers are None.
     """
     found: dict[str, dict[int, list[str]]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""A stage of a pipeline, made of a model whose forward stays as it is."""
+"""A pipeline stage, made of a copy of the model whose forward code stays the same."""
 
 # pyright: basic
 
@@ -10,7 +10,7 @@ STAGES: list[list[str]] = []
 
 
 class AbsentModule(nn.Module):
-    """Stands for a module of another stage: what it returns is never used."""
+    """A placeholder for a module of another stage. The stage never uses its results."""
 
     def __init__(self, module):
         super().__init__()
@@ -20,7 +20,10 @@ class AbsentModule(nn.Module):
         self.outputs = getattr(module, "out_features", None)
 
     def forward(self, *args, **kwargs):
-        """Returns the input, or zeros of the shape of an embedding or of a product."""
+        """
+        Returns zeros in the output shape of an absent embedding or linear layer. For
+        any other absent module, returns the first argument.
+        """
         x = args[0] if args else next(iter(kwargs.values()))
         if self.width is not None:
             return torch.zeros(*x.shape, self.width, device=x.device)
@@ -31,9 +34,10 @@ class AbsentModule(nn.Module):
 
 class ModelStage(nn.Module):
     """
-    A stage: the forward of the whole model, where modules of other stages are absent. It
-    takes what the stage before it returned and, by name, the inputs of the model. All
-    stages but the first enter at their first layer, all but the last leave at their last.
+    A pipeline stage: the whole model with the modules of other stages made absent. The
+    stage takes the output of the stage before it and, by name, the inputs of the model.
+    Every stage except the first starts at its first layer. Every stage except the last
+    ends after its last layer.
     """
 
     def __init__(self, model, index):
@@ -45,14 +49,17 @@ class ModelStage(nn.Module):
                 model.set_submodule(name, AbsentModule(model.get_submodule(name)))
 
     def own(self, names):
-        """Returns those of the names of modules that belong to this stage."""
+        """Returns the module paths in `names` that belong to this stage."""
         parts = [tuple(name.split(".")) for name in STAGES[self.index]]
         return [
             n for n in names if any(tuple(n.split("."))[: len(p)] == p for p in parts)
         ]
 
     def watch(self):
-        """Makes the first and the last layer of the stage its ends."""
+        """
+        Adds hooks that make the stage start at its first layer and end after its last
+        layer.
+        """
         names = STAGES[self.index]
         if self.index > 0:
             layer = self.model.get_submodule(names[0])
@@ -69,7 +76,10 @@ class ModelStage(nn.Module):
         self.left = tree_leaves(output)[0]
 
     def forward(self, *arrived, **inputs):
-        """Returns the hidden state, or the first tensor of the model's output."""
+        """
+        Returns the output of the stage's last layer. The last stage returns the first
+        tensor of the model's output.
+        """
         if self.index == 0:
             output = self.model(*arrived, **inputs)
         else:

@@ -1,5 +1,6 @@
 """
-Column- and row-parallel modules: which outputs may stay split from one to the next.
+Finds column- and row-parallel modules, and the outputs that may stay split between
+them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from distir.exports.weights import WeightKind, WeightUse, weight_use
 @dataclass(frozen=True)
 class ParallelStyle:
     """
-    The division of a module among tensor-parallel devices: by columns
-    (`ColwiseParallel`) or by rows (`RowwiseParallel`) of its weight. `joined`: whether
-    its output (by columns) or its input (by rows) stays in parts between it and a
-    module that is split in the other way; otherwise it is whole on each device.
+    The division of a module's weight among the tensor-parallel devices. The weight is
+    divided by columns (`ColwiseParallel`) or by rows (`RowwiseParallel`). `joined` is
+    True if a column-parallel module's output, or a row-parallel module's input, stays
+    split between the two modules. Otherwise the whole value is on each device.
     """
 
     kind: WeightKind
@@ -31,8 +32,10 @@ class ParallelStyle:
 @dataclass
 class TensorParallelism:
     """
-    The modules that the tensor-parallel axis splits, by path, and those that
-    `parallelize_module` cannot split as the program does, with the reason.
+    The division of modules over the tensor-parallel axis. `styles` has the divided
+    modules by path. `refused` has the modules that `parallelize_module` cannot divide
+    as the program does, with the reason. `splits_sequences` tells whether the program
+    uses sequence parallelism.
     """
 
     styles: dict[str, ParallelStyle] = field(default_factory=dict[str, ParallelStyle])
@@ -44,8 +47,8 @@ def tensor_parallelism(
     run: ProgramRun, axis: str, owners: Mapping[int, str]
 ) -> TensorParallelism:
     """
-    Returns how the forward pass of a program is split over an axis. `owners` has the path
-    of the module that each parameter belongs to, by argument.
+    Returns the division of the forward pass of a program over `axis`. `owners` maps the
+    index of each parameter among the arguments to the path of its module.
     """
     chains = _Chains(axis, owners)
     for step in run.steps:
@@ -56,9 +59,9 @@ def tensor_parallelism(
 
 class _Chains:
     """
-    Follows what modules that are split by columns compute, up to the modules that are split
-    by rows. Modules that a value connects form a chain. A chain stays in parts if
-    everything between its modules works on a part as on the whole.
+    Follows values from column-parallel modules to the row-parallel modules that use
+    them. Modules that are connected by a value form a chain. The values of a chain stay
+    split if every op between its modules works on a part as it does on the whole.
     """
 
     def __init__(self, axis: str, owners: Mapping[int, str]):
@@ -74,7 +77,7 @@ class _Chains:
         self._gathered: set[str] = set()
 
     def follow(self, step: RunStep) -> None:
-        """Takes the next step of the forward pass into account."""
+        """Updates the chains with the next step of the forward pass."""
         use = weight_use(step, self.axis, self.owners)
         sources = frozenset[str]().union(
             *(self._sources.get(value, ()) for value in step.operands)
@@ -90,7 +93,10 @@ class _Chains:
         self._follow_parts(step, sources)
 
     def _is_sayable(self, use: WeightUse) -> bool:
-        """Whether `parallelize_module` can split a module so; if not, notes why."""
+        """
+        Whether `parallelize_module` can split the module as the program does. If it
+        cannot, the reason is noted in `refused`.
+        """
         known = self.uses.get(use.module)
         if use.kind is WeightKind.CONV1D:
             why = "it is no nn.Linear: its weight has the inputs in its rows (Conv1D)"
@@ -125,7 +131,7 @@ class _Chains:
             self._sources[result] = frozenset([name])
 
     def _follow_parts(self, step: RunStep, sources: frozenset[str]) -> None:
-        """Follows values that come in parts from modules that are split by columns."""
+        """Follows the split results of column-parallel modules through one step."""
         op, axis = step.op, self.axis
         moves = isinstance(op, CollectiveOp) and axis in {a.data for a in op.axes.data}
         reduces = any(value.is_partial_over(axis) for value in step.results)
@@ -146,7 +152,7 @@ class _Chains:
                 self._sources[value] = sources
 
     def _watch_others(self, step: RunStep) -> None:
-        """Notes what else is split: parameters of other modules, and sequences."""
+        """Notes other splits: of parameters of other modules, and of sequences."""
         for value in step.operands:
             if value in self._rows and step.op.name == "collective.reduce_scatter":
                 self.splits_sequences = True
@@ -170,11 +176,16 @@ class _Chains:
         return name
 
     def _end(self, sources: Iterable[str]) -> None:
-        """Notes that what these modules compute has to be whole somewhere."""
+        """
+        Notes that the results of the modules `sources` must be gathered somewhere.
+        """
         self._gathered.update(sources)
 
     def found(self, outputs: Sequence[RunValue]) -> TensorParallelism:
-        """Returns the findings of the steps, given the results of the program."""
+        """
+        Returns the division that all followed steps imply. `outputs` are the results of
+        the program.
+        """
         for value in outputs:
             self._end(self._sources.get(value, ()))
         whole = {self._root(name) for name in self._gathered}

@@ -1,4 +1,6 @@
-"""The ops of a distributed program in the order in which they run, through its calls."""
+"""
+Lists the ops of a distributed program in the order in which they run, calls inlined.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ from distir.transforms.repeats.naming import specialise
 @dataclass(frozen=True)
 class ArgumentView:
     """
-    An argument of the entry function, perhaps transposed: `index` says which, and for each
-    dimension of the view, `dims` says which dimension of the argument it is.
+    An argument of the entry function, possibly transposed. `index` is the argument's
+    position. `dims` has, for each dimension of the view, the argument's dimension.
     """
 
     index: int
@@ -37,18 +39,21 @@ class ArgumentView:
 
 @dataclass(frozen=True, eq=False)
 class RunValue:
-    """A value in one run of the op that computes it; `view` if it is an argument."""
+    """
+    A value in one run of the op that computes it. `view` is set if the value equals an
+    argument of the entry function, possibly transposed.
+    """
 
     type: Attribute
     view: ArgumentView | None = None
 
     @property
     def layout(self) -> Layout | None:
-        """The layout of the value; None if it is whole on one device."""
+        """The layout of the value, or None if the value is whole on one device."""
         return layout_of(self.type)
 
     def split_over(self, axis: str) -> tuple[int, ...]:
-        """Returns the dimensions that a mesh axis splits."""
+        """Returns the dimensions of the value that the mesh axis `axis` splits."""
         layout = self.layout
         dims = layout.dims if layout is not None else ()
         return tuple(
@@ -56,7 +61,10 @@ class RunValue:
         )
 
     def is_partial_over(self, axis: str) -> bool:
-        """Whether the devices along a mesh axis hold terms of the value."""
+        """
+        Whether the value is partial over a mesh axis: each device along it holds one
+        term.
+        """
         layout = self.layout
         return layout is not None and axis in layout.partial_axes
 
@@ -66,9 +74,10 @@ class RunStep:
     """
     One run of an op that is not a call.
 
-    - `scope`: the path of the module of the source model that it belongs to;
-    - `entered`: the op of the entry function that it is, or in which it runs;
-    - `forward`: whether the results of the forward pass depend on `entered`.
+    - `scope`: the path of the op's module in the source model;
+    - `entered`: the op of the entry function: the op itself, or the call in which it
+      runs;
+    - `forward`: whether a result of the forward pass depends on `entered`.
     """
 
     scope: str
@@ -82,14 +91,15 @@ class RunStep:
 @dataclass
 class ProgramRun:
     """
-    A run of a distributed program, of which repeated calls are left out: those of other
-    micro-batches, which are given the same parameters.
+    A run of a distributed program. Repeated calls with the same parameters are left
+    out, because they only handle other micro-batches.
 
-    - `steps`: the runs of ops, in order; `outputs`: what the program returns;
-    - `calls`: all calls of the entry function, with whether results of the forward pass
-      depend on them;
-    - `micro_batches`: how often the call of a forward function that is repeated most is
-      there.
+    - `steps`: the runs of ops, in order;
+    - `outputs`: the results of the program;
+    - `calls`: all calls in the entry function, each with a flag. The flag tells whether
+      results of the forward pass depend on the call;
+    - `micro_batches`: the largest number of calls of one forward function with the same
+      parameters.
     """
 
     steps: list[RunStep] = field(default_factory=list[RunStep])
@@ -99,7 +109,10 @@ class ProgramRun:
 
     @staticmethod
     def of(module: ModuleOp) -> ProgramRun:
-        """Returns the run of a module's entry function. Raises DistIRError."""
+        """
+        Returns the run of the entry function of `module`. Raises DistIRError without
+        one.
+        """
         return _Walker(module).run()
 
 
@@ -142,7 +155,10 @@ class _Walker:
         call_scope: str,
         values: dict[SSAValue, RunValue],
     ) -> Iterator[RunStep]:
-        """Yields the runs of an op and of what it calls; adds its results to `values`."""
+        """
+        Yields the runs of `op` and of the ops in the function that it calls. The
+        results of `op` are added to `values`.
+        """
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
         operands = tuple(values[value] for value in op.operands)
@@ -167,7 +183,10 @@ class _Walker:
 
 
 def _view(op: Operation, operands: Sequence[RunValue]) -> ArgumentView | None:
-    """Returns which argument the first result of an op is, if it is one."""
+    """
+    Returns the argument that the first result of `op` equals, or None if it equals
+    none.
+    """
     view = operands[0].view if operands else None
     if view is None:
         return None
@@ -184,8 +203,9 @@ def _view(op: Operation, operands: Sequence[RunValue]) -> ArgumentView | None:
 
 def block_of(scope: str) -> str | None:
     """
-    Returns the path of the layer that a module is in: the element of the outermost list of
-    modules; None outside of lists.
+    Returns the path of the layer that contains the module with the path `scope`. The
+    layer is an element of the outermost list of modules. Returns None if the module is
+    in no list.
     """
     parts = scope.split(".")
     ends = [i for i, part in enumerate(parts) if part.isdecimal()]

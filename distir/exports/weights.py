@@ -1,5 +1,6 @@
 """
-The parameters that each module of PyTorch uses, and their splits over a mesh axis.
+Finds the matrix parameter of each PyTorch module, and the dimensions of it that are
+split.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from distir.exports.walk import ArgumentView, RunStep, RunValue
 
 class WeightKind(Enum):
     """
-    The use of a matrix by a module: as `nn.Linear` and `nn.Embedding` do, or in a
-    product with inputs in its rows, as transformers' `Conv1D` does.
+    The kind of module that uses a matrix. `LINEAR` and `EMBEDDING` are `nn.Linear` and
+    `nn.Embedding`. `CONV1D` is a product whose matrix has a row for each input, as in
+    the `Conv1D` of transformers.
     """
 
     LINEAR = "Linear"
@@ -27,12 +29,17 @@ class WeightKind(Enum):
 @dataclass(frozen=True)
 class WeightUse:
     """
-    A step that multiplies by a parameter, or looks rows up in it.
+    A step that multiplies by a parameter, or that looks up rows of it.
 
-    - `module`: the path of the module; `view`: the parameter;
-    - `out_split`, `in_split`: whether the tensor-parallel axis splits the outputs of the
-      module (for an embedding, the columns of its table) or the dimension that is summed over (the rows);
-    - `in_runs`: whether it does so in runs, which placements of a module cannot say.
+    - `kind`: the kind of module;
+    - `module`: the path of the module;
+    - `view`: the parameter, possibly transposed;
+    - `out_split`: whether the tensor-parallel axis splits the outputs of the module.
+      For an embedding these are the columns of its table;
+    - `in_split`: whether the axis splits the dimension that is summed over. For an
+      embedding these are the rows of its table;
+    - `in_runs`: whether the axis splits the parameter in runs of elements, a split that
+      PyTorch's placements cannot express.
     """
 
     kind: WeightKind
@@ -52,9 +59,9 @@ def weight_use(
     step: RunStep, axis: str | None, owners: Mapping[int, str]
 ) -> WeightUse | None:
     """
-    Returns how a step uses a parameter as a matrix; None if it does not. `axis` is the
-    tensor-parallel axis of the mesh, if there is one; `owners` has the paths of the modules
-    that parameters belong to, by argument.
+    Returns the use of a parameter as a matrix by `step`, or None if `step` has no such
+    use. `axis` is the tensor-parallel axis of the mesh, or None. `owners` maps the
+    index of each parameter among the arguments to the path of its module.
     """
     op, operands = step.op, step.operands
     if not isinstance(op, OnnxOp):
@@ -82,14 +89,17 @@ def _use(
     axis: str | None,
     owners: Mapping[int, str],
 ) -> WeightUse | None:
-    """Returns the use of a matrix whose dimension `inputs` is summed over."""
+    """
+    Returns the use of `weight`, whose dimension `inputs` is summed over. Returns None
+    if `weight` is not a matrix that is an argument of the program.
+    """
     view, layout = weight.view, weight.layout
     if view is None or len(view.dims) != 2:
         return None
     split = () if axis is None else weight.split_over(axis)
     shards = [s for own in (layout.dims if layout else ()) for s in own]
     in_runs = any(s.axis == axis and s.run is not None for s in shards)
-    # A module elsewhere in the model than the parameter's shares it.
+    # A module in another place of the model shares the parameter.
     owner, scope = owners.get(view.index, step.scope), step.scope
     is_own = f"{scope}.".startswith(f"{owner}.") or f"{owner}.".startswith(f"{scope}.")
     module = owner if is_own or not scope else scope

@@ -1,4 +1,4 @@
 """
-Files that are written as a whole or not at all, installed packages, garbage collection: what
-DistIR needs of the machine and of Python. Nothing here knows programs.
+Services of the machine and of Python: files, installed packages and garbage collection.
+Files are written completely or not at all. Nothing in this package depends on programs.
 """

@@ -1,4 +1,4 @@
-"""The times of garbage collection."""
+"""Control over the times of garbage collection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Generator
 @contextlib.contextmanager
 def no_garbage_collection() -> Generator[None]:
     """
-    A context manager that suspends the collection of garbage, for work that makes millions of
-    objects of which hardly any is dead before the end: looking for it again and again takes
-    a third of the time.
+    Returns a context manager that suspends garbage collection. It is for work that
+    makes millions of objects and frees few of them before the end. Repeated collections
+    would take a third of the time of such work.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,6 +1,6 @@
 """
-Files that are written as a whole or not at all: beside the place where they go, to which
-they are moved when all is written. Generated packages have a copy of this module.
+Writes files completely or not at all. A file is written beside its destination and
+moved there when it is complete. Generated packages have a copy of this module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import TextIO
 
 @contextmanager
 def errors_name(path: Path) -> Generator[None]:
-    """Makes errors in what writes to a file name it, such as that of a disk that is full."""
+    """
+    Returns a context manager that adds `path` to each OSError that names no file. An
+    example is the error of a full disk.
+    """
     try:
         yield
     except OSError as error:
@@ -28,8 +31,8 @@ def errors_name(path: Path) -> Generator[None]:
 
 def is_replaceable(path: Path) -> bool:
     """
-    Whether a file can take the place of the one at `path`, if there is one: a pipe or a file
-    in a folder that is read only cannot be replaced.
+    Whether a new file can be moved to `path`. This is False if `path` is a pipe or
+    another special file, or if its folder is not writable.
     """
     target = path.resolve()
     is_file = not target.exists() or stat.S_ISREG(target.stat().st_mode)
@@ -39,13 +42,13 @@ def is_replaceable(path: Path) -> bool:
 @contextmanager
 def replaced(path: str | Path) -> Generator[Path]:
     """
-    Gives the path of a file to write, which takes the place of `path` at the end; if that is
-    not reached, the old file at `path` stays. What nothing can be put in place of, such as a
-    pipe or a file in a folder that is read only, is to be written to as it is. Raises OSError
-    that names `path`.
+    Returns a context manager that yields a temporary path, whose file replaces `path`
+    at the end. If the block raises, the old file at `path` stays. If `path` cannot be
+    replaced, such as a pipe or a file in a read-only folder, `path` itself is yielded.
+    Raises OSError that names `path`.
     """
     path = Path(path)
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # a symbolic link stays a link
     mode = target.stat().st_mode if target.exists() else None
     if not is_replaceable(path):
         with errors_name(path):
@@ -70,13 +73,19 @@ def replaced(path: str | Path) -> Generator[Path]:
 
 @contextmanager
 def replaced_file(path: str | Path) -> Generator[TextIO]:
-    """Opens a text file that takes the place of `path` as with `replaced`."""
+    """
+    Returns a context manager that yields a text file, which replaces `path` at the end.
+    The file is open for writing. If the block raises, the old file at `path` stays.
+    Raises OSError that names `path`.
+    """
     with replaced(path) as partial, partial.open("w", encoding="utf-8") as stream:
         yield stream
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text file as with `replaced`. Raises OSError that names `path`."""
+    """
+    Writes `text` to `path`, completely or not at all. Raises OSError that names `path`.
+    """
     with replaced_file(path) as stream:
         stream.write(text)
 
@@ -84,15 +93,15 @@ def write_text(path: str | Path, text: str) -> None:
 @contextmanager
 def replaced_files(folder: str | Path) -> Generator[Path]:
     """
-    Gives a folder to write files to, which are moved to `folder` (made if needed) at the
-    end; if that is not reached, all files stay as they were. Other files of `folder` stay.
-    Raises OSError.
+    Returns a context manager that yields a temporary folder. At the end its files are
+    moved to `folder`, which is made if it does not exist. If the block raises, all
+    files stay as they were. Other files in `folder` always stay. Raises OSError.
     """
     folder = Path(folder)
     is_new = not folder.exists()
     if is_new:
         folder.parent.mkdir(parents=True, exist_ok=True)
-    # In the folder itself if there is one, which may be on a disk of its own.
+    # Inside an existing folder, because it may be on a disk of its own.
     made = _beside(folder.resolve() if is_new else folder.resolve() / folder.name)
     made.mkdir()
     try:
@@ -116,5 +125,5 @@ def replaced_files(folder: str | Path) -> Generator[Path]:
 
 
 def _beside(target: Path) -> Path:
-    """Returns the path of something that is to take the place of a file or folder."""
+    """Returns an unused path in the folder of `target`, for its replacement."""
     return target.with_name(f".{target.name[:40]}.{os.getpid()}.{token_hex(4)}")

@@ -1,6 +1,4 @@
-"""
-The dialects, passes and targets that installed packages add to xDSL, DistIR's among them.
-"""
+"""Finds the dialects, passes and targets of installed packages, DistIR included."""
 
 from __future__ import annotations
 
@@ -12,21 +10,28 @@ from importlib.metadata import EntryPoint
 from xdsl.universe import Universe
 
 _OWN = EntryPoint("distir", "distir.universe:DISTIR_UNIVERSE", "xdsl.universe")
-"""As pyproject.toml has it, for a copy of DistIR that is on the path and not installed."""
+"""
+The entry point of DistIR in pyproject.toml, for a copy of DistIR that is not installed.
+"""
 
 
 def installed_universe() -> Universe:
     """
-    Returns the result of `Universe.get_multiverse`: the dialects, passes and targets of every
-    package with an entry point in the group `xdsl.universe`. To look for entry points is to
-    read a file of each installed package, which takes longer than to read a small program.
-    So it is done again only where a folder of `sys.path` was added, removed or changed.
+    Returns the dialects, passes and targets of all packages that extend xDSL. These
+    packages have an entry point in the group `xdsl.universe`. The result is that of
+    `Universe.get_multiverse`, with DistIR added if it is not installed. Finding entry
+    points reads a file of each installed package, which takes longer than reading a
+    small program. The result is therefore kept until a folder of `sys.path` is added,
+    removed or changed.
     """
     return _universe(tuple((folder, _changed_at(folder)) for folder in sys.path))
 
 
 def _changed_at(folder: str) -> int:
-    """Returns when a file was last added to a folder; 0 if there is no such folder."""
+    """
+    Returns the time at which `folder` last changed, in nanoseconds, or 0 without a
+    folder.
+    """
     try:
         return os.stat(folder or ".").st_mtime_ns
     except OSError:
@@ -35,7 +40,11 @@ def _changed_at(folder: str) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _universe(path: tuple[tuple[str, int], ...]) -> Universe:
-    """Returns the dialects, passes and targets of the packages in these folders."""
+    """
+    Returns the dialects, passes and targets of the packages on `path`. `path` has the
+    folders of `sys.path` and the times of their last changes. It serves as the key of
+    the cache.
+    """
     found = Universe.get_multiverse()
     if "dist" in found.all_dialects:
         return found

@@ -1,4 +1,4 @@
-"""`distir search --auto`: its arguments, its output, and the plan that it writes."""
+"""`distir search --auto`: its arguments, its output and the files of its plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_AUTO = ("time_limit", "explain", "shard", "whole")
 
 
 def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of the search beyond the grid."""
+    """Adds the options of the search beyond the grid to `parser`."""
     group = parser.add_argument_group("beyond the grid")
     group.add_argument(
         "--auto",
@@ -54,8 +54,8 @@ def check_auto_arguments(
     arguments: argparse.Namespace, written: Callable[[str], str] = "--{}".format
 ) -> None:
     """
-    Refuses options that do not go together; `written` returns an option as the user writes
-    it. Raises DistIRError.
+    Raises DistIRError for options that cannot be combined. `written` returns the user's
+    spelling of an option, for the message.
     """
     from distir.errors import DistIRError
 
@@ -78,8 +78,8 @@ def search_options(
     arguments: argparse.Namespace, profiles: tuple[str, ...]
 ) -> SearchOptions:
     """
-    Returns the options of a search, from the arguments of `distir search`, with the profiles
-    of its devices.
+    Returns the options of a search from the arguments of `distir search`. `profiles`
+    are the profiles of the cluster's devices.
     """
     from distir.planning.plans.options import SearchOptions
 
@@ -100,8 +100,9 @@ def plan_search(
     **follow: Callable[..., None] | None,
 ) -> GridSearch | AutoSearch:
     """
-    Prepares the search that the arguments of `distir search` ask for, which ends with the
-    `clock`. `follow` are functions that a search with `--auto` calls. Raises DistIRError.
+    Returns the search that the arguments of `distir search` ask for, ready to run. With
+    `--auto` and a time limit, the search ends with `clock`. `follow` has functions that
+    a search with `--auto` calls while it runs. Raises DistIRError.
     """
     from distir.planning.auto.auto import auto_search
     from distir.planning.grid.search import GridSearch
@@ -129,8 +130,9 @@ def search(
     files: PlanFiles,
 ) -> AutoSearch:
     """
-    Searches while the clock runs, showing its progress and keeping the best plan so far in
-    files. Raises DistIRError.
+    Runs a search with `--auto` and returns it. It prints its progress and keeps the
+    best plan so far in `files`. If a time limit is given, the search ends with `clock`.
+    Raises DistIRError.
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import AutoSearch
@@ -180,29 +182,29 @@ def search(
 @dataclass
 class PlanFiles:
     """
-    The files of the best plan of a search, which hold it from the moment in which it is
-    found.
+    The output files of a search. They are written each time the search finds a better
+    plan.
 
-    - `sources`: the files of the programs, by the size of the batch;
-    - `program`: the file of the distributed program, and `plan`: that of the plan, as far
-      as they are asked for.
+    - `sources`: the file of the program for each batch size;
+    - `program`: the output file of the distributed program, or None;
+    - `plan`: the output file of the plan, or None.
     """
 
     sources: Mapping[int, Path]
     program: Path | None
     plan: Path | None
     _kept: Plan | None = None
-    """The plan that the files hold."""
+    """The plan that is currently in the files."""
     _weights: tuple[int, Attribute | None] | None = None
     """
-    The batch of the program whose weights are beside the file, and how it names them: they
-    may be copies, which take their time.
+    The batch size of the written program, and the name of its weights file. They are
+    remembered so that the weights are copied once only, as copying takes time.
     """
 
     def keep(self, search: AutoSearch) -> None:
         """
-        Writes the best plan so far, unless the files hold it already or can be written only
-        once, as a pipe can. Raises DistIRError.
+        Writes the best plan so far, unless the files already hold it. A file that can
+        be written only once, such as a pipe, is skipped. Raises DistIRError.
         """
         best = search.best
         if best is None or best.plan == self._kept:
@@ -214,7 +216,7 @@ class PlanFiles:
         self._kept = best.plan
 
     def write(self, search: AutoSearch) -> None:
-        """Writes the best plan of a search, and reports it. Raises DistIRError."""
+        """Writes the final best plan of a search and reports it. Raises DistIRError."""
         from distir.planning.annotations import read_notes
         from distir.planning.auto.results import chosen_plan
         from distir.tools.reports.reporting import note
@@ -228,7 +230,10 @@ class PlanFiles:
             self._write_plan(search, self.plan, lambda: explanation(search))
 
     def _write_program(self, search: AutoSearch, file: Path) -> ModuleOp:
-        """Distributes the program by the best plan, writes it, and returns it."""
+        """
+        Distributes the program by the best plan, writes the result to `file` and
+        returns it.
+        """
         from distir.dialects.dist_attributes import WEIGHTS
         from distir.planning.auto.results import emit
         from distir.tools.files import write_program
@@ -258,8 +263,9 @@ class PlanFiles:
 
 def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
     """
-    Prints the modules of the best plan beside those of the runner-up, and whether memory
-    binds, to stdout or another file.
+    Prints the layouts and times of each module, for the best plan and the runner-up. It
+    also prints whether memory limits the choice. `file` is the output, stdout by
+    default.
     """
     from distir.planning.auto.explain import ScopeCost, by_scope
     from distir.planning.auto.results import memory_binds, runner_up
@@ -314,7 +320,7 @@ def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
 
 
 def explanation(search: PlanSearch) -> str:
-    """Returns the output of `explain`, as text."""
+    """Returns the output of `explain` as text."""
     file = StringIO()
     explain(search, file)
     return file.getvalue().strip("\n")

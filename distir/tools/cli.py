@@ -1,4 +1,4 @@
-"""`distir`: the command line. Each command has its own file in `commands`."""
+"""`distir`: the command line. Each command has a module of its own in `commands`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ COMMANDS = {
     "cluster": ("cluster", "describe a cluster from a few numbers"),
     "calibrate": ("calibrate", "measure this machine and write a profile of it"),
 }
-"""For each command its module in `distir.tools.commands` and what it does."""
+"""
+The module in `distir.tools.commands` and the one-line description of each command.
+"""
 
 
 class Command(Protocol):
-    """The interface of a module in `distir.tools.commands`."""
+    """The interface of a command's module in `distir.tools.commands`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the command's arguments."""
+        """Adds the arguments of the command to `parser`."""
         ...
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -43,14 +45,14 @@ class Command(Protocol):
 
 class _Parser(argparse.ArgumentParser):
     """
-    Reports errors in one paragraph, which names what the user may have meant and the command
-    whose help says more.
+    A parser that reports an error in one paragraph. The paragraph suggests a similar
+    argument and names the command whose help says more.
     """
 
     def parse_known_args(self, *args: Any, **named: Any) -> Any:
         """
-        Parses arguments. The parser of the innermost command refuses those that it does not
-        know: it is the one whose help lists what there is.
+        Parses arguments. The parser of the innermost command reports unknown arguments.
+        Its help is the one that lists the arguments that exist.
         """
         found, unknown = super().parse_known_args(*args, **named)
         if unknown and self._subparsers is None:
@@ -61,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see `{self.prog} --help`\n")
 
     def refuse(self, unknown: str) -> NoReturn:
-        """Ends with a message about an argument that this parser does not know."""
+        """Exits with an error message about the unknown argument `unknown`."""
         options = [
             option for action in self._actions for option in action.option_strings
         ]
@@ -69,7 +71,9 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"there is no argument {unknown}{f'; {meant}' if meant else ''}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuses a value that is not among those to choose from."""
+        """
+        Raises ArgumentError for a value that is not one of the choices of `action`.
+        """
         choices = action.choices
         if choices is not None and value not in choices:
             names = [str(choice) for choice in choices]
@@ -87,9 +91,9 @@ def _command(name: str) -> Command:
 
 def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
     """
-    Returns the parser of the command line, with the arguments of all commands, or only of
-    the one called `only`: each command is imported for it, which takes as long as
-    everything else.
+    Returns the parser of the command line. It has the arguments of the command `only`,
+    or of all commands if `only` is None. Adding a command's arguments imports its
+    module, which takes time.
     """
     parser = _Parser(
         prog="distir",
@@ -108,8 +112,8 @@ def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
-    Runs a command and returns its exit code; errors are one paragraph on stderr and exit
-    code 1.
+    Runs a command and returns its exit code. An error is printed on stderr as one
+    paragraph, and the exit code is then 1.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     parsed = argument_parser("".join(arguments[:1])).parse_args(arguments)

@@ -19,20 +19,25 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 20
 """
-The number of elements that are compared at a time, as comparing takes several times their
+The number of array elements compared at a time. Comparing takes several times their
 memory.
 """
 
 _SMALL = 1e-2
-"""The largest part of a step's change at which a unit in the last place is rounding."""
+"""
+The largest ratio of a unit in the last place to a step's change that counts as
+rounding.
+"""
 
 
 @dataclass(frozen=True)
 class OutputDifference:
     """
-    The largest difference between an output of two programs, `absolute` and `relative` to
-    its largest magnitude (or 1; or, if asked for, to the largest change that a step makes),
-    and the relative difference that is allowed.
+    The largest difference between two programs in the output `name`. `absolute` is the
+    difference. `relative` is the difference divided by the largest magnitude of the
+    output, or by 1 if that is larger. On request it is divided by the largest change of
+    a training step instead. `tolerance` is the largest relative difference that is
+    allowed.
     """
 
     name: str
@@ -47,7 +52,9 @@ class OutputDifference:
 
 
 def default_tolerance(dtype: np.dtype[Any]) -> float:
-    """Returns the largest relative difference allowed for outputs of that element type."""
+    """
+    Returns the largest relative difference that is allowed for outputs of type `dtype`.
+    """
     return 2e-2 if dtype.itemsize <= 2 and dtype.kind in "fV" else 1e-4
 
 
@@ -55,9 +62,11 @@ def largest_difference(
     reference: npt.NDArray[Any], candidate: npt.NDArray[Any]
 ) -> tuple[float, float]:
     """
-    Returns the largest difference of two arrays of one shape, absolute and relative to
-    max(1, largest finite magnitude). Equal infinities and two NaNs do not differ; a NaN
-    differs infinitely from a number, and so do two different texts.
+    Returns the largest absolute and the largest relative difference of two arrays. The
+    arrays have the same shape. Differences are relative to the largest finite magnitude
+    in `reference`, or to 1 if that is larger. Equal infinities do not differ, and
+    neither do two NaNs. A NaN differs from a number by infinity. Two arrays of text
+    that are not equal also differ by infinity.
     """
     if reference.dtype.kind in "OUS":
         equal = bool((reference == candidate).all())
@@ -79,19 +88,28 @@ def largest_difference(
 
 
 def last_place(values: npt.NDArray[Any]) -> float:
-    """Returns the unit in the last place of the largest finite of some floats."""
+    """
+    Returns the unit in the last place of the largest finite number in `values`. Returns
+    0 if all finite numbers are 0.
+    """
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0))
     digits = int(ml_dtypes.finfo(values.dtype).nmant)
     return float(2.0 ** (np.frexp(largest)[1] - 1 - digits)) if largest else 0.0
 
 
 def _shapes(value: Any) -> list[Any]:
-    """Returns the shape of an array, or those of the arrays of a sequence."""
+    """
+    Returns the shape of an array, or a list of the shapes of a sequence of arrays.
+    """
     return [_shapes(v) for v in value] if isinstance(value, list) else [*value.shape]
 
 
 class _Output(NamedTuple):
-    """A result of a program, or a part of one, with its name and declared type."""
+    """
+    A result of a program, or one tensor that a result merges with others. `text` is its
+    declared type, `position` the index of the result, and `part` the name of the tensor
+    in the result, or None for a whole result.
+    """
 
     name: str
     text: str
@@ -124,8 +142,8 @@ def _outputs(module: ModuleOp) -> list[_Output]:
 
 def _repacked_results(module: ModuleOp) -> dict[int, Repacked]:
     """
-    Returns the results, by index, that update an argument which holds several tensors, and
-    how it holds them.
+    Returns the results that update an argument which merges several tensors. The key is
+    the index of the result. The value describes how the tensors are merged.
     """
     from distir.program import Program
     from distir.program.repacking import repacked_arguments
@@ -144,9 +162,9 @@ def _paired(
     reference: ModuleOp, candidate: ModuleOp
 ) -> tuple[list[_Output], list[_Output]]:
     """
-    Returns the results of two programs in an order in which they can be compared: that of
-    the programs or, if one of them holds several tensors in one where the other does not,
-    their parts by name.
+    Returns the results of two programs in matching order. This is the order of the
+    programs. If the programs merge different tensors into arguments, the merged tensors
+    are listed one by one, and everything is sorted by name.
     """
     ours, theirs = _outputs(reference), _outputs(candidate)
     packed = _repacked_results(reference), _repacked_results(candidate)
@@ -164,7 +182,7 @@ def _paired(
         return sorted(named + whole, key=lambda output: output.name)
 
     ours, theirs = parts(ours, packed[0]), parts(theirs, packed[1])
-    # A part of a result is compared by its shape once there are values.
+    # Parts have no declared type: their shapes are compared once there are values.
     split = {o.name for o in (*ours, *theirs) if o.part is not None}
     blank = [
         [o._replace(text="") if o.name in split else o for o in x]
@@ -174,7 +192,7 @@ def _paired(
 
 
 def _value(module: ModuleOp, results: Sequence[Any], output: _Output) -> Any:
-    """Returns the value of a result, or of its part."""
+    """Returns the value of `output`, a result or a part of a result, from `results`."""
     value = results[output.position]
     if output.part is None:
         return value
@@ -184,7 +202,9 @@ def _value(module: ModuleOp, results: Sequence[Any], output: _Output) -> Any:
 def check_same_outputs(
     path: str | Path, module: ModuleOp, other_path: str | Path, other: ModuleOp
 ) -> None:
-    """Raises DistIRError unless two programs declare the same results in one order."""
+    """
+    Raises DistIRError unless two programs declare the same results in the same order.
+    """
     from distir.errors import DistIRError
 
     ours, theirs = _paired(module, other)
@@ -208,7 +228,7 @@ def check_same_outputs(
 
 
 def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -> None:
-    """Raises DistIRError for a result that does not have its declared type."""
+    """Raises DistIRError if the value of a result does not have its declared type."""
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_ops.values import numpy_dtype
@@ -244,12 +264,18 @@ def compare(
     by_change: bool = False,
 ) -> list[OutputDifference]:
     """
-    Runs two programs on the same arguments, given by name, in one process, and compares
-    their outputs. `paths` name the programs in messages. Without a `tolerance`, that of the
-    outputs' types is allowed. With `by_change`, differences of outputs that are the next values
-    of arguments are relative to the largest change of any of them, since a small step hides
-    errors of gradients; a unit in the last place does not count where it is small next to that
-    change, as equal steps may round to neighbouring values. Raises DistIRError for programs with different results.
+    Runs two programs on the same arguments, in this process, and compares their
+    outputs. `paths` name the programs in messages. `values` has the arguments by name.
+    `tolerance` is the largest relative difference that is allowed. If it is None, the
+    default for the type of each output holds.
+
+    `by_change` concerns outputs that are the next values of arguments. Their
+    differences are then relative to the largest change of any of them, because a small
+    training step hides errors of gradients. A unit in the last place is subtracted from
+    a difference if it is small compared with that change, as equal steps may round to
+    neighbouring values.
+
+    Raises DistIRError if the programs have different results.
     """
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
@@ -260,7 +286,7 @@ def compare(
 
     (reference, candidate), (path, other_path) = programs, paths
     check_same_outputs(path, reference, other_path, candidate)
-    # By parts, which each of the programs packs as it takes them.
+    # Arguments one by one: each program packs them in its own way.
     values = unpacked(repacked_arguments(entry_function(reference)), values)
     with progress(f"running {path}"):
         expected = run_program(reference, arguments_by_name(reference, values))
@@ -301,7 +327,7 @@ def compare(
             )
         )
     scale = max(changes.values(), default=0.0)
-    # Of a step that is hardly more than a unit, that would hide an error.
+    # If a step changes hardly more than one unit, subtracting it would hide errors.
     units = {n: unit if unit <= _SMALL * scale else 0.0 for n, unit in units.items()}
     return [
         replace(each, relative=max(0.0, each.absolute - units[each.name]) / scale)

@@ -22,27 +22,34 @@ from distir.tools.reports.reporting import note, run_reporting_errors
 
 
 class _Kept(StringIO):
-    """Text that can be asked for after it is closed."""
+    """A text buffer whose contents can still be read after it is closed."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Does nothing, so that the contents stay readable."""
 
 
 class DistIROptMain(xDSLOptMain):
     """
-    `distir-opt FILE -p "pass1,pass2{option=1}"`; `--pass-pipeline="builtin.module(...)"`
-    is accepted too, as in MLIR. Everything else is as in `xdsl-opt`.
+    The driver of `distir-opt FILE -p "pass1,pass2{option=1}"`.
+    `--pass-pipeline="builtin.module(...)"` works too, as in MLIR. Everything else is as
+    in `xdsl-opt`.
     """
 
     def prepare_output(self) -> IO[str]:
-        """Keeps what goes to a file until all of it is there (`run`)."""
+        """
+        Returns the stream for the output: stdout, or a buffer that `run` writes to the
+        file.
+        """
         if self.args.output_file is None:
             return sys.stdout
         self._written = _Kept()
         return self._written
 
     def run(self) -> None:
-        """Runs passes and prints what comes of it. A file is replaced as a whole."""
+        """
+        Runs the passes and prints the result. An output file is replaced only when it
+        is complete.
+        """
         super().run()
         if self.args.output_file is not None:
             write_text(self.args.output_file, self._written.getvalue())
@@ -60,7 +67,7 @@ class DistIROptMain(xDSLOptMain):
         self.available_targets["mlir"] = lambda: ProgramTarget
 
     def register_all_frontends(self) -> None:
-        """Reads `.mlir` files as `distir` does."""
+        """Registers the parser of `.mlir` files that `distir` uses."""
         super().register_all_frontends()
 
         def parse(stream: IO[bytes]) -> ModuleOp:
@@ -72,7 +79,9 @@ class DistIROptMain(xDSLOptMain):
         self.available_frontends["mlir"] = parse
 
     def apply_passes(self, prog: ModuleOp) -> None:
-        """Runs the passes; what they note for the user goes to stderr too."""
+        """
+        Runs the passes, and prints on stderr the notes that they leave for the user.
+        """
         known = read_notes(prog)
         super().apply_passes(prog)
         for text in read_notes(prog):
@@ -110,7 +119,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _meant(message: str) -> str:
-    """Returns an addition to xDSL's message about a pass that it does not know."""
+    """
+    Returns a suggestion that extends xDSL's message about an unknown pass. Returns an
+    empty text for other messages.
+    """
     _, unknown, names = message.partition("Unrecognized passes: ")
     if not unknown:
         return ""
@@ -119,7 +131,10 @@ def _meant(message: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the tool; errors are one paragraph on stderr and exit code 1."""
+    """
+    Runs `distir-opt` and exits. An error is printed on stderr as one paragraph, and the
+    exit code is then 1.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.exit(run_reporting_errors(lambda: _run(arguments)))
 

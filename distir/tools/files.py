@@ -1,4 +1,4 @@
-"""Reads and writes the files of the commands."""
+"""Reads and writes the files of commands."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 def read_program(path: Path) -> ModuleOp:
     """
-    Reads and verifies a program, whose functions are straight-line code. Raises ParseError,
-    VerifyException or DistIRError.
+    Reads and verifies a program. Its functions must be straight-line code. Raises
+    ParseError, VerifyException or DistIRError.
     """
     content = _text(path)
     parser = ProgramParser(new_context(), content, str(path))
@@ -66,13 +66,13 @@ _OTHER_FILES = {
     "--profile, and the configuration of a model to `distir import --transformers`",
     ".npz": "holds arrays, not a program; they are given with --inputs",
 }
-"""What files that are given for a program are, by suffix, and what to do with them."""
+"""For each suffix of a file that is not a program, the error message with advice."""
 
 
 def _text(path: Path) -> str:
     """
-    Returns the text of a program's file. Raises DistIRError for other kinds of files, and
-    where there is none.
+    Returns the text of the program file `path`. Raises DistIRError if the file does not
+    exist or is not a program.
     """
     if str(path) == "-":
         raise DistIRError(
@@ -92,8 +92,8 @@ def _text(path: Path) -> str:
 
 def text_of(content: bytes, path: Path) -> str:
     """
-    Returns the text of a program from the content of its file. Raises DistIRError for what
-    is none.
+    Returns the text of a program from `content`, the bytes of its file. `path` is the
+    file, for messages. Raises DistIRError if it cannot be a program.
     """
     refuse_other_files(path)
     if not content.strip():
@@ -110,7 +110,10 @@ def text_of(content: bytes, path: Path) -> str:
 
 
 def refuse_other_files(path: Path) -> None:
-    """Raises DistIRError for a file whose suffix says that it is no program, and what it is."""
+    """
+    Raises DistIRError if the suffix of `path` shows that the file is not a program. The
+    message says what the file is and how it can be used.
+    """
     if path.suffix in _OTHER_FILES:
         raise DistIRError(
             f"{path} {_OTHER_FILES[path.suffix].format(path=path, stem=path.stem)}"
@@ -121,9 +124,10 @@ def write_program(
     module: ModuleOp, path: Path, source: Path | None = None
 ) -> Path | None:
     """
-    Writes a module as text, with names for the types that it repeats. The old contents stay
-    until all of it is written. The weights of one that was read from `source` become
-    available beside it (`weights_beside`); returns their path then.
+    Writes a module as text to `path`, with aliases for repeated types. The old file
+    stays until the new one is complete. If the module was read from `source`, its
+    weights are made available beside `path`. Returns the path of the weights if they
+    were linked or copied, else None.
     """
     with (
         nullcontext()
@@ -136,7 +140,7 @@ def write_program(
 
 
 def named_pass(name: str) -> ModulePass:
-    """Returns a pass of DistIR with its default options."""
+    """Returns the DistIR pass `name` with its default options."""
     return get_all_passes()[name]()()
 
 
@@ -150,7 +154,7 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
 
 def verify(module: ModuleOp) -> None:
     """
-    Verifies a module, as its own `verify` does, but ops that are alike only once. Raises
+    Verifies a module, but verifies ops that are alike only once. Raises
     VerifyException.
     """
     _Verifier().verify(module)
@@ -158,9 +162,10 @@ def verify(module: ModuleOp) -> None:
 
 class _Verifier:
     """
-    Verifies ops once for all that are alike, for calls, collectives, ops of training steps
-    and operators of ONNX: their verification depends on nothing but their attributes and
-    types (for ONNX's, on their types without layouts and on their constant operands).
+    Verifies ops, but only one of several that are alike. This holds for calls,
+    collectives, ops of training steps and ONNX ops. Their verification depends only on
+    their attributes and types. For ONNX ops it depends on the types without layouts,
+    and also on constant operands.
     """
 
     def __init__(self) -> None:
@@ -171,7 +176,7 @@ class _Verifier:
         self._numbers: dict[Attribute, int] = {}
 
     def verify(self, op: Operation) -> None:
-        """Verifies an op and the ops in it. Raises VerifyException."""
+        """Verifies an op and the ops inside it. Raises VerifyException."""
         for region in op.regions:
             for block in region.blocks:
                 if block.first_op is None:
@@ -189,7 +194,8 @@ class _Verifier:
 
     def _content(self, op: Operation) -> object | None:
         """
-        Returns a key that is equal for ops that are alike; None for other kinds of ops.
+        Returns a key that is equal for ops that are alike. Returns None for kinds of
+        ops that must each be verified.
         """
         if not isinstance(op, OnnxOp | CallOp) and not op.name.startswith("train."):
             # Attributes of a collective tie it to ops around it.
@@ -220,12 +226,15 @@ class _Verifier:
         return (what, *map(type, operands), *[types[id(type_)][0] for type_ in used])
 
     def _number(self, type_: Attribute) -> int:
-        """Returns a number for a type, which is the same for equal types."""
+        """Returns an id for `type_`. Equal types have the same id."""
         return self._numbers.setdefault(type_, len(self._numbers))
 
 
 def _constant(value: SSAValue) -> object:
-    """Returns a key for an operand of an operator: a number if it is a constant."""
+    """
+    Returns a key for an operand of an ONNX op. For a constant it is the id of the
+    constant's value. Otherwise it is the class of `value`.
+    """
     if type(value) is not OpResult or value.op.name != "onnx.Constant":
         return type(value)
     return id(value.op.properties.get("value"))
@@ -233,9 +242,10 @@ def _constant(value: SSAValue) -> object:
 
 def program_weights(module: ModuleOp, path: Path) -> Arrays:
     """
-    Returns the weights of the module read from `path`, by name; none if it has none. Raises
-    DistIRError for weights that belong to no argument: they would not be used, and the
-    arguments that they were meant for would get random values.
+    Returns the weights of the module that was read from `path`, by name. Returns an
+    empty mapping if the module names no weights. Raises DistIRError if a weight belongs
+    to no argument. Such a weight would not be used, and the argument that it was meant
+    for would get random values.
     """
     file = weights_file(module, path)
     if file is None:
@@ -256,10 +266,12 @@ def weights_beside(
     module: ModuleOp, source: Path, target: Path
 ) -> Generator[Path | None]:
     """
-    Makes the weights of a module that was read from `source` available beside `target`, to
-    which it is written inside, as a module names its weights by a file in its own folder.
-    They are hard-linked if the file system allows it, else copied, and the old file stays
-    if the module cannot be written. Gives their path, or None if there is nothing to do.
+    Returns a context manager that makes a module's weights available beside `target`.
+    `source` is the file from which the module was read, and `target` is the file to
+    which the block writes it. A module names its weights by a file in its own folder.
+    The weights are hard-linked if the file system allows it, else copied. If the block
+    raises, the old weights stay. The context manager yields the path of the new
+    weights, or None if none are needed.
     """
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():
@@ -283,7 +295,8 @@ def weights_beside(
 
 def read_arrays(path: Path | None) -> Arrays:
     """
-    Returns the arrays of an .npz file, by name; none without a file. Raises DistIRError.
+    Returns the arrays in an .npz file by name. Returns an empty mapping if `path` is
+    None. Raises DistIRError if the file cannot be read.
     """
     if path is None:
         return {}
@@ -306,7 +319,9 @@ def read_arrays(path: Path | None) -> Arrays:
 
 
 def _reason(error: Exception) -> str:
-    """Returns why NumPy could not read a file, for someone who did not mean to unpickle."""
+    """
+    Returns the reason why NumPy could not read a file, without mention of pickles.
+    """
     text = str(error) or "it ends too early"
     return "it is no archive of arrays" if "pickle" in text else text
 

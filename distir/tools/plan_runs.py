@@ -1,4 +1,6 @@
-"""Runs the best plans of a search on this machine, and compares them with the simulator."""
+"""
+Runs the best plans of a search on this machine and compares them with the simulator.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PlanRun:
     """
-    A plan as the simulator judged it, and the measured seconds of its step; None if memory
-    did not suffice.
+    A measured plan. `result` is the simulator's prediction. `seconds` is the measured
+    time of a step, or None if the memory of the machine did not suffice.
     """
 
     result: Simulated
@@ -25,16 +27,19 @@ class PlanRun:
 
     @property
     def throughput(self) -> float:
-        """Samples per second, measured; 0 if it ran out of memory."""
+        """
+        The measured throughput in samples per second, or 0 if the plan ran out of
+        memory.
+        """
         return 0.0 if self.seconds is None else self.result.plan.batch / self.seconds
 
 
 def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRun]:
     """
-    Runs the `count` fastest plans of a search, as the simulator ranks them, on processes of
-    this machine, with random parameters and inputs; the fastest of them is then the
-    search's best. Returns them in the order of the simulator. Raises DistIRError, also if
-    all of them run out of memory.
+    Runs the `count` plans of a search that the simulator predicts to be fastest. They
+    run on processes of this machine with random parameters and inputs. The plan with
+    the best measurement becomes the search's best. Returns the runs in the simulator's
+    order. Raises DistIRError, also if all plans run out of memory.
     """
     from distir.errors import DistIRError
     from distir.launch.step_times import StepTimer
@@ -59,8 +64,9 @@ def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRu
 
 def report_runs(runs: Sequence[PlanRun]) -> None:
     """
-    Prints plans in the order of their measured throughput, beside the predicted one, and
-    the rank correlation of the two.
+    Prints plans in the order of their measured throughput. Each line has the measured
+    and the predicted step time. The last line has the rank correlation of measured and
+    predicted throughput.
     """
     from distir.planning.plans.rank_correlation import rank_correlation
     from distir.tools.reports.reporting import seconds_text, table

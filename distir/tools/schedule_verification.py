@@ -1,4 +1,7 @@
-"""`distir schedule --verify`: its checks of kernels and of the whole program, and what it prints."""
+"""
+`distir schedule --verify`: checks kernels and the whole program, and prints the
+results.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,22 @@ if TYPE_CHECKING:
     from distir.tools.files import Arrays
 
 MOST_ELEMENTS = 1 << 28
-"""The elements of all values of a program that is still run to compare it."""
+"""
+The largest number of array elements in all values of a program that is run for
+comparison.
+"""
 
 CAST_TOLERANCE = 2e-2
-"""The relative difference that is allowed where a schedule casts to 16 bits."""
+"""The relative difference that is allowed if a schedule casts values to 16 bits."""
 
 
 @dataclass(frozen=True)
 class ScheduleCheck:
     """
-    A schedule that was verified: its `kernels`, and the `outputs` of the whole program, or of
-    a training step (`is_step`), beside those of the program before. `not_run`: why the whole
-    program was not run, if it was not.
+    The results of verifying a schedule. `kernels` are the results for kernels.
+    `outputs` has the differences between the outputs of the original and the scheduled
+    program. `is_step` tells whether training steps of the two programs were compared.
+    `not_run` is the reason why the whole programs were not run, or empty.
     """
 
     kernels: Sequence[VerifiedKernel]
@@ -44,8 +51,9 @@ def verify_schedule(
     before: ModuleOp, after: ModuleOp, is_cast: bool, arguments: argparse.Namespace
 ) -> None:
     """
-    Verifies what a schedule made of the program in a file, as `checked_schedule` does, and
-    prints tables. Raises DistIRError for what differs.
+    Verifies that the program `after` a schedule computes the same as the one `before`.
+    It prints tables of the results. `is_cast` tells whether the schedule casts to 16
+    bits. Raises DistIRError if the programs differ.
     """
     from distir.tools.files import program_weights
 
@@ -68,10 +76,12 @@ def checked_schedule(
     weights: Callable[[ModuleOp], Arrays],
 ) -> ScheduleCheck:
     """
-    Verifies what a schedule made of a program: each kernel against its reference, then the
-    whole program against the one before, on random inputs; with `--training` steps of the
-    two, in which losses and updated parameters are compared. `is_cast` says whether the schedule
-    casts to 16 bits; `weights` reads those of the program. Raises DistIRError for what differs.
+    Verifies that the program `after` a schedule computes the same as the one `before`.
+    Each kernel is compared with its reference implementation. Then the two programs are
+    compared on random inputs. With `--training` in the arguments, training steps of the
+    two programs are compared by their losses and updated parameters. `is_cast` tells
+    whether the schedule casts to 16 bits. `weights` returns the weights of a program.
+    Raises DistIRError if the programs differ.
     """
     from distir.scheduling.kernel_verification import verify_kernels
     from distir.tools.reports.reporting import progress
@@ -95,7 +105,7 @@ def checked_schedule(
 
 
 def print_check(check: ScheduleCheck) -> None:
-    """Prints what was verified of a schedule, as tables."""
+    """Prints the results of verifying a schedule as tables."""
     from distir.tools.reports.reporting import note, table
 
     if check.kernels:
@@ -136,7 +146,10 @@ def _verified_program(
     weights: Callable[[ModuleOp], Arrays],
     kernels: Sequence[VerifiedKernel],
 ) -> ScheduleCheck:
-    """Compares two programs, or their training steps. Raises DistIRError."""
+    """
+    Compares two whole programs, or training steps of them. Raises DistIRError if they
+    differ.
+    """
     from distir.errors import DistIRError
     from distir.tools.arguments.program import whole_arguments
     from distir.tools.arguments.training import differentiate_pass
@@ -173,9 +186,10 @@ def _large_parameters(
     module: ModuleOp, weights: Arrays, values: Arrays
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Returns random parameters, for those that have no weights, with which layers pass on numbers
-    as large as they get. Random parameters have the size with which trainings begin: with
-    norms as small, later layers and gradients would hardly show in the comparison.
+    Returns random values for parameters without weights, scaled for a comparison. They
+    are large enough that the outputs of layers have about the size of their inputs.
+    With the small values that training starts from, later layers and gradients would
+    hardly influence the results.
     """
     from distir.program import Program
 
@@ -196,8 +210,8 @@ def _large_parameters(
 
 def elements_of(module: ModuleOp) -> int | None:
     """
-    Returns the number of elements of all values of a program; those of functions count with
-    each call. None if a size is not known.
+    Returns the number of array elements in all values of a program. The values of a
+    function count once for each call. Returns None if a size is unknown.
     """
     from xdsl.dialects.builtin import TensorType
     from xdsl.dialects.func import CallOp

@@ -1,4 +1,4 @@
-"""`distir schedule --tune`: its options, the tuning, and what it prints."""
+"""`distir schedule --tune`: its options, the tuning run and its output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METHODS = ("exhaustive", "descent", "measure")
 
 
 def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a tuning; without `--tune` none of them may be given."""
+    """Adds the options of a tuning run to `parser`."""
     group = parser.add_argument_group("tuning")
     group.add_argument(
         "--tune",
@@ -71,7 +71,10 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_tuning_arguments(arguments: argparse.Namespace) -> None:
-    """Raises DistIRError for arguments that do not go together."""
+    """
+    Raises DistIRError for arguments that cannot be combined. Without `--tune`, options
+    of a tuning run may not be given.
+    """
     from distir.errors import DistIRError, one_of
 
     if arguments.tune is None:
@@ -113,8 +116,9 @@ def check_tuning_arguments(arguments: argparse.Namespace) -> None:
 @dataclass(frozen=True, eq=False)
 class TunedSchedule:
     """
-    A tuning with a best point: the `tuner` with all results, the `programs` of points, and
-    whether the user interrupted it.
+    A finished tuning run that found a best point. `tuner` has all results. `programs`
+    makes the program of a point. `interrupted` tells whether the user interrupted the
+    run.
     """
 
     tuner: Tuner
@@ -123,13 +127,13 @@ class TunedSchedule:
 
     @property
     def best(self) -> Point:
-        """The best point: values of the schedule's knobs, and a plan."""
+        """The best point: a value for each knob of the schedule, and a plan."""
         best = self.tuner.best
         assert best is not None
         return best
 
     def module(self) -> ModuleOp:
-        """Returns the program of the best point, scheduled."""
+        """Returns the program of the best point, with the schedule applied."""
         return self.programs.scheduled(self.best.chosen, self.best.plan.batch)
 
 
@@ -137,8 +141,10 @@ def tune(
     arguments: argparse.Namespace, modules: list[ModuleOp], sequence: NamedSequenceOp
 ) -> TunedSchedule:
     """
-    Tunes a schedule. Raises DistIRError, also if nothing fits, and KeyboardInterrupt if the
-    user interrupts it before the first result.
+    Tunes the knobs of a schedule and the plan. `modules` are the same model for
+    different batch sizes. `sequence` is the schedule. Raises DistIRError, also if no
+    point fits into memory. Raises KeyboardInterrupt if the user interrupts the run
+    before the first result.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
@@ -188,7 +194,9 @@ def tune(
 
 
 def report_tuning(tuned: TunedSchedule, arguments: argparse.Namespace) -> None:
-    """Prints the best points of a tuning, and how to make the program of the best one."""
+    """
+    Prints the best points of a tuning run, and the commands that make the best program.
+    """
     from distir.tools.reports.reporting import note
 
     if tuned.interrupted:
@@ -225,7 +233,7 @@ def _run(tuner: Tuner, arguments: argparse.Namespace) -> None:
 
 
 def _report(tuner: Tuner, top: int) -> None:
-    """Prints how many points were tried, and the best of them."""
+    """Prints the number of points that were tried, and a table of the `top` best."""
     from distir.planning.plans.result import Impossible, Simulated
     from distir.tools.reports.reporting import bytes_text, note, seconds_text, table
 
@@ -261,7 +269,7 @@ def _report(tuner: Tuner, top: int) -> None:
 
 
 def _report_runs(tuner: Tuner) -> None:
-    """Prints the measurements beside the predictions."""
+    """Prints the measured throughput of points next to the predicted one."""
     from distir.planning.plans.rank_correlation import rank_correlation
     from distir.planning.plans.result import Simulated
     from distir.tools.reports.reporting import table
@@ -295,7 +303,7 @@ def _report_runs(tuner: Tuner) -> None:
 
 
 def _how(best: Point, arguments: argparse.Namespace) -> str:
-    """Returns the commands `schedule` and `distribute` that make the program of a point."""
+    """Returns the commands that make the program of the point `best`."""
     sets = " ".join(f"--set {setting}" for setting in best.settings)
     given = " ".join(written_options(best.plan.options(), always="dtpk"))
     schedule = f"`distir schedule {sets}`" if sets else "`distir schedule`"

@@ -1,13 +1,17 @@
 """
 Rewrites of programs, which passes offer to users.
 
-- `canonicalization`: what exporters emit, in fewer operators; `repeats`: functions for what
-  repeats; `patterns`: groups of ops that are one operator;
-- `dropout`, `checkpointing`, `sequence_parallel`, `step_settings`: changes of training
-  steps; `evaluation`: the forward of one alone; `slicing`: what some results need;
-- `partitioning`: annotations become layouts in types; `resharding`: changes of layout
-  become collectives; `pipelines`: a program over micro-batches becomes a pipeline;
-- `overlap`: communication that starts early and ends late; `bucketing`: several collectives
-  in one message;
-- `projection`: the program of one device.
+- `canonicalization`: simplifies the output of model exporters;
+- `repeats`: outlines repeated ops into functions;
+- `patterns`: replaces groups of ops by one operator;
+- `dropout`, `memory`, `precision`, `sequences`, `step_settings`: change training steps;
+- `expert_shards`: divides experts into shards;
+- `uneven_sizes`: pads and flattens tensors so that devices can split them evenly;
+- `slicing`: extracts the ops that some results need;
+- `partitioning`: turns annotations into layouts in types;
+- `resharding`: turns changes of layout into collectives;
+- `pipelines`: turns a program over micro-batches into a pipeline;
+- `overlap`: lets communication run at the same time as computation;
+- `bucketing`: sends several collectives as one message;
+- `projection`: extracts the program of one device.
 """

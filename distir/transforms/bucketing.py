@@ -1,10 +1,9 @@
 """
-Collectives of neighbouring tensors become one message.
-
-Every collective has a latency, however small its tensor is. Those of one kind between which
-nothing stands in the way are brought together and get a number, `dist.bucket`.
-A later collective moves up to the bucket if its operand is computed by then; otherwise the
-bucket moves down to it, if nothing uses the bucket's results before.
+Joins collectives of neighbouring tensors into one message. Every collective has a
+latency, however small its tensor is. Collectives of the same kind are therefore moved
+next to each other and get the same id in `dist.bucket`. A later collective moves up to
+the bucket if its operand is already computed there. Otherwise the bucket moves down to
+it, if no op in between uses the bucket's results.
 """
 
 from __future__ import annotations
@@ -28,21 +27,23 @@ from distir.sharding.prices import local_bytes
 
 Limit = Callable[[CollectiveOp], float]
 """
-Returns the bytes per device that a bucket should hold which begins with that collective.
+A function that returns the largest size of a bucket, in bytes per device. Its argument
+is the first collective of the bucket.
 """
 
 
 def no_limit(first: CollectiveOp) -> float:
-    """The limit for buckets of any size."""
+    """Returns infinity, so that buckets can have any size."""
     return inf
 
 
 @dataclass
 class CollectiveBucket:
     """
-    Collectives that travel together. `members` are their indices among the function's ops,
-    in order; `place` is the index of the member that stays where it is; the bucket also
-    holds their bytes.
+    Collectives that are sent as one message. `members` are their indices among the
+    function's ops, in order. `place` is the index of the member that stays where it is.
+    `size` is the number of bytes of all members on a device, and `limit` is its largest
+    value.
     """
 
     limit: float
@@ -53,8 +54,8 @@ class CollectiveBucket:
 
 class CollectiveBucketer:
     """
-    Forms the buckets of functions. `known` are the program's meshes, by their symbols;
-    `limit` says when a bucket is full.
+    Forms the buckets of functions. `known` has the program's meshes by their symbols.
+    `limit` returns the largest size of a bucket.
     """
 
     def __init__(self, known: Mapping[str, Mesh], limit: Limit = no_limit):
@@ -63,8 +64,8 @@ class CollectiveBucketer:
 
     def bucket(self, function: FuncOp) -> None:
         """
-        Reorders the ops of a function and numbers its buckets, in place of those that it
-        has.
+        Forms the buckets of a function: reorders its ops and marks its collectives.
+        Marks of earlier buckets are removed.
         """
         ops = list(function.body.block.ops)
         for op in ops:
@@ -79,8 +80,10 @@ class CollectiveBucketer:
         writes: Sequence[Sequence[Hashable]],
     ) -> list[CollectiveBucket]:
         """
-        Returns the buckets of several collectives among ops, which are as `buckets` takes
-        them; brings the members of each together in their block, and numbers them.
+        Forms the buckets among `ops`, and returns those with several members. The
+        members of each bucket are moved next to each other and get the bucket's id.
+        `reads` and `writes` list, for each op, the values that it uses and defines,
+        under any hashable keys.
         """
         found = [b for b in self.buckets(ops, reads, writes) if len(b.members) > 1]
         for number, bucket in enumerate(found):
@@ -95,9 +98,9 @@ class CollectiveBucketer:
         writes: Sequence[Sequence[Hashable]],
     ) -> list[CollectiveBucket]:
         """
-        Returns the buckets of ops that run in this order, buckets of a single collective
-        included. `reads` and `writes` are the values that each op uses and defines, under
-        any keys.
+        Returns the buckets for ops that run in the order of `ops`. A collective that
+        joins no other is a bucket of one. `reads` and `writes` list, for each op, the
+        values that it uses and defines, under any hashable keys.
         """
         places = _Places(ops, reads, writes)
         latest: dict[object, CollectiveBucket] = {}
@@ -123,8 +126,8 @@ class CollectiveBucketer:
         self, members: Sequence[Operation], anchor: Operation, number: int
     ) -> None:
         """
-        Brings the members of a bucket together at the position of the anchor, one of them,
-        and gives them a number.
+        Moves the members of a bucket next to `anchor`, and gives them the id `number`.
+        `anchor` is the member that stays where it is.
         """
         block = anchor.parent_block()
         assert block is not None
@@ -146,8 +149,8 @@ class CollectiveBucketer:
 
 class _Places:
     """
-    The places of a function's ops: the ops of a bucket have one place, the index of its
-    member that stays.
+    The positions of a function's ops while buckets are formed. All ops of a bucket
+    share one position: the index of the member that stays where it is.
     """
 
     def __init__(
@@ -173,8 +176,8 @@ class _Places:
 
     def join(self, op: int, bucket: CollectiveBucket) -> bool:
         """
-        Brings an op and an earlier bucket together, if nothing forbids it; returns whether
-        it did.
+        Moves the op with index `op` to an earlier bucket, or the bucket to the op.
+        Returns False, and moves nothing, if neither move is possible.
         """
         here, there = self.of[op], bucket.place
         # Across a call, a wait would come too early, or memory would be held too long.
@@ -194,18 +197,24 @@ class _Places:
         return True
 
     def _is_there(self, value: Hashable, place: int) -> bool:
-        """Whether a value is an argument or computed before a place."""
+        """Whether `value` is an argument, or computed before the position `place`."""
         owner = self.owners.get(value)
         return owner is None or self.of[owner] < place
 
     def _is_used(self, op: int, place: int) -> bool:
-        """Whether an op at or before a place uses a result of the given op."""
+        """
+        Whether a result of the op with index `op` is used at or before the position
+        `place`.
+        """
         users = (user for value in self.writes[op] for user in self.users[value])
         return any(self.of[user] <= place for user in users)
 
 
 def bucket_collectives(module: ModuleOp, limit: Limit = no_limit) -> None:
-    """Forms the buckets of all functions of a distributed program, in place."""
+    """
+    Forms the buckets of all functions of a distributed program, in place. `limit`
+    returns the largest size of a bucket.
+    """
     bucketer = CollectiveBucketer(meshes(module), limit)
     for function in functions(module).values():
         bucketer.bucket(function)

@@ -1,6 +1,6 @@
 """
-Writes what exporters emit without optimization in fewer operators. Only forms that are
-equal for every input are rewritten: everything else is left to other passes.
+Simplifies the ops that model exporters write without optimization. Only forms that are
+equal for every input are rewritten. Other passes do the rest.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _TopK = operator("TopK")
 
 def canonicalize(module: ModuleOp) -> None:
     """
-    Rewrites Identity, CastLike, sequences of known parts and the capacity of experts that tokens
-    choose once in every function of a program, in place, then removes what nothing uses.
+    Simplifies every function of a program, in place. It rewrites Identity, CastLike,
+    and sequences with known parts. It lowers the capacity of experts whose tokens
+    choose each expert at most once. Ops without uses are then removed.
     """
     for function in module.body.block.ops:
         if isinstance(function, FuncOp):
@@ -55,7 +56,7 @@ def canonicalize(module: ModuleOp) -> None:
 
 
 def remove_identity(op: OnnxOp) -> None:
-    """Replaces `Identity(x)` by x, with whichever of the two types says more."""
+    """Replaces `Identity(x)` by x, which gets the more precise of the two types."""
     value, result = op.operands[0], op.results[0]
     if isinstance(value, OpResult) and _says_more(result.type, value.type):
         value = Rewriter.replace_value_with_new_type(value, result.type)
@@ -86,8 +87,9 @@ def cast_like_to_cast(op: OnnxOp) -> None:
 
 def split_sequence_to_split(op: OnnxOp) -> None:
     """
-    Replaces `SequenceAt(SplitToSequence(x), i)` with constant i by a result of a Split, if
-    the parts are constant too and no other op sees the sequence.
+    Replaces each `SequenceAt(SplitToSequence(x), i)` by a result of a Split. The index
+    i and the sizes of the parts must be constant, and no other op may use the sequence.
+    Otherwise nothing changes.
     """
     source, users = op.operands[0], [use.operation for use in op.results[0].uses]
     if not isinstance(source.type, TensorType) or len(op.operands) < 2:
@@ -114,7 +116,10 @@ def split_sequence_to_split(op: OnnxOp) -> None:
 
 
 def element_of_constructed_sequence(op: OnnxOp) -> None:
-    """Replaces `SequenceAt(SequenceConstruct(x, ...), i)` with constant i by an operand."""
+    """
+    Replaces `SequenceAt(SequenceConstruct(x, ...), i)` by the i-th operand, if i is
+    constant.
+    """
     if op.parent is None:
         return  # replaced, with the other elements of its sequence
     sequence = op.operands[0].owner
@@ -127,8 +132,9 @@ def element_of_constructed_sequence(op: OnnxOp) -> None:
 
 def capacity_of_different_choices(op: ExpertPlacesOp) -> None:
     """
-    Lowers the capacity of experts to the number of tokens in a group, if the choices of a token
-    are the indices of a TopK: no two of them are the same.
+    Lowers the capacity of experts to the number of tokens in a group. It applies if the
+    choices of a token are the indices of a TopK, which are all different. Then no
+    expert can be chosen more often than there are tokens.
     """
     ids, (_, tokens, choices) = op.ids, shape_of(op.ids)
     while isinstance(source := ids.owner, _Reshape | _Cast | _Identity):
@@ -144,7 +150,8 @@ def capacity_of_different_choices(op: ExpertPlacesOp) -> None:
 
 def _parts(split: np.ndarray | None, size: int) -> list[int]:
     """
-    Returns the sizes of the parts of a dimension of that size; [] if they are not known.
+    Returns the sizes of the parts into which `split` divides a dimension of `size`
+    elements. Returns an empty list if the sizes are unknown.
     """
     if split is None:
         return []

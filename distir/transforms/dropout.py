@@ -1,6 +1,6 @@
 """
-Makes dropout drop the same elements under every distribution of a program, and lets its
-backward take the masks of the forward instead of drawing them again.
+Makes dropout drop the same elements under every distribution of a program. It can also
+let the backward take the masks of the forward instead of drawing them again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from distir.program import (
 from distir.transforms.patterns.raising import raise_dropped_attention
 
 DEFAULT_RATIO = 0.5
-"""ONNX's default ratio of a Dropout."""
+"""The default ratio of ONNX's Dropout."""
 
 
 def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
     """
-    Returns the Dropouts that set elements to zero, in program order, with the functions
-    that they are in. Raises DistIRError for one whose ratio or mode depends on values at
-    run time.
+    Returns the Dropout ops in training mode, in program order, each with its function.
+    A Dropout without a mode counts if another one is in training mode. Raises
+    DistIRError if the mode of a Dropout depends on values at run time.
     """
     known = {
         op: function
@@ -60,7 +60,10 @@ def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
 
 
 def _mode(op: OnnxOp) -> bool | None:
-    """Whether a Dropout is in training mode; None if that is not known."""
+    """
+    Whether a Dropout is in training mode, or None if it has no mode. Raises DistIRError
+    if its mode is not constant.
+    """
     mode = op.input(2)
     if mode is None:
         return None
@@ -92,7 +95,10 @@ def _ratio(op: OnnxOp) -> float:
 
 
 def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> None:
-    """Replaces a Dropout by `train.dropout`. Raises DistIRError if its mask is used."""
+    """
+    Replaces a Dropout by `train.dropout`, or by its operand if its ratio is 0. Raises
+    DistIRError if its mask is used.
+    """
     if len(op.results) > 1 and op.results[1].uses:
         raise DistIRError(
             f"{describe(op)}: the program uses the mask of a dropout, which is never made "
@@ -113,10 +119,11 @@ def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> No
 
 class Counters:
     """
-    Gives each function the number that its dropouts take as `counter`. In the entry it is
-    the number of steps done before; in another function it is `calls * caller's counter +
-    call`, where `calls` is the number of calls of the function in the program's text. So
-    every step and every call has a different one.
+    Gives each function the number that its dropouts take as `counter`. In the entry
+    function the counter is the number of finished steps. In any other function it is
+    `calls * caller's counter + call`. Here `calls` is the number of calls of the
+    function in the program's text, and `call` is the index of the call. Every step and
+    every call thus has a different counter.
     """
 
     def __init__(self, module: ModuleOp, needed_by: Iterable[FuncOp]):
@@ -143,7 +150,10 @@ class Counters:
                     place[name] += 1
 
     def _argument(self, function: FuncOp) -> SSAValue:
-        """Returns the counter of a function, a new last argument if there is none."""
+        """
+        Returns the counter of a function. A function without one gets a new last
+        argument.
+        """
         type_ = TensorType(i64, [])
         block = function.body.block
         if function is self.entry:
@@ -161,7 +171,10 @@ class Counters:
         return value
 
     def _pass_on(self, call: CallOp, calls: int, index: int, caller: FuncOp) -> None:
-        """Makes a call pass the counter of its callee."""
+        """
+        Adds the callee's counter to the operands of `call`. `call` has the index
+        `index` among the `calls` calls of its callee.
+        """
         build = GradientBuilder(
             lambda op: Rewriter.insert_op(op, InsertPoint.before(call)),
             call.attributes.get(SCOPE),
@@ -181,9 +194,9 @@ def _calls(function: FuncOp) -> list[CallOp]:
 
 def train_dropouts(module: ModuleOp, seed: int, *, attention: bool) -> None:
     """
-    Replaces every `onnx.Dropout` in training mode by `train.dropout`, with random numbers
-    that follow from the seed; with `attention`, those inside attention by
-    `train.dropped_attention`, together with the attention. Raises DistIRError.
+    Replaces every `onnx.Dropout` in training mode by `train.dropout`. The random
+    numbers depend on `seed`. With `attention`, attention with dropout inside becomes
+    `train.dropped_attention`. Raises DistIRError.
     """
     found = dropouts(reachable_functions(module))
     if found:
@@ -201,7 +214,7 @@ def _replace_all(module: ModuleOp, found: Mapping[OnnxOp, FuncOp], seed: int) ->
 
 
 def with_masks(module: ModuleOp) -> None:
-    """Makes every dropout of a program return its mask, which its gradient then takes."""
+    """Makes every dropout of a program return its mask, for its gradient to use."""
     for _, op in list(walk_functions(module)):
         if not isinstance(op, DropoutOp) or op.mask is not None:
             continue

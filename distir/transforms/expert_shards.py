@@ -1,4 +1,4 @@
-"""Deals the experts of a program out to shards, which devices can have some each of."""
+"""Divides the experts of a program into shards, which can be on different devices."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from distir.errors import DistIRError
 from distir.program import describe, return_op
 
 _Rows = tuple[int, ...]
-"""The shards, groups and places of rows."""
+"""The numbers of shards, of groups and of places, which are the first sizes of rows."""
 
 _LEAVING = (CombineOp, CombineWeightsGradOp, GroupedProductGradOp)
-"""Ops that have rows as operands, but none as results."""
+"""The ops that have rows of experts as operands but not as results."""
 
 
 def places_needed(op: ExpertPlacesOp, shards: int) -> int:
     """
-    Returns how many places a group needs in each of so many shards for its tokens' choices.
+    Returns the number of places that a group needs in each of `shards` shards. The
+    places must suffice for all choices of the group's tokens.
     """
     _, tokens, choices = shape_of(op.ids)
     own = op.experts.value.data // shards
@@ -44,23 +45,26 @@ def places_needed(op: ExpertPlacesOp, shards: int) -> int:
 
 def deal_out_experts(module: ModuleOp, shards: int) -> None:
     """
-    Deals the experts of every mixture in a sequential program out to so many shards, in place.
-    The results stay the same. Values between dispatch and combination get other shapes;
-    with more shards than experts a token chooses, more places stay empty. Raises DistIRError.
+    Divides the experts of every mixture in a sequential program into `shards` shards,
+    in place. The program's results stay the same. Values between dispatch and
+    combination get other shapes. If there are more shards than experts that a token
+    chooses, more places stay empty. Raises DistIRError if `shards` does not divide the
+    number of experts, or if the program reshapes the rows of experts.
     """
     _Dealer(module, shards).run()
 
 
 def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
     """
-    Returns, for a request for the layout of rows, the value that says which experts they
-    belong to (`rows` of `train.expert_places`), and how many rows of a group are taken in
-    all shards, as an op that uses them says. None if no op does.
+    Returns the owner of the rows that `op` constrains, and the number of used rows. The
+    owner is the result `rows` of `train.expert_places`, which says to which experts the
+    rows belong. The number counts the used rows of a group over all shards. Returns
+    None if no op uses the constrained rows.
     """
     for use in op.result.uses:
         user = use.operation
         if isinstance(user, CombineWeightsGradOp):
-            # It has no rows itself, but what dispatches or combines by its slots has.
+            # It has no rows, but the op that dispatches or combines by its slots has.
             others = (other.operation for other in user.slots.uses)
             user = next((o for o in others if isinstance(o, RoutedRowsOp)), user)
         if not isinstance(user, RoutedRowsOp | GroupedOp):
@@ -77,7 +81,7 @@ def rows_and_taken(op: ConstrainOp) -> tuple[SSAValue, int] | None:
 
 
 class _Dealer:
-    """Follows rows through a program, and gives them their new shapes."""
+    """Follows the rows of experts through a program and changes their shapes."""
 
     def __init__(self, module: ModuleOp, shards: int):
         self.module = module
@@ -92,7 +96,10 @@ class _Dealer:
             if isinstance(op, CallOp):
                 self.calls.setdefault(op.callee.string_value(), []).append(op)
         self.changed: dict[SSAValue, tuple[_Rows, _Rows]] = {}
-        """Values of new shape, with the rows that they had and those that they have."""
+        """
+        For each value with a new shape, its rows before and after the change. Rows are
+        given as the numbers of shards, groups and places.
+        """
         self.pending: list[SSAValue] = []
 
     def run(self) -> None:
@@ -121,7 +128,10 @@ class _Dealer:
         self._change(op.rows, before, after)
 
     def _change(self, value: SSAValue, before: _Rows, after: _Rows) -> None:
-        """Gives a value whose first dimensions are rows its new shape."""
+        """
+        Changes the first dimensions of `value` from `before` to `after`. These are its
+        numbers of shards, groups and places.
+        """
         if before == after or value in self.changed:
             return
         assert isinstance(value.type, TensorType)
@@ -131,11 +141,14 @@ class _Dealer:
         self.pending.append(new)
 
     def _follow(self, op: Operation, index: int, before: _Rows, after: _Rows) -> None:
-        """Gives what an op makes of an operand of new shape its new shape."""
+        """
+        Changes the shapes of the results of `op`, whose operand `index` has a new
+        shape.
+        """
         if isinstance(op, CallOp):
             block = self.functions[op.callee.string_value()].body.block
             self._change(block.args[index], before, after)
-            # A function that is called has one type: its other calls change alike.
+            # The function has one type, so that its other calls change in the same way.
             return
         if isinstance(op, ReturnOp):
             function = op.parent_op()
@@ -152,7 +165,10 @@ class _Dealer:
                 self._change(result, before, after)
 
     def _reshape(self, op: Operation, before: _Rows, after: _Rows) -> None:
-        """Replaces the constant shape of an op that keeps the rows as they are."""
+        """
+        Replaces the constant shape of a Reshape or Expand that keeps the rows. Raises
+        DistIRError if the op does not keep them.
+        """
         sizes = direct_constant(op.operands[1])
         if sizes is None or tuple(sizes.tolist()[:3]) != before:
             raise DistIRError(

@@ -1,4 +1,6 @@
-"""Turns annotated layouts into layouts in types, with the communication that they need."""
+"""
+Turns annotated layouts into layouts in types, and inserts the communication they need.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,12 @@ from distir.transforms.resharding import lower_reshards
 
 Price = Callable[[Attribute, Layout, Layout], float]
 """
-The price of bringing a value of a (sequential) type from one layout to another, in any unit.
+A function that returns the price of a reshard, in any unit. Its arguments are the
+sequential type of the value and the layouts before and after.
 """
 
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
-"""Attributes that are removed once they have been obeyed."""
+"""The attributes that are removed once they have been followed."""
 
 
 def _layouts(op: Operation, name: str, count: int) -> list[Layout]:
@@ -81,17 +84,18 @@ def _placed(type_: Attribute, layout: Layout) -> Attribute:
 
 class Partitioner:
     """
-    Rebuilds one function with layouts in its types. If copies are `separate`, each use
-    brings a value from its own layout to the wanted one for itself; else the first does for
-    all, the copy lives until the last of them, and other layouts may be made from it.
+    Rebuilds one function with layouts in its types. With `separate`, each use reshards
+    a value from its own layout to the layout that it wants. Otherwise the first use
+    makes a copy for all uses with the same layout. The copy lives until the last of
+    them, and other copies may be made from it.
 
-    The search counts uses as separate copies have them: an op that takes a value twice in
-    one layout is one use, while each argument of a call and each result of the function is
-    one by itself, whose layout is chosen by itself.
+    With `separate`, an op that takes a value twice in one layout counts as one use.
+    Each argument of a call and each result of the function counts by itself, because
+    its layout is chosen by itself. The search for layouts counts uses in the same way.
 
-    A copy is made from whichever copies of the value there are already: from the one with
-    the lowest `price`, by default the fewest bytes that are moved. With the prices that
-    layouts were searched with, no copy is more expensive than the search promised.
+    A copy is made from the existing copy with the lowest `price`. Without `price`, it
+    is made from the copy that needs the fewest bytes moved. With the prices of the
+    search for layouts, no copy costs more than the search promised.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class Partitioner:
         self.function = function
         self.known = known
         self.block = Block()
-        # Every layout that a value already exists in for later uses.
+        # The copies of each value by layout, for later uses.
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
         self.is_entry = is_entry
@@ -165,7 +169,7 @@ class Partitioner:
             self.versions[old] = {layout: result}
 
     def _operands(self, op: Operation, wanted: Sequence[Layout]) -> list[SSAValue]:
-        """Returns the operands of an op in the layouts that it wants."""
+        """Returns the operands of `op` in the layouts `wanted`."""
         is_one_use = not isinstance(op, CallOp | ReturnOp)
         made: dict[tuple[SSAValue, Layout], SSAValue] = {}
         operands: list[SSAValue] = []
@@ -180,8 +184,7 @@ class Partitioner:
 
     def _version(self, value: SSAValue, layout: Layout, user: Operation) -> SSAValue:
         """
-        Returns the value in a layout, made from whichever of its existing versions is
-        cheapest.
+        Returns `value` in `layout`, made from its cheapest existing copy if necessary.
         """
         versions = self.versions[value]
         if layout in versions or not isinstance(value.type, TensorType):
@@ -209,8 +212,8 @@ class Partitioner:
 
     def _bring_rows(self, op: ConstrainOp, layout: Layout) -> None:
         """
-        Makes a version of rows of experts in the layout that is asked for, if that takes one
-        all-to-all: with what says which of them are empty.
+        Makes a copy of rows of experts in `layout` if that takes exactly one
+        all-to-all. The all-to-all also gets the values that say which rows are empty.
         """
         versions, routed = self.versions[op.source], rows_and_taken(op)
         if layout in versions or routed is None:
@@ -237,8 +240,9 @@ class Partitioner:
         self, index: int, op: Operation, wanted: Sequence[Layout]
     ) -> SSAValue | None:
         """
-        Returns a stored parameter as it is, if the op does not read the values of that
-        operand and would be split as wanted with it; else None.
+        Returns a stored parameter without gathering it, if `op` does not read its
+        values. The op must also be split as in `wanted` when it takes the parameter as
+        it is stored. Returns None otherwise.
         """
         value = op.operands[index]
         versions = self.versions[value]
@@ -253,11 +257,11 @@ class Partitioner:
 
     def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """
-        Whether a value is a parameter of the program of which a device stores a part (ZeRO
-        stage 3). Each use in the entry function gathers it anew, so that the whole does not
-        live from the forward to the backward. A called function is the unit of gathering
-        (one layer's forward or backward, which may recompute the forward): all uses in it
-        share one gathered parameter, as each gather costs communication.
+        Whether each use of `value` gathers it, because `value` is a parameter stored in
+        parts. This holds in the entry function for parameters of which a device stores
+        only a part (ZeRO stage 3). The gathered parameter then does not live from the
+        forward to the backward. In a called function, such as one layer's backward, all
+        uses share one gathered parameter, because each gather costs communication.
         """
         return (
             self.is_entry
@@ -268,7 +272,8 @@ class Partitioner:
 
     def _price(self, type_: Attribute, source: SSAValue, after: Layout) -> float:
         """
-        Returns the price of making a copy from another, `source`.
+        Returns the price of making a copy with the layout `after` from the copy
+        `source`.
         """
         before = layout_of(source)
         assert before is not None
@@ -278,9 +283,9 @@ class Partitioner:
 
     def _bytes_moved(self, source: SSAValue, before: Layout, after: Layout) -> float:
         """
-        Returns the bytes that a reshard of all micro-batches moves. A reshard that combines
-        micro-batches costs as much as one of the combined value, so that the price does not
-        depend on their number.
+        Returns the number of bytes that a reshard moves for all micro-batches. A
+        reshard that combines micro-batches costs as much as one of the combined value.
+        The price thus does not depend on the number of micro-batches.
         """
         type_ = source.type
         assert isinstance(type_, TensorType)
@@ -298,7 +303,7 @@ class Partitioner:
 
 
 def _forget_requests(function: FuncOp) -> None:
-    """Removes the annotations that layouts are asked for with."""
+    """Removes the annotations that request layouts from a function."""
     arguments = argument_attributes(function)
     for own in arguments:
         for name in (LAYOUT, FIXED, FIXED_BY):
@@ -313,10 +318,11 @@ def partition(
     module: ModuleOp, *, lower: bool = False, price: Price | None = None
 ) -> None:
     """
-    Puts the annotated layouts into the types and inserts `dist.reshard` where layouts
-    differ: one for each use if the module has `dist.separate_copies`, else one for all that
-    want the same, by the prices given (see `Partitioner`). With `lower`, these become
-    collectives at once. Raises DistIRError.
+    Moves annotated layouts into types, and inserts `dist.reshard` where layouts differ.
+    If the module has `dist.separate_copies`, each use gets a reshard of its own.
+    Otherwise all uses that want the same layout share one. `price` returns the price of
+    a reshard. It is used to choose the copy from which another is made. With `lower`,
+    reshards become collectives at once. Raises DistIRError.
     """
     separate = module.attributes.pop(SEPARATE_COPIES, None) is not None
     known = meshes(module)

@@ -1,4 +1,4 @@
-"""Builds ops of distributed programs, with the layouts that their rules give."""
+"""Builds ops of distributed programs, with layouts that their sharding rules infer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from distir.sharding.rule import infer, rule_for
 
 class PlacedOps:
     """
-    Builds ops on a mesh, with the layouts that their rules give; `ops` has them in order.
-    Operators get the attributes `labels`.
+    Builds ops on a mesh, with layouts that their sharding rules infer. `ops` has the
+    built ops in order. ONNX operators get the attributes `labels`.
     """
 
     def __init__(self, mesh: Mesh, labels: Mapping[str, Attribute] | None = None):
@@ -29,7 +29,7 @@ class PlacedOps:
         self.ops: list[Operation] = []
 
     def put(self, op: Operation) -> Sequence[SSAValue]:
-        """Adds an op as it is; returns its results."""
+        """Adds `op` as it is and returns its results."""
         self.ops.append(op)
         return op.results
 
@@ -41,8 +41,8 @@ class PlacedOps:
         **attributes: object,
     ) -> SSAValue:
         """
-        Adds an operator, whose result has the element type of the first operand, and
-        returns its result.
+        Adds the ONNX operator `name` and returns its result. The result has the shape
+        `shape` and the element type of the first operand.
         """
         first = operands[0].type
         assert isinstance(first, TensorType)
@@ -54,8 +54,8 @@ class PlacedOps:
         self, op: Operation, operands: Sequence[SSAValue], shape: Sequence[int]
     ) -> SSAValue:
         """
-        Adds an op of one result that is the same on other operands; returns its result, of
-        that shape.
+        Adds a copy of `op` with other operands and returns its result. `op` has one
+        result. The new result has the shape `shape`.
         """
         type_ = op.results[0].type
         assert isinstance(type_, TensorType)
@@ -63,7 +63,10 @@ class PlacedOps:
         return self._placed(made_with(op, operands, [plain]))
 
     def _placed(self, op: Operation) -> SSAValue:
-        """Adds an op whose result has no layout yet; returns the result with its layout."""
+        """
+        Adds an op whose result has no layout yet, and returns the result with its
+        layout.
+        """
         result = op.results[0]
         layouts = [layout_of(v) or Layout(self.mesh.name) for v in op.operands]
         (layout,) = infer(rule_for(op), layouts, self.mesh).results
@@ -73,7 +76,8 @@ class PlacedOps:
 
     def shaped(self, name: str, value: SSAValue, shape: Sequence[int]) -> SSAValue:
         """
-        Adds an operator that takes a shape (Reshape or Expand) and returns its result.
+        Adds a Reshape or Expand of `value` to `shape`, as `name` says, and returns its
+        result.
         """
         sizes = np.array(shape, dtype=np.int64)
         whole = LayoutAttr(Layout(self.mesh.name))

@@ -1,4 +1,4 @@
-"""Replaces abstract layout changes by collectives and sends."""
+"""Replaces `dist.reshard` by collectives and sends."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def plan_between_meshes(
     before: Layout, after: Layout, shape: tuple[int, ...], known: Mapping[str, Mesh]
 ) -> list[ReshardStep]:
     """
-    Returns the steps of a reshard, with a send if it leaves its mesh: on the side where the
-    value is smaller per device, or, between meshes with different axes, from the one layout
-    to the other once a partial value is reduced.
+    Returns the steps of a reshard, which include a send if it leaves its mesh. Between
+    meshes with the same axes, the value is sent where it is smaller per device. Between
+    meshes with other axes, a partial value is reduced first, and the send itself
+    changes the layout.
     """
     for layout in (before, after):
         if layout.mesh not in known:
@@ -68,7 +69,7 @@ def plan_between_meshes(
 
 
 def op_of_step(source: SSAValue, step: ReshardStep) -> Operation:
-    """Returns the collective or send that takes a distributed value one step further."""
+    """Returns the collective or the send for one step of a reshard of `source`."""
     assert isinstance(source.type, TensorType)
     result_type = with_layout(source.type, step.layout)
     if step.kind == "send":
@@ -77,7 +78,7 @@ def op_of_step(source: SSAValue, step: ReshardStep) -> Operation:
 
 
 class _Plan(NamedTuple):
-    """The steps between two types."""
+    """The steps of a reshard between two types."""
 
     types: tuple[Attribute, Attribute]
     steps: list[ReshardStep]
@@ -85,8 +86,8 @@ class _Plan(NamedTuple):
 
 class ReshardLowering:
     """
-    Replaces each `dist.reshard` between known meshes by the cheapest chain of collectives and
-    sends.
+    Replaces each `dist.reshard` by the cheapest chain of collectives and sends. `known`
+    has the program's meshes by name.
     """
 
     def __init__(self, known: Mapping[str, Mesh]):
@@ -96,7 +97,7 @@ class ReshardLowering:
         self._plans: dict[tuple[int, int], _Plan] = {}
 
     def lower(self, function: FuncOp) -> None:
-        """Replaces the reshards of a function. Raises DistIRError."""
+        """Replaces the reshards in a function. Raises DistIRError."""
         found = [op for block in function.body.blocks for op in block.ops]
         for op in found:
             if isinstance(op, dist.ReshardOp):
@@ -106,8 +107,8 @@ class ReshardLowering:
 
     def ops(self, op: dist.ReshardOp) -> list[Operation]:
         """
-        Returns the ops that replace a reshard; the last one has its result. Raises
-        DistIRError.
+        Returns the ops that replace a reshard. The last op has its result. Returns no
+        ops if the layout does not change. Raises DistIRError.
         """
         ops: list[Operation] = []
         value: SSAValue = op.source
@@ -134,7 +135,10 @@ class ReshardLowering:
 
 
 def lower_reshards(module: ModuleOp) -> None:
-    """Replaces every `dist.reshard` of a program. Raises DistIRError."""
+    """
+    Replaces every `dist.reshard` of a program by collectives and sends. Raises
+    DistIRError.
+    """
     lowering = ReshardLowering(meshes(module))
     for function in functions(module).values():
         lowering.lower(function)

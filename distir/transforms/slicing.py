@@ -1,6 +1,6 @@
 """
-Reduces a program to what some of its results need, as the forward of a training step, which
-evaluates it on other data without updates.
+Reduces a program to the ops that some of its results need. An example is the forward of
+a training step, which evaluates it without updates.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from distir.program import (
 
 def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     """
-    Returns a copy of a program that computes only the results with these indices, and ops
-    that must not be removed; it keeps all arguments.
+    Returns a copy of a program that computes only the results with the indices
+    `results`. Ops that must not be removed stay, and so do all arguments.
     """
     entry = entry_function(module)
     returned = return_op(entry)
@@ -50,7 +50,7 @@ def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     reached = set(callees_first(module, called))
 
     args = entry.body.block.args
-    # At once, as adding thousands of arguments one by one is slow.
+    # Adds all arguments at once: thousands of single additions are slow.
     block = Block(arg_types=[arg.type for arg in args])
     values: dict[SSAValue, SSAValue] = dict(zip(args, block.args, strict=True))
     for old, new in values.items():
@@ -80,10 +80,11 @@ def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
 
 def evaluation_program(module: ModuleOp) -> ModuleOp:
     """
-    Returns a copy of a training step, distributed or not, that computes its loss and its
-    other results besides updates and gradients, with the same arguments and without
-    dropout. Raises DistIRError for a step with running statistics: in evaluation, batch
-    normalisation would have to use these, and the step uses those of its batch.
+    Returns a copy of a training step that computes its loss and other forward results.
+    It has the same arguments, no updates, no gradients and no dropout. The step may be
+    distributed. Raises DistIRError for a step with running statistics. In evaluation,
+    batch normalisation would have to use these, but the step uses the statistics of its
+    batch.
     """
     program = Program(module)
     entry = program.entry

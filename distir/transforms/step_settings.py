@@ -1,5 +1,5 @@
 """
-Turns hyper-parameters that differ from step to step into arguments of a training step.
+Turns hyper-parameters that change from step to step into arguments of a training step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SETTING_ROLE = "setting"
 
 def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
     """
-    Returns the updates in the entry function of a program, and those in other functions.
+    Returns the updates in the entry function of a program, and those in other
+    functions.
     """
     entry = entry_function(module)
     own: list[UpdateOp] = []
@@ -43,7 +44,10 @@ def _updates(module: ModuleOp) -> tuple[list[UpdateOp], list[UpdateOp]]:
 
 
 def has_step_settings(module: ModuleOp) -> bool:
-    """Whether `add_step_settings` is possible and would change something."""
+    """
+    Whether the program has updates and all of them are in the entry function. Only then
+    can `add_step_settings` make arguments.
+    """
     own, others = _updates(module)
     return bool(own) and not others
 
@@ -52,9 +56,11 @@ def add_step_settings(
     module: ModuleOp, settings: Sequence[str] = STEP_SETTINGS
 ) -> None:
     """
-    Turns these hyper-parameters of all updates into arguments of the entry function: one
-    for each mesh and each value that updates have, which becomes the argument's default.
-    Hyper-parameters that are arguments already stay. Raises DistIRError.
+    Turns hyper-parameters of all updates into arguments of the entry function.
+    `settings` names the hyper-parameters. Updates on the same mesh with the same value
+    share an argument, and the value becomes its default. Hyper-parameters that are
+    already arguments stay. Raises DistIRError if an update is not in the entry
+    function.
     """
     entry = entry_function(module)
     own, others = _updates(module)
@@ -76,7 +82,7 @@ def add_step_settings(
 
 
 class _Arguments:
-    """The arguments of an entry function, with new ones for hyper-parameters."""
+    """The arguments of an entry function, with new arguments for hyper-parameters."""
 
     def __init__(self, entry: FuncOp):
         self.entry = entry
@@ -87,7 +93,10 @@ class _Arguments:
         self.made: dict[tuple[str, str, float], SSAValue] = {}
 
     def of(self, op: UpdateOp, setting: str) -> SSAValue:
-        """Returns the argument for a hyper-parameter of an update, a new one if needed."""
+        """
+        Returns the argument for the hyper-parameter `setting` of an update. A new
+        argument is made if none exists for its mesh and value.
+        """
         layout, value = layout_of(op.operands[0]), op.settings[setting]
         key = setting, "" if layout is None else layout.mesh, value
         if key not in self.made:
@@ -113,7 +122,7 @@ class _Arguments:
         return argument
 
     def finish(self) -> None:
-        """Updates the function's type and attributes for its arguments."""
+        """Updates the type and the argument attributes of the function."""
         if self.made:
             self.entry.update_function_type()
             set_argument_attributes(self.entry, self.attributes)

@@ -1,1 +1,1 @@
-"""The arguments of commands, by what they are about."""
+"""The arguments of the commands, one module for each subject."""

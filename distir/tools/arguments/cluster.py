@@ -1,4 +1,4 @@
-"""The arguments that say which devices there are, and what they reach."""
+"""The command-line arguments for the cluster and for the profiles of its devices."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ if TYPE_CHECKING:
 
 
 def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
-    """Declares the cluster that a program is distributed over, and its size."""
+    """
+    Adds the arguments for the cluster and its number of devices to `parser`. With
+    `required`, the cluster must be given.
+    """
     cluster, devices = options_of(TargetOptions)
     add_option(parser, cluster, optional=True, required=required)
     add_option(parser, devices)
 
 
 def add_profile_argument(parser: ArgumentParser) -> None:
-    """Declares `--profile`: what the devices of the cluster reach in practice."""
+    """
+    Adds `--profile` to `parser`. A profile has the measured performance of devices.
+    """
     add_options(parser, ProfileOptions)
 
 
 def chosen_profiles(given: Sequence[str], cluster: ClusterOp) -> tuple[str, ...]:
     """
-    Returns the profiles that a command uses for a cluster: those that the user named, or
-    else those that the cluster names. Says so where it names none that are of use. Raises
-    DistIRError.
+    Returns the profiles that a command uses for `cluster`. These are the profiles in
+    `given`, which the user named, or else the profiles that the cluster names. The user
+    is told if no profile is found. Raises DistIRError.
     """
     from distir.interpreters.simulator.profiles.files import ProfileChoice
     from distir.tools.reports.reporting import note

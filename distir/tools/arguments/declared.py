@@ -1,4 +1,4 @@
-"""Options of commands that are declared once, as fields of a dataclass."""
+"""Adds command-line options that are declared as fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ _KINDS: Mapping[str, Callable[[str], Any]] = {
     "output_file": output_file,
     "path": Path,
 }
-"""What texts stand for, by the `kind` of an option."""
+"""The function that parses an option's text, by the `kind` of the option."""
 
 
 def flag_of(option: DeclaredOption) -> str:
-    """Returns an option as the command line has it: `-t`, `--no-sync`."""
+    """
+    Returns the spelling of an option on the command line, such as `-t` or `--no-sync`.
+    """
     name = option.declared.flag or option.name.replace("_", "-")
     return f"--{name}" if len(name) > 1 else f"-{name}"
 
 
 def default_of(option: DeclaredOption) -> Any:
-    """Returns the value of an option that is not given, as commands parse it."""
+    """Returns the parsed value of an option that the user leaves out."""
     is_list = _type(option.type) is tuple and not option.declared.several
     return [] if is_list and not option.default else option.default
 
@@ -45,9 +47,9 @@ def add_option(
     parser: Any, option: DeclaredOption, *, optional: bool = False, **settings: Any
 ) -> None:
     """
-    Declares an option of a command as its field is declared, on a parser or a group of one.
-    The value of an option that is not given is its default, or None if it is `optional`.
-    `settings` of `add_argument` replace what is declared.
+    Adds `option` to `parser`, a parser or an argument group, as its field declares it.
+    If the user leaves the option out, its value is its default, or None if `optional`
+    is True. `settings` are arguments of `add_argument` that replace the declared ones.
     """
     own = _settings(option)
     if optional:
@@ -65,8 +67,10 @@ def add_options(
     **settings: Any,
 ) -> None:
     """
-    Declares the options of a command that a dataclass declares: those with these names, in
-    their order, or all. `optional` and `settings` are as in `add_option`.
+    Adds options that the dataclass `owner` declares to `parser`. `names` selects the
+    options and their order. All options are added if it is empty. `optional` makes None
+    the value of options that the user leaves out. `settings` are arguments of
+    `add_argument` that replace the declared ones.
     """
     declared = {option.name: option for option in options_of(owner)}
     for name in names or declared:
@@ -74,7 +78,9 @@ def add_options(
 
 
 def _settings(option: DeclaredOption) -> dict[str, Any]:
-    """Returns the arguments of `add_argument` for an option, by its type."""
+    """
+    Returns the arguments of `add_argument` for an option, which depend on its type.
+    """
     own, type_ = option.declared, _type(option.type)
     settings: dict[str, Any] = {"help": own.help, "default": default_of(option)}
     if own.metavar:
@@ -106,14 +112,17 @@ def _settings(option: DeclaredOption) -> dict[str, Any]:
 
 
 def _type(type_: Any) -> type:
-    """Returns `int` for `int | None`, and `tuple` for tuples of anything."""
+    """
+    Returns the class behind a type: `int` for `int | None`, `tuple` for any type of
+    tuple.
+    """
     if isinstance(type_, UnionType):
         (type_,) = (part for part in get_args(type_) if part is not type(None))
     return getattr(type_, "__origin__", type_)
 
 
 def _values(option: DeclaredOption) -> Callable[[str], Any]:
-    """Returns a parser of the values of an option, separated by commas."""
+    """Returns a function that parses the comma-separated values of an option."""
     if get_args(option.type)[0] is not int:
         return names
     choices = option.declared.choices
@@ -121,7 +130,9 @@ def _values(option: DeclaredOption) -> Callable[[str], Any]:
 
 
 class _ChosenNumbers:
-    """Parses numbers among those to choose from, separated by commas."""
+    """
+    Parses comma-separated numbers, each of which must be one of the option's choices.
+    """
 
     def __init__(self, choices: Sequence[int]):
         self._choices = choices
@@ -136,7 +147,7 @@ class _ChosenNumbers:
 
 
 class _Separated:
-    """Parses the items of a list that are in one argument."""
+    """Splits the text of one argument into a list at a separator."""
 
     def __init__(self, separator: str):
         self._separator = separator

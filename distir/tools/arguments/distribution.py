@@ -1,4 +1,4 @@
-"""The options of `distir distribute`, which several commands take."""
+"""The options of `distir distribute`, which other commands also take."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 
 _ALL = "all"
-"""The value of `--overlap` if none is given."""
+"""The value of `--overlap` that stands for all kinds of communication."""
 
 
 def _kinds(text: str) -> list[str]:
-    """Parses kinds of communication, separated by commas."""
+    """
+    Returns the kinds of communication in a comma-separated text. Raises
+    ArgumentTypeError for an unknown kind.
+    """
     from distir.transforms.overlap.kinds import KINDS
 
     found = text.split(",")
@@ -32,15 +35,15 @@ def _kinds(text: str) -> list[str]:
 
 
 _OVERLAP = "overlap"
-"""An option for two fields, `overlap` and `overlapped`."""
+"""The option that sets both fields `overlap` and `overlapped`."""
 
 _NOT_HERE = (_OVERLAP, "cluster", "profile")
 
 
 def _options() -> list[DeclaredOption]:
     """
-    Returns the options that `distribute` declares, the degrees first, without those for
-    which commands have arguments of their own.
+    Returns the declared options of `distribute`, parallel degrees first. Options for
+    which the commands have arguments of their own are left out.
     """
     degrees = (*AXES, "p", "k")
     declared = {option.name: option for option in options_of(DistributionOptions)}
@@ -49,7 +52,7 @@ def _options() -> list[DeclaredOption]:
 
 
 def add_distribution_arguments(parser: ArgumentParser) -> None:
-    """Declares the options of `distribute`, except for the cluster."""
+    """Adds the options of `distribute` to `parser`, except for the cluster."""
     for option in _options():
         add_option(parser, option)
     declared = {option.name: option for option in options_of(DistributionOptions)}
@@ -66,7 +69,8 @@ def add_distribution_arguments(parser: ArgumentParser) -> None:
 
 def given_options(arguments: Namespace) -> list[str]:
     """
-    Returns the options of `distribute` that a command was given, as the user wrote them.
+    Returns the spellings of those options of `distribute` that the user gave. Options
+    that were given their default value are left out.
     """
     given = [] if arguments.devices is None else ["--devices"]
     for option in _options():
@@ -77,8 +81,9 @@ def given_options(arguments: Namespace) -> list[str]:
 
 def written_options(options: DistributionOptions, always: str = "") -> list[str]:
     """
-    Returns options of `distribute` as they are written for the command: those that differ from
-    their defaults, and those whose names are letters of `always`, which come first.
+    Returns the options of `distribute` as command-line text. Options with their default
+    value are left out, except for those with a name among the letters of `always`,
+    which come first.
     """
     declared = {option.name: option for option in options_of(DistributionOptions)}
     rest = (*AXES, "p", "k", *(name for name in declared if name not in _NOT_HERE))
@@ -97,7 +102,7 @@ def written_options(options: DistributionOptions, always: str = "") -> list[str]
 
 
 def check_cluster_given(arguments: Namespace) -> None:
-    """Refuses options of `distribute` without a cluster. Raises DistIRError."""
+    """Raises DistIRError if options of `distribute` were given without a cluster."""
     from distir.errors import DistIRError
 
     asked = given_options(arguments)
@@ -110,8 +115,8 @@ def check_cluster_given(arguments: Namespace) -> None:
 
 def read_as_asked(arguments: Namespace) -> ModuleOp:
     """
-    Returns the program that a command was given, distributed over the cluster that it was
-    given, if there is one. Raises ParseError, VerifyException or DistIRError.
+    Reads the program that was given to a command, and distributes it if a cluster was
+    given. Raises ParseError, VerifyException or DistIRError.
     """
     from distir.tools.files import read_program
     from distir.tools.reports.reporting import progress
@@ -125,8 +130,8 @@ def read_as_asked(arguments: Namespace) -> ModuleOp:
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program, in place, over the cluster and with the options that a command
-    was given, and prints the remarks of the passes. Raises DistIRError.
+    Distributes a program in place and prints the remarks of the passes. The cluster and
+    the options are those in `arguments`. Raises DistIRError.
     """
     from distir.planning.annotations import read_notes
     from distir.tools.reports.reporting import note
@@ -140,8 +145,8 @@ def distribution_options(
     arguments: Namespace, profiles: tuple[str, ...] = ()
 ) -> DistributionOptions:
     """
-    Returns the options of `distribute` that a command or a function was given, without the
-    cluster; `profiles` are those of its devices.
+    Returns the options of `distribute` in `arguments`, without the cluster. `profiles`
+    are the profiles of the cluster's devices.
     """
     kinds = arguments.overlap
     given = {option.name: getattr(arguments, option.name) for option in _options()}
@@ -158,8 +163,8 @@ def distribution_options(
 
 def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
-    Distributes a program, in place, over the cluster and with the options that a command
-    was given. Raises DistIRError.
+    Distributes a program in place. The cluster and the options are those in
+    `arguments`. Raises DistIRError.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster

@@ -1,4 +1,6 @@
-"""The command-line options that select the plans of the grid for a search or a tuning."""
+"""
+The command-line options that select a part of the grid of plans, for search and tuning.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ _NOT_OF_THE_GRID = ("profile", "jobs")
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the grid, from which `SearchOptions` and degrees are made."""
+    """
+    Adds the options that select a part of the grid of plans to `parser`. These are the
+    options of `SearchOptions` and `--degrees`. The options `profile` and `jobs` are
+    left out.
+    """
     grid = parser.add_argument_group("the grid")
     for option in options_of(SearchOptions):
         if option.name in _NOT_OF_THE_GRID:
@@ -41,5 +47,5 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_jobs_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds `--jobs`: the number of processes that simulate."""
+    """Adds `--jobs`, the number of processes that simulate plans, to `parser`."""
     add_options(parser, SearchOptions, ("jobs",))

@@ -1,6 +1,6 @@
 """
-The arguments that say which model `distir import` reads: a file, a function in Python, or a
-configuration.
+The arguments of `distir import` that name its model. A model is an ONNX file, a Python
+function or a configuration of transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares `--transformers` and the options that go with it."""
+    """Adds `--transformers` and the options that belong to it to `parser`."""
     from distir.frontends.torch.sources import TASKS
 
     group = parser.add_argument_group("models of Hugging Face, without a download")
@@ -57,7 +57,9 @@ def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options for checks of a module's program."""
+    """
+    Adds the options that control the comparison of a module with its imported program.
+    """
     from distir.frontends.torch.trust import ACCEPTED
 
     parser.add_argument(
@@ -79,7 +81,9 @@ def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def source_of(arguments: argparse.Namespace) -> Path:
-    """Returns the file or function that the model comes from."""
+    """
+    Returns the path of the model's source: an ONNX file, a function or a configuration.
+    """
     return arguments.model or arguments.transformers
 
 
@@ -139,7 +143,10 @@ def imported_model(arguments: argparse.Namespace) -> ImportedModel:
 
 
 def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
-    """Notes that parts of a module compute something else in the mode that they are in."""
+    """
+    Notes the parts of `module` that would compute something else in training mode.
+    `source` names the module in the note. Nothing is noted if there are no such parts.
+    """
     from distir.frontends.torch.modules.state import parts_that_change
     from distir.tools.reports.reporting import note
 
@@ -155,14 +162,18 @@ def _tell_of_training_mode(module: torch.nn.Module, source: Path) -> None:
 
 def _function(arguments: argparse.Namespace) -> tuple[Path, str] | None:
     """
-    Returns the file and the name in `FILE.py:FUNCTION`; None for a model of another kind.
+    Returns the file and the function of a model that is given as `FILE.py:FUNCTION`.
+    Returns None if the model is given in another way.
     """
     file, colon, name = str(arguments.model or "").rpartition(":")
     return (Path(file), name) if colon and file.endswith(".py") else None
 
 
 def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
-    """Raises DistIRError for arguments that do not go together."""
+    """
+    Raises DistIRError for arguments that cannot be combined. `is_module` tells whether
+    the model is a PyTorch module.
+    """
     from distir.errors import DistIRError
 
     if (arguments.model is None) == (arguments.transformers is None):

@@ -1,4 +1,7 @@
-"""The values that a program is run with: weights, given inputs and random ones."""
+"""
+The arguments with which a program runs: weights, values from the user, and random
+values.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ def given_and_random_arguments(
     module: ModuleOp, path: Path, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Returns the global value of every argument of the program read from `path`, by name and
-    in order: from `given` or the program's weights if these hold it, else random. Raises
-    DistIRError.
+    Returns the global value of every argument of a program, by name and in order. A
+    value comes from `given`, else from the program's weights, else it is random. `path`
+    is the file from which the program was read. Raises DistIRError.
     """
     return whole_arguments(module, path, program_weights(module, path), given, seed)
 
@@ -37,8 +40,9 @@ def whole_arguments(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Does the same for a program with these weights; `path` names it in messages. Raises
-    DistIRError.
+    Returns the global value of every argument of a program, by name and in order. A
+    value comes from `given`, else from `weights`, else it is random. `path` names the
+    program in messages. Raises DistIRError.
     """
     names = argument_names(entry_function(module))
     check_known(module, path, weights, given)
@@ -53,7 +57,9 @@ def whole_arguments(
 def check_known(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays
 ) -> None:
-    """Raises DistIRError for an input that is no argument of the program at `path`."""
+    """
+    Raises DistIRError if a name in `given` is not an argument of the program at `path`.
+    """
     names = argument_names(entry_function(module))
     unknown = sorted(set(given) - set(names))
     if unknown:
@@ -68,10 +74,11 @@ def training_arguments(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Returns the arguments, by name, of a training of a program with these weights: all of
-    `given`, and random inputs and labels where it does not hold them. Inputs and labels in
-    `given` may have one more dimension in front, of steps. The runtime initialises the
-    rest. Raises DistIRError.
+    Returns arguments by name for a training run of a program. These are the values in
+    `given`, and random inputs and labels if `given` does not hold all of them. In
+    `given`, an input or label may have a leading dimension of steps. The runtime
+    initialises all other arguments. `weights` has the program's weights by name, and
+    `path` names the program in messages. Raises DistIRError.
     """
     function = entry_function(module)
     names, roles = argument_names(function), argument_roles(function)
@@ -98,9 +105,10 @@ def _fitting(
     over_steps: bool = False,
 ) -> npt.NDArray[Any]:
     """
-    Returns the array, cast within its kind of number to the argument's type; with
-    `over_steps` it may have one more dimension in front. Raises DistIRError, also for
-    indices that lie outside a table.
+    Returns `array` cast to the element type of the argument `name`. Integers are only
+    cast to integers and floats to floats. With `over_steps` the array may have an
+    additional leading dimension. Raises DistIRError if the shape or the kind of number
+    does not fit, or if indices are outside the table that the program looks them up in.
     """
     if not isinstance(type_, TensorType):
         raise DistIRError(f"argument {name!r} is a {type_}, which no array can be")
@@ -129,8 +137,9 @@ def arguments_by_name(
     module: ModuleOp, values: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
     """
-    Returns the arguments of a program in its order; one that holds several tensors may be
-    given as these. Raises DistIRError.
+    Returns the arguments of a program, in its order, from `values` by name. An argument
+    that merges several tensors may be given as these tensors. Raises DistIRError if
+    `values` lacks an argument or has an unknown one.
     """
     function = entry_function(module)
     names = argument_names(function)

@@ -1,4 +1,4 @@
-"""Checks and converts options of Python functions that are those of a command."""
+"""Checks and converts the options of Python functions that correspond to commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from distir.tools.cli import COMMANDS, Command
 
 
 class _OptionParser(ArgumentParser):
-    """Reports a wrong option as an error that users can read."""
+    """A parser that raises DistIRError for a wrong option."""
 
     def parse_known_args(self, *args: Any, **named: Any) -> Any:
-        """Parses arguments; refuses unknown ones by the names that they have in Python."""
+        """
+        Parses arguments. Raises DistIRError for an unknown option, with its Python
+        spelling.
+        """
         found, unknown = super().parse_known_args(*args, **named)
         if unknown and self._subparsers is None:
             name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
@@ -31,13 +34,15 @@ class _OptionParser(ArgumentParser):
         raise DistIRError(f"distir.{self.prog}: {message}")
 
     def knows(self, option: str) -> bool:
-        """Whether there is an option that is written in this way."""
+        """Whether `option` is the spelling of an existing option."""
         return option in self._option_string_actions
 
     def texts(self, name: str, value: Any) -> list[str]:
         """
-        Returns an option as it is written for a command. Several values are an option each,
-        one option with commas between them, or one with several arguments, as it takes them.
+        Returns the command-line arguments for the option `name` with the Python value
+        `value`. Several values become one option with several arguments, one option
+        with commas, or one option for each value. The declaration of the option decides
+        which.
         """
         option = _option(name)
         if value is None or value is False:
@@ -59,7 +64,10 @@ class _OptionParser(ArgumentParser):
 
 
 def _joined(value: Any) -> Any:
-    """Returns values with commas between them; another value as it is."""
+    """
+    Returns the items of a list or tuple as text with commas. Returns other values
+    unchanged.
+    """
     if not isinstance(value, list | tuple):
         return value
     return ",".join(map(str, cast(Sequence[Any], value)))
@@ -73,11 +81,12 @@ def command_options(
     known: Collection[str] | None = None,
 ) -> Namespace:
     """
-    Returns the arguments of a command, from the options that a Python function is given.
-    Their names are those of the command, with _ for -. True stands for an option without a
-    value; None, or False unless the command has an option that turns it off, for one that
-    is left out; several values are a list, pairs a dictionary. `known` are the options that
-    the function takes, if it does not take all of the command. Raises DistIRError.
+    Returns a command's parsed arguments, from the options given to a Python function.
+    Options have the names of the command's options, with `_` in place of `-`. True
+    stands for an option without a value. None leaves an option out. False also leaves
+    it out, unless the command has an option that turns it off. Several values are given
+    as a list, and pairs as a dictionary. `known` has the options of the function, or
+    None if it has all options of the command. Raises DistIRError.
     """
     for name in options:
         if known is not None and name not in known:
@@ -91,7 +100,7 @@ def command_options(
     for name, value in options.items():
         off = _option(f"no-{name}")
         if isinstance(value, bool) and parser.knows(off):
-            # There may be no option that turns it on, which it is then by default.
+            # If no option turns it on, it is on by default.
             value = value and parser.knows(_option(name))
             texts += [] if options[name] else [off]
         texts += parser.texts(name, value)
@@ -99,7 +108,9 @@ def command_options(
 
 
 def _unknown(function: str, name: str, known: Collection[str]) -> str:
-    """Returns the error for an option that a function does not have."""
+    """
+    Returns the error message for an option `name` that the function does not have.
+    """
     meant = did_you_mean(name, known).rstrip()
     return (
         f"distir.{function}: there is no option {name}{f'; {meant}' if meant else ''}"
@@ -107,5 +118,5 @@ def _unknown(function: str, name: str, known: Collection[str]) -> str:
 
 
 def _option(name: str) -> str:
-    """Returns a name as commands write it."""
+    """Returns the command-line spelling of the option `name`."""
     return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"

@@ -26,18 +26,21 @@ _NUMBERS = (
 )
 
 _OUTPUT = "output_index"
-"""The option `output` among the arguments, of which `-o` is another one."""
+"""
+The name of the option `--loss-output` in the parsed arguments. The name `output` stands
+for `-o` there.
+"""
 
 
 def add_float8_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares `--float8` and the option that goes with it."""
+    """Adds `--float8` and `--float8-keep` to `parser`."""
     add_options(parser, PrecisionOptions, ("float8", "float8_keep"))
 
 
 def float8_passes(arguments: argparse.Namespace) -> list[Any]:
     """
-    Returns the passes that put products of a forward program into 8-bit floats, as the
-    arguments ask. Raises DistIRError.
+    Returns the passes that compute products in 8-bit floats, as the arguments ask.
+    Returns an empty list without `--float8`. Raises DistIRError.
     """
     from distir.errors import DistIRError
     from distir.passes.float8 import Float8Pass
@@ -50,7 +53,10 @@ def float8_passes(arguments: argparse.Namespace) -> list[Any]:
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Declares `--training` and the options that go with it; returns their group."""
+    """
+    Adds `--training` and the options that belong to it to `parser`, and returns their
+    group.
+    """
     group = parser.add_argument_group("training")
     group.add_argument(
         "--training",
@@ -68,8 +74,8 @@ def differentiate_pass(
     arguments: argparse.Namespace, loss: str | None = None
 ) -> DifferentiatePass | None:
     """
-    Returns the pass that these arguments ask for; None without `--training`. `loss` is the
-    default loss. Raises DistIRError for arguments that do not go together.
+    Returns the pass that makes a training step, or None without `--training`. `loss` is
+    the default loss. Raises DistIRError for arguments that cannot be combined.
     """
     from distir.errors import DistIRError
 

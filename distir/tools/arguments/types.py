@@ -1,6 +1,6 @@
 """
-Arguments that several commands have. The argument types raise errors that argparse reports
-as usage errors.
+Functions that parse the arguments of several commands. They raise ArgumentTypeError,
+which argparse reports as a usage error.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 
 def output_file(text: str) -> Path:
     """
-    Parses the path of a file that a command will write. Its folder must exist, and it must
-    be no folder itself: that is said before the work and not after it.
+    Parses the path of a file that a command will write. The error is raised before the
+    work starts if the folder of the file does not exist or if the path is itself a
+    folder.
     """
     path = _output(text)
     if path.is_dir():
@@ -24,7 +25,10 @@ def output_file(text: str) -> Path:
 
 
 def output_file_of(suffix: str) -> Callable[[str], Path]:
-    """Returns a parser of the path of a file that a command will write, with a suffix."""
+    """
+    Returns a function that parses the path of an output file whose name ends in
+    `suffix`.
+    """
 
     def parse(text: str) -> Path:
         path = output_file(text)
@@ -39,7 +43,7 @@ def output_file_of(suffix: str) -> Callable[[str], Path]:
 
 
 _NO_PROGRAMS = (".onnx", ".safetensors", ".py", ".json", ".npz")
-"""The suffixes of files that are taken for something else than a program."""
+"""The suffixes of files that cannot be programs."""
 
 
 def output_program(text: str) -> Path:
@@ -53,7 +57,7 @@ def output_program(text: str) -> Path:
 
 
 def output_folder(text: str) -> Path:
-    """Parses the path of a folder that a command will make or write into."""
+    """Parses the path of a folder that a command will make or write to."""
     path = _output(text)
     if path.exists() and not path.is_dir():
         raise ArgumentTypeError(f"{path} is a file; give the name of a folder")
@@ -70,7 +74,7 @@ def _output(text: str) -> Path:
 
 
 def input_file(text: str) -> Path:
-    """Parses the path of a file that a command will read, which must exist."""
+    """Parses the path of an existing file that a command will read."""
     path = Path(text)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file"
@@ -125,13 +129,13 @@ def names(text: str) -> tuple[str, ...]:
 
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""The decimal prefixes of units."""
+"""The factor for each decimal prefix of a unit, such as 1000 for `k`."""
 
 
 def rate(text: str) -> float:
     """
-    Parses what a link sends, in bits or bytes a second: `200Gb/s`, `25GB/s`. Returns bytes a
-    second.
+    Parses the bandwidth of a link, in bits or bytes per second: `200Gb/s`, `25GB/s`.
+    Returns bytes per second.
     """
     found = re.fullmatch(r"([0-9.]+) ?([kMGT]?)(b|B|bit|bits)(/s|ps)", text)
     number = _positive(found[1]) if found is not None else None
@@ -143,11 +147,16 @@ def rate(text: str) -> float:
 
 
 _FEWEST_BYTES = 1_000_000
-"""Less memory than this is a number whose unit was forgotten."""
+"""
+The smallest accepted memory size in bytes. In a smaller one the unit was forgotten.
+"""
 
 
 def number_of_bytes(text: str) -> int:
-    """Parses a number of bytes with a decimal or binary unit: `80GB`, `40GiB`, `32e9`."""
+    """
+    Parses a memory size with a decimal or binary unit: `80GB`, `40GiB`, `32e9`. Returns
+    bytes.
+    """
     found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) ?([kMGT]?)(i?)B?", text)
     number = _positive(found[1]) if found is not None else None
     if found is None or number is None or (found[3] and not found[2]):
@@ -167,7 +176,9 @@ def number_of_bytes(text: str) -> int:
 
 
 def _positive(text: str) -> float | None:
-    """Returns the finite positive number that a text of digits and points says, or None."""
+    """
+    Returns the finite positive number that `text` spells, or None if it spells none.
+    """
     try:
         number = float(text)
     except ValueError:
@@ -184,7 +195,10 @@ def dimension(text: str) -> tuple[str, int]:
 
 
 def named_number(text: str) -> tuple[str, float]:
-    """Parses `NAME=NUMBER`, the value of an input; `true` and `false` are numbers too."""
+    """
+    Parses `NAME=NUMBER`, the value of an input. The number may also be `true` or
+    `false`.
+    """
     name, equals, number = text.rpartition("=")
     if not equals or not name:
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=NUMBER")

@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Option:
-    """An option that may be left out."""
+    """An option of a model that the user may leave out."""
 
     help: str
     type: Callable[[str], Any] | None = positive_integer
-    """The function that parses its value; None for a switch."""
+    """The function that parses the option's value, or None for a switch."""
 
 
 @dataclass(frozen=True)
 class _Model:
     """
-    A model by name: where its builder is, the options that it needs unless a named size has
-    them, and its optional ones, by the builder's argument.
+    A model that `distir build` can make. `builder` is the module and the name of its
+    builder function. `needed` has the options that are required unless a named size
+    sets them. `options` has the other options by the name of the builder's argument.
     """
 
     help: str
@@ -49,7 +50,9 @@ class _Model:
     options: Mapping[str, _Option] = field(default_factory=dict[str, _Option])
     loss: str = "cross_entropy"
     norms: bool = False
-    """Whether it has batch normalisation, which behaves differently in training."""
+    """
+    Whether the model has batch normalisation, which behaves differently in training.
+    """
 
 
 _TRANSFORMER = ("layers", "d_model", "heads", "vocab", "batch", "seq")
@@ -182,11 +185,13 @@ _MODELS = {
 
 
 MOST_LAYERS = 10_000
-"""More layers than this would take hours to write down, and no model has them."""
+"""
+The largest number of layers. Building more would take hours, and no model has more.
+"""
 
 
 def _number_of_layers(text: str) -> int:
-    """Parses the number of layers of a model."""
+    """Parses a number of layers, at most `MOST_LAYERS`."""
     count = positive_integer(text)
     if count > MOST_LAYERS:
         raise argparse.ArgumentTypeError(
@@ -279,7 +284,11 @@ def _builder(place: str) -> Callable[..., ModuleOp]:
 
 
 def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the builder's arguments: those given, then those of the named size."""
+    """
+    Returns the arguments of the model's builder. Options that the user gave take
+    precedence over the options of the named size. Raises DistIRError if a required
+    option is missing.
+    """
     from distir.errors import DistIRError
     from distir.frontends.models import SIZES
 

@@ -1,4 +1,4 @@
-"""`distir calibrate`: measures this machine and writes its profile."""
+"""`distir calibrate`: measures this machine and writes a profile of it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
-    """Returns the kernels that are to be measured. Raises DistIRError."""
+    """
+    Returns the kernels in the given program, which are to be measured. Returns an empty
+    tuple if no program was given. Raises DistIRError.
+    """
     from distir.dialects.kernel import kernels
     from distir.errors import DistIRError
     from distir.lowering.kernel_files import kernel_files
@@ -94,7 +97,7 @@ def _kernels(arguments: argparse.Namespace) -> tuple[KernelDefOp, ...]:
         raise DistIRError(
             f"{arguments.program} has no kernels; `distir schedule` puts them into a program"
         )
-    kernel_files(module, arguments.kernels)  # refuses those that no file has
+    kernel_files(module, arguments.kernels)  # refuses kernels that no file has
     return found
 
 

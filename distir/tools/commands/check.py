@@ -1,4 +1,4 @@
-"""`distir check`: compares what two programs compute."""
+"""`distir check`: compares the outputs of two programs on the same inputs."""
 
 from __future__ import annotations
 

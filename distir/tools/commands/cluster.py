@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def described(arguments: argparse.Namespace, name: str) -> ModuleOp:
     """
-    Returns the cluster that the arguments describe, in a module of its own. It is called
-    as they say, or else `name`. Raises DistIRError.
+    Returns a module with the cluster that the arguments describe. The cluster's name is
+    the one in the arguments, or `name` if they have none. Raises DistIRError.
     """
     from xdsl.dialects.builtin import ModuleOp
 

@@ -1,5 +1,5 @@
 """
-`distir export`: writes the weights of a checkpoint, or a plan, for other programs than DistIR.
+`distir export`: writes the weights of a checkpoint, or a plan, for use without DistIR.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ def _write_plan(source: Path, program: Path | None, output: Path) -> None:
 
 
 def _distributed(source: Path, program: Path | None) -> ModuleOp:
-    """Returns the distributed program of a plan. Raises DistIRError."""
+    """
+    Returns the distributed program in the file `source`. If `source` is a saved plan,
+    the plan is applied to the program in the file `program`. Raises DistIRError.
+    """
     from distir.errors import DistIRError
     from distir.planning.plans.saved_plan import SavedPlan
     from distir.tools.files import read_program

@@ -133,8 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
     """
-    Imports the model that the arguments name, and prepares it as they ask. Raises
-    DistIRError.
+    Imports the model that the arguments name and prepares its program as they ask.
+    Raises DistIRError.
     """
     from distir.errors import DistIRError
 
@@ -149,9 +149,9 @@ def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     """
-    Prepares a program that a frontend returned as the arguments ask: folds it, converts its
-    floating-point types, makes functions of repeated layers, differentiates it. Raises
-    DistIRError.
+    Prepares an imported program, in place, as the arguments ask. This folds shapes,
+    raises patterns, converts floating-point types, outlines repeated layers into
+    functions, and differentiates the program. Raises DistIRError.
     """
     from distir.dialects.train_ops.dropout import DropoutOp
     from distir.errors import DistIRError

@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class PeakMemory:
     """
-    The memory in bytes that processes of a package, those of `ranks`, hold at most: as
-    simulated, and counted from the tensors of the package.
+    The peak memory of the processes `ranks` of a package, in bytes. `simulated` is the
+    simulator's prediction. `counted` is counted from the tensors of the package.
     """
 
     ranks: tuple[int, ...]
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
         if weights is not None and weights.exists():
-            program_weights(module, arguments.program)  # refuses those of another one
+            program_weights(module, arguments.program)  # refuses other weights
         package = lowered(module, arguments, weights)
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(
@@ -98,8 +98,9 @@ def lowered(
     module: ModuleOp, arguments: argparse.Namespace, weights: Path | None
 ) -> Path:
     """
-    Writes the package of a distributed program, as the arguments ask, and returns its
-    folder. `weights` is their file, if there is one. Raises DistIRError.
+    Writes the PyTorch package of a distributed program and returns its folder.
+    `arguments` has the options of `distir lower`. `weights` is the file of the weights,
+    or None. Raises DistIRError.
     """
     from distir.lowering.torch_package import write_package
 
@@ -115,8 +116,8 @@ def lowered(
 
 def peak_memory(module: ModuleOp, package: Path) -> list[PeakMemory]:
     """
-    Returns the peak memory of each kind of process of a program's package, as simulated and
-    counted. Raises DistIRError.
+    Returns the simulated and the counted peak memory of each kind of process of a
+    package. `module` is the program of the package. Raises DistIRError.
     """
     from distir.interpreters.simulator import simulate
     from distir.launch.memory import count_memory

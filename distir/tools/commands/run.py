@@ -32,7 +32,10 @@ def _resume(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Reads where data is from; the path in it becomes absolute, as ranks run elsewhere."""
+    """
+    Parses the source of data: `FILE.py:FUNCTION` or `NAME=FILE.npy`. Its path becomes
+    absolute, because ranks run in another folder.
+    """
     file, _, function = text.rpartition(":")
     if file.endswith(".py") and function:
         return f"{Path(file).resolve()}:{function}"
@@ -192,7 +195,10 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
 def _training(
     arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
 ) -> Training | None:
-    """Returns the training that is asked for, if any. Raises DistIRError."""
+    """
+    Returns the training run that the arguments ask for, or None without `--steps`.
+    `settings` has the values of optimizer settings for all steps. Raises DistIRError.
+    """
     from distir.launch.packages import LearningRate, Training
 
     check_options(arguments)
@@ -221,7 +227,7 @@ def _training(
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """Refuses options that do not go together. Raises DistIRError."""
+    """Raises DistIRError for options that cannot be combined."""
     from distir.errors import DistIRError
 
     needs = {
@@ -281,12 +287,11 @@ def executed(
     settings: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Runs a distributed program on processes of this machine, as the arguments say, and
-    returns its results by name.
-
-    `weights` are given in a file and by name, `given` are inputs. `log` is called with
-    lines of text meanwhile. `settings` are the learning rates or weight decays of all steps
-    of a training. Raises DistIRError.
+    Runs a distributed program on processes of this machine and returns its results by
+    name. `arguments` has the options of `distir run`. `weights` is a pair: the file of
+    the weights, or None, and the weights by name. `given` has inputs by name. `log` is
+    called with lines of progress. `settings` has the learning rate or weight decay of
+    each step of a training run. Raises DistIRError.
     """
     from tempfile import TemporaryDirectory
 

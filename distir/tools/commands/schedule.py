@@ -1,4 +1,4 @@
-"""`distir schedule`: applies the schedule of a script to a program."""
+"""`distir schedule`: applies the schedule in a script to a program."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True, eq=False)
 class ScheduledModule:
     """
-    A program with a schedule: the `module`, the `place` of the program that it was made of
-    among those given, and what --verify and --tune found, where they were asked for.
+    A program to which a schedule was applied. `module` is the program. `place` is the
+    index of its source among the given programs. `check` has the findings of
+    `--verify`, and `tuned` those of `--tune`. Each is None without its option.
     """
 
     module: ModuleOp
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_schedule_arguments(arguments: argparse.Namespace) -> None:
-    """Raises DistIRError for arguments that do not go together."""
+    """Raises DistIRError for arguments that cannot be combined."""
     from distir.errors import DistIRError
     from distir.tools.arguments.training import differentiate_pass
     from distir.tools.tuning import check_tuning_arguments
@@ -135,9 +136,10 @@ def scheduled(
     weights: Callable[[ModuleOp], Arrays],
 ) -> ScheduledModule:
     """
-    Applies the schedule of a script to a program, the first of `modules`, in place, verifies
-    or tunes it, as the arguments ask; the others are the same model for other sizes of the
-    batch. `weights` reads those of the first. Raises DistIRError.
+    Applies the schedule in a script to the first of `modules`, in place. It verifies or
+    tunes the schedule if the arguments ask for it. The other modules are the same model
+    for other batch sizes. `weights` returns the weights of the first module. Raises
+    DistIRError.
     """
     from distir.dialects.schedule import AutocastOp
     from distir.errors import DistIRError
@@ -176,7 +178,7 @@ def scheduled(
 
 
 def add_step(module: ModuleOp, arguments: argparse.Namespace) -> None:
-    """Makes a training step of a program, in place, if the arguments ask for it."""
+    """Turns a program into a training step, in place, if the arguments ask for it."""
     from distir.tools.arguments.training import differentiate_pass
     from distir.tools.files import apply_passes
     from distir.tools.reports.reporting import progress

@@ -1,4 +1,4 @@
-"""`distir search`: finds the best of many ways to distribute a program."""
+"""`distir search`: finds the best plan to distribute a program."""
 
 from __future__ import annotations
 
@@ -141,7 +141,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
-    """Runs the best plans on this machine, if that is asked for, and reports the result."""
+    """
+    Runs the best plans on this machine and reports the results, if `--measure` was
+    given.
+    """
     from distir.launch.step_times import StepTiming
     from distir.tools.plan_runs import report_runs, run_plans
     from distir.tools.reports.reporting import progress
@@ -161,8 +164,9 @@ def _run_auto(
     clock: Clock,
 ) -> int:
     """
-    Runs the search beyond the grid, and keeps the best plan so far in its files: they hold
-    it if the user interrupts, and if anything fails later.
+    Runs `distir search --auto` and returns the exit code. The output files hold the
+    best plan so far while the search runs. They keep it if the user interrupts the
+    search or if a later part fails.
     """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found

@@ -1,4 +1,6 @@
-"""`distir show`: how a program's arguments are split, and what its devices send."""
+"""
+`distir show`: prints the split of a program's arguments and its devices' messages.
+"""
 
 from __future__ import annotations
 

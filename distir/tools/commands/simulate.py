@@ -1,6 +1,6 @@
 """
-`distir simulate`: predicts what a distributed program costs on its cluster, or what a
-sequential one would cost if it were distributed with the options given.
+`distir simulate`: predicts the cost of a distributed program on its cluster. A
+sequential program is first distributed with the given options.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The output of commands: errors and notes, tables, plots."""
+"""The output of commands: errors, notes, tables and plots."""

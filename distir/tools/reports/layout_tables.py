@@ -1,4 +1,6 @@
-"""The tables of `distir show`: the parts of a program's arguments, and its messages."""
+"""
+The tables of `distir show`: the layouts of a program's arguments, and its messages.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ class LayoutTables:
     The layouts of a program's arguments, and the messages of its devices in a step.
 
     Attributes:
-        arguments: The layouts of the arguments, or of those that are alike in all layers.
-        communication: What a device sends, an entry for each module and kind of message;
-            None for a sequential program.
+        arguments: The layouts of the arguments; equal ones of all layers share an entry.
+        communication: The messages of a device, an entry for each module and kind of
+            message; None for a sequential program.
     """
 
     arguments: Sequence[ArgumentLayout]
@@ -36,10 +38,11 @@ class LayoutTables:
         module: ModuleOp, name: str, scope: str | None, profiles: Sequence[str]
     ) -> LayoutTables:
         """
-        Returns the tables of a program, whose name is for messages; with a `scope`, a
-        pattern, only of the modules and arguments that match, each layer by itself. A
-        distributed program is simulated for it, with these profiles. Raises DistIRError,
-        also if nothing matches.
+        Returns the tables of a program. `name` is the name of the program in messages.
+        `scope` is a pattern, or None. With a pattern, only matching modules and
+        arguments are listed, and each layer separately. A distributed program is
+        simulated with `profiles` to find its messages. Raises DistIRError, also if
+        nothing matches `scope`.
         """
         from distir.interpreters.simulator import simulate
         from distir.interpreters.simulator.reports.argument_layouts import (
@@ -75,7 +78,7 @@ class LayoutTables:
         return content
 
     def print(self, file: IO[str] | None = None) -> None:
-        """Prints the tables to stdout, or to another file."""
+        """Prints the tables to `file`, or to stdout if it is None."""
         _print_arguments(self.arguments, file)
         if self.communication is not None:
             _print_communication(self.communication, file)
@@ -83,8 +86,8 @@ class LayoutTables:
 
 def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) -> None:
     """
-    Prints a line for each argument, or for those that are alike in all layers; the last
-    column is what one device holds of one of them.
+    Prints a line for each argument; arguments that are alike in all layers share a
+    line. The last column is the size on one device of one such argument.
     """
     from distir.interpreters.simulator.reports.program_description import shape_text
 
@@ -118,7 +121,10 @@ def _print_arguments(arguments: Sequence[ArgumentLayout], file: IO[str] | None) 
 
 
 def _print_communication(sent: Sequence[Sent], file: IO[str] | None) -> None:
-    """Prints what a device sends in a step, a line for each module and kind of message."""
+    """
+    Prints the messages of a device in a step, a line for each module and kind of
+    message.
+    """
     if not sent:
         print("\nno device sends anything", file=file)
         return

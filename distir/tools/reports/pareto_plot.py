@@ -1,4 +1,4 @@
-"""Draws the results of a search, throughput over peak memory, as an SVG file."""
+"""Draws the results of a search as an SVG file: throughput over peak memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _STYLE = (
 
 def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
     """
-    Draws a dot for each result, both axes logarithmic: those that do not fit in grey, the
-    Pareto front of the others in orange. A dot's title names its plan. Raises DistIRError.
+    Writes an SVG file with a dot for each result: throughput over peak memory. Both
+    axes are logarithmic. Results that do not fit into memory are grey. The Pareto front
+    of the others is orange. A dot's tooltip names its plan. Raises DistIRError.
     """
     try:
         write_text(path, pareto_plot(results))
@@ -31,7 +32,7 @@ def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
 
 
 def pareto_plot(results: Sequence[Result]) -> str:
-    """Returns the drawing as SVG text."""
+    """Returns the plot of throughput over peak memory as SVG text."""
     drawn = [
         o
         for o in simulated(results)
@@ -56,7 +57,7 @@ def pareto_plot(results: Sequence[Result]) -> str:
 
 def _dots(drawn: Sequence[Simulated], chart: Chart) -> list[str]:
     front = pareto_front(drawn)
-    # What matters most is drawn last, above the rest.
+    # The most important dots are drawn last, above the rest.
     order = {"large": 0, "fits": 1, "front": 2}
     kinds = [
         ("front" if o in front else "fits" if o.fits else "large", o) for o in drawn

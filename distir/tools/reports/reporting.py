@@ -1,4 +1,4 @@
-"""Output of the tools: errors, notes, progress and tables."""
+"""Output of the command-line tools: errors, notes, progress and tables."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 _PIPED = 200
-"""The columns of output that is no terminal, which must not be cut to a terminal's width."""
+"""The number of columns of output that does not go to a terminal."""
 
 _BETWEEN = 3
-"""The spaces between the columns of a table; two in one that would be too wide."""
+"""
+The number of spaces between two columns of a table. Tables that are too wide have one
+less.
+"""
 
 _NARROWEST = 16
-"""The fewest characters of the first column of a table."""
+"""The smallest width of the first column of a table, in characters."""
 
 GARBAGE = 5_000_000
 """The number of new objects after which a command collects garbage."""
@@ -36,8 +39,8 @@ GARBAGE = 5_000_000
 
 def explain(error: BaseException) -> str | None:
     """
-    Returns one paragraph for an error that the user can fix, whatever strings its message
-    quotes; None for an error that is a bug of the program.
+    Returns one paragraph about an error that the user can fix. Returns None for any
+    other error, which is then a bug of the program.
     """
     match error:
         case ParseError():
@@ -57,8 +60,9 @@ def explain(error: BaseException) -> str | None:
 
 def _offending_op(error: BaseException) -> str:
     """
-    Returns the op that xDSL points at in the module that it attaches to a verifier's error:
-    the line that carets underline.
+    Returns the line of the op that caused a verifier's error. xDSL attaches the module
+    to the error and underlines the op with carets. Returns an empty text if nothing is
+    underlined.
     """
     for attached in getattr(error, "__notes__", []):
         lines = attached.splitlines()
@@ -70,8 +74,8 @@ def _offending_op(error: BaseException) -> str:
 
 def run_reporting_errors(command: Callable[[], int]) -> int:
     """
-    Runs a command and returns its exit code. Every error becomes one paragraph on
-    stderr; `DISTIR_DEBUG=1` shows tracebacks too.
+    Runs a command and returns its exit code. Each error is printed on stderr as one
+    paragraph. With `DISTIR_DEBUG=1` the traceback is printed too.
     """
     # A program is many objects that live to the end: to search them all for garbage again
     # and again would take a third of the time.
@@ -99,15 +103,15 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
 
 
 def note(message: str) -> None:
-    """Prints something that the user should know, on stderr."""
+    """Prints a message for the user on stderr."""
     print(f"note: {' '.join(message.split())}", file=sys.stderr)
 
 
 @contextmanager
 def progress(message: str) -> Generator[None]:
     """
-    A context manager that shows a message on stderr, if that is a terminal, while something
-    is going on.
+    Returns a context manager that shows `message` on stderr while the block runs. It
+    shows nothing if stderr is not a terminal.
     """
     if not sys.stderr.isatty():
         yield
@@ -123,7 +127,10 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def _progress_lines(message: str, total: int) -> Callable[[int], None]:
-    """Returns a function that counts finished items, and prints the count now and then."""
+    """
+    Returns a function that counts finished items and prints the count every ten
+    seconds.
+    """
     done, printed = 0, monotonic()
 
     def advance(count: int) -> None:
@@ -139,9 +146,9 @@ def _progress_lines(message: str, total: int) -> Callable[[int], None]:
 @contextmanager
 def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
     """
-    A context manager that shows on stderr how much is done: a progress bar, or, where that is
-    no terminal, a line every ten seconds. It yields a function to be called with how many
-    more of `total` are done.
+    Returns a context manager that shows on stderr how many of `total` items are
+    finished. It shows a progress bar, or a line every ten seconds if stderr is not a
+    terminal. It yields a function that takes the number of newly finished items.
     """
     if not sys.stderr.isatty():
         yield _progress_lines(message, total)
@@ -162,7 +169,7 @@ def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    # Without a thread that draws: what runs meanwhile may fork.
+    # No thread draws the bar, because the code that runs meanwhile may fork.
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(message, total=total)
@@ -180,11 +187,12 @@ def table(
     file: IO[str] | None = None,
 ) -> None:
     """
-    Prints a table to stdout, or to another file; columns after the first are aligned to the
-    right. A table that is wider than the terminal gets names in its first column that are
-    broken where they have a dot or another mark, and headings that are broken between words;
-    if that is not enough, its last columns come in a second table below. Output that is no
-    terminal has 200 columns, or as many as COLUMNS says.
+    Prints a table to `file`, or to stdout if it is None. All columns except the first
+    are aligned to the right. In a table that is wider than the terminal, names in the
+    first column are broken after dots and similar marks, and headings between words. If
+    that is not enough, the last columns are printed as a second table below. Output
+    that does not go to a terminal has 200 columns, or the number in the environment
+    variable COLUMNS.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -232,7 +240,10 @@ def _print_table(
     widths: Sequence[int],
     between: int,
 ) -> None:
-    """Prints a table whose columns have these widths, with some spaces between them."""
+    """
+    Prints a table with columns of the given `widths`, and `between` spaces between
+    them.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -258,8 +269,8 @@ def _print_table(
 
 def broken(name: str, width: int) -> list[str]:
     """
-    Returns a name in lines of at most so many characters, broken after spaces, dots and other
-    marks where there are any.
+    Returns `name` as lines of at most `width` characters. Lines end after spaces, dots
+    and similar marks where possible.
     """
     from rich.cells import cell_len
 
@@ -283,7 +294,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def time_range_text(least: float, most: float) -> str:
-    """Returns a rough range of a duration, given in seconds, as text."""
+    """Returns a rough time range as text, from `least` to `most` seconds."""
     unit, name = next(
         (unit, name)
         for unit, name in ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distir.interpreters.simulator.reports.time_report import Spent
 
 _LISTED = 32
-"""The most lines of a table of devices."""
+"""The largest number of lines in a table of devices."""
 
 _SCOPES = 12
 _CAUSES = 12
@@ -28,8 +28,8 @@ _CAUSES = 12
 
 def print_simulation(result: Simulation) -> None:
     """
-    Prints the step, and a line per device; if there are many, one line for all that do the
-    same.
+    Prints the time of the step and a line for each device. If there are many devices,
+    those that do the same work share a line.
     """
     print(
         f"step time {seconds_text(result.step_time_s)}, "
@@ -75,7 +75,7 @@ def print_simulation(result: Simulation) -> None:
 
 
 def _basis(result: Simulation) -> str:
-    """Says what the times are computed from."""
+    """Returns the source of the predicted times as text: data sheets or profiles."""
     if not result.profiles:
         return "as data sheets say"
     kind = "profile" if len(result.profiles) == 1 else "profiles"
@@ -83,7 +83,9 @@ def _basis(result: Simulation) -> str:
 
 
 def _row(result: Simulation, index: int) -> list[str]:
-    """Returns the numbers of a device, given its index in the lists."""
+    """
+    Returns the cells of a device's line. `index` is its index in the lists of `result`.
+    """
     peak, memory = result.peak_memory_bytes[index], result.memory_bytes[index]
     reserved = result.reserved_memory_bytes[index]
     kept = "" if reserved == peak else f" ({bytes_text(reserved)} reserved)"
@@ -101,7 +103,9 @@ def _row(result: Simulation, index: int) -> list[str]:
 
 def print_memory(report: MemoryReport) -> None:
     """
-    Prints the values that are alive at the peak: by kind for all devices, the rest for the fullest.
+    Prints the values that are alive at the memory peak. They are listed by kind for all
+    devices, and by module for the devices with the highest peak. Options that would
+    save memory are printed below.
     """
     kinds = [kind for kind in report.largest.by_kind if _is_anywhere(kind, report)]
     print("\nmemory at the peak")
@@ -151,7 +155,8 @@ def print_difference(
     difference: Difference, names: tuple[str, str], file: IO[str] | None = None
 ) -> None:
     """
-    Prints how much longer the second program takes, and for what, to stdout or another file.
+    Prints how much longer the second program takes, and the causes. `names` are the
+    names of the two programs. `file` is the output, stdout by default.
     """
     from distir.interpreters.simulator.reports.time_report import Spent
 
@@ -216,8 +221,8 @@ def _parts(spent: Spent) -> list[str]:
 
 def _signed(ticks: int) -> str:
     """
-    Returns a difference of times, given in femtoseconds, as text; fewer than a thousand are
-    rounding.
+    Returns a difference of times, given in femtoseconds, as text with a sign. Less than
+    a thousand femtoseconds counts as 0, because it comes from rounding.
     """
     if abs(ticks) < 1000:
         return "0"

@@ -1,4 +1,4 @@
-"""Parts of drawings as SVG text."""
+"""Helpers that return parts of a drawing as SVG text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from math import ceil, floor, log10
 
 STYLE = "text { font: 13px sans-serif; fill: #222 } .grid { stroke: #ddd } "
-"""The style sheet of texts and grids."""
+"""The CSS rules for texts and grid lines."""
 
 
 class LogAxis:
@@ -19,12 +19,12 @@ class LogAxis:
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        """Returns the pixel of a value."""
+        """Returns the pixel position of `value`."""
         share = (log10(value) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Returns the values to write beside the axis: 1, 2 or 5 times a power of ten."""
+        """Returns the values to label on the axis: 1, 2 or 5 times a power of ten."""
         decades = range(floor(self.low), ceil(self.high) + 1)
         digits = (1, 2, 5) if self.high - self.low < 3 else (1,)
         found = [digit * 10.0**n for n in decades for digit in digits]
@@ -33,8 +33,8 @@ class LogAxis:
 
 class Chart:
     """
-    A field over two logarithmic axes, with margins of `LEFT`, `right`, `top` and `BOTTOM`
-    pixels.
+    A plotting area with two logarithmic axes. Its margins are `LEFT`, `right`, `top`
+    and `BOTTOM` pixels wide.
     """
 
     LEFT, BOTTOM = 90, 60
@@ -52,7 +52,9 @@ class Chart:
         self.y = LogAxis(ys, height - self.BOTTOM, top)
 
     def grid(self, x_title: str, y_title: str) -> list[str]:
-        """Returns the lines, the numbers and the titles of the axes."""
+        """
+        Returns the grid lines, the numbers and the titles of the axes, as SVG elements.
+        """
         x, y = self.x, self.y
         parts: list[str] = []
         for value in x.ticks():
@@ -71,7 +73,8 @@ class Chart:
 
     def dot(self, x: float, y: float, look: str, title: str) -> str:
         """
-        Returns a dot with attributes for its look; the title is shown beside the pointer.
+        Returns a dot at the point (`x`, `y`), as an SVG element. `look` has the
+        attributes for its look. `title` is its tooltip.
         """
         return (
             f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="3.5" {look}>'
@@ -80,7 +83,7 @@ class Chart:
 
 
 def document(width: int, height: int, style: str, parts: Sequence[str]) -> str:
-    """Returns a whole drawing, on white."""
+    """Returns a complete drawing on a white background, as SVG text."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
@@ -94,12 +97,15 @@ def document(width: int, height: int, style: str, parts: Sequence[str]) -> str:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """Returns a line of a class of the style sheet."""
+    """Returns a line as an SVG element. `kind` is its class in the style sheet."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 def text(x: float, y: float, shown: str, anchor: str) -> str:
-    """Returns a text whose start, middle or end is at a point."""
+    """
+    Returns a text as an SVG element. `anchor` says which point of the text is at (`x`,
+    `y`): its start, middle or end.
+    """
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown)}</text>'
     )

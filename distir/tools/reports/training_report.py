@@ -1,4 +1,4 @@
-"""Reports what an imported training step trains."""
+"""Reports which parameters an imported training step trains."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from distir.tools.reports.reporting import note
 
 def report_training(imported: ImportedModel) -> None:
     """
-    Prints one line on the loss and the optimizer, and a note if the model's file does not
-    say them.
+    Prints the numbers of trained and of frozen parameters and of constants. If the
+    model's file does not say which tensors are parameters, a note says which ones were
+    chosen.
     """
     program = Program(imported.module)
     reached = {*program.links.values()}

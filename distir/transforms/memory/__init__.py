@@ -1,1 +1,1 @@
-"""Rewrites that save memory: recomputation, and tensors in the memory of the host."""
+"""Rewrites that save memory: recomputation, and offloading to the host's memory."""

@@ -1,6 +1,6 @@
 """
-The policies of activation checkpointing: what the backward of a layer computes again instead of
-keeping it.
+The policies of activation checkpointing. A policy says which values of a layer's
+forward are kept for its backward. The backward computes the other values again.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from distir.sharding.rule import rule_for
 
 POLICIES = ("none", "full", "whole", "selective", "products", "offload")
 """
-The policies, which say what a backward computes again or fetches; the pass `activation-checkpoint`
-explains them.
+The names of the policies without a list of ops. A policy says which values a backward
+computes again or fetches from the host. The pass `activation-checkpoint` explains them.
 """
 
 
 LISTS = ("save", "recompute")
 """
-The policies that list ops, as in `save:onnx.MatMul+train.attention`: the results of these ops
-are kept, or those of all others.
+The names of the policies with a list of ops, as in `save:onnx.MatMul+train.attention`.
+`save` keeps the results of the listed ops, `recompute` those of all other ops.
 """
 
 
 @dataclass(frozen=True)
 class LayerPolicies:
     """
-    The policy of each layer. Written as text, this is one of
+    The checkpointing policy of each layer. Its text has one of these forms:
 
-    - `full`: all layers have that policy, which may list ops (`save:onnx.MatMul`);
-    - `full:0.5` or `full:1/2`: that part of the layers has it, evenly spread; the others keep
-      everything;
-    - `full:6/6+4/6+0/7`: of the first 6 layers 6 have it, of the next 6 layers 4, and of
-      the last 7 layers none, such as of the stages of a pipeline, the first of which keep
-      values of more micro-batches;
+    - `full`: all layers have the policy `full`. A policy may also list ops, as in
+      `save:onnx.MatMul`;
+    - `full:0.5` or `full:1/2`: that fraction of the layers has the policy, evenly
+      spread. The other layers keep everything;
+    - `full:6/6+4/6+0/7`: 6 of the first 6 layers have the policy, 4 of the next 6, and
+      none of the last 7. This suits a pipeline, whose first stages keep values of more
+      micro-batches;
     - `full:1/2:products`: the other layers have the policy `products`.
 
+    The fields are:
+
     - `policy`, `others`: the two policies;
-    - `parts`: the part of the layers that has `policy`, of each run of `lengths` layers;
-      without lengths, of all layers.
+    - `parts`: for each run of layers, the fraction of it that has `policy`;
+    - `lengths`: the length of each run, or empty if all layers are one run.
     """
 
     policy: str
@@ -59,8 +62,8 @@ class LayerPolicies:
     @staticmethod
     def of(text: str, what: str) -> LayerPolicies:
         """
-        Returns the policies that a text names. Raises DistIRError, which says `what` the
-        text is of, for anything else.
+        Returns the policies that `text` describes. Raises DistIRError if it describes
+        none. `what` names the source of the text in the message.
         """
         name, colon, rest = text.partition(":")
         if name in LISTS:
@@ -98,7 +101,11 @@ class LayerPolicies:
     def of_runs(
         policy: str, others: str, runs: Sequence[tuple[int, int]]
     ) -> LayerPolicies:
-        """Returns the policies of runs of layers, given as (with `policy`, all)."""
+        """
+        Returns the policies for consecutive runs of layers. Each run is a pair: the
+        number of its layers that have `policy`, and its length. The other layers have
+        the policy `others`.
+        """
         parts = tuple(Fraction(some, length) for some, length in runs)
         lengths = tuple(length for _, length in runs)
         return LayerPolicies(
@@ -112,8 +119,9 @@ class LayerPolicies:
 
     def of_layers(self, count: int, what: str) -> list[str]:
         """
-        Returns the policy of each of a program's layers. Raises DistIRError, which says
-        `what` the policies are of, if they are for another number of layers.
+        Returns the policy of each of `count` layers. Raises DistIRError if the policies
+        are for another number of layers. `what` names the source of the policies in the
+        message.
         """
         lengths = self.lengths or (count,)
         if sum(lengths) != count:
@@ -140,8 +148,9 @@ class LayerPolicies:
 
 def _parts(text: str) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
     """
-    Returns the part of all layers that a text says, or those of runs of layers and how long
-    these are. Raises ValueError or ZeroDivisionError.
+    Returns the fractions of layers in `text`, and the lengths of the runs of layers.
+    There are no lengths if the text is a single fraction, of all layers. Raises
+    ValueError or ZeroDivisionError if the text is malformed.
     """
     terms = text.split("+")
     parts = tuple(map(Fraction, terms))
@@ -154,7 +163,11 @@ def _parts(text: str) -> tuple[tuple[Fraction, ...], tuple[int, ...]]:
 
 
 def check_layer_policy(text: str, what: str) -> str:
-    """Returns the policy of one layer, as `LayerPolicies.of`. Raises DistIRError."""
+    """
+    Returns `text`, which must be the policy of a single layer. Raises DistIRError if it
+    is not a policy, or is one for a fraction of several layers. `what` names the source
+    of the text in the message.
+    """
     policies = LayerPolicies.of(text, what)
     if policies.policy != text:
         raise DistIRError(
@@ -166,9 +179,10 @@ def check_layer_policy(text: str, what: str) -> str:
 
 def has_policy(layer: int, count: int, part: Fraction) -> bool:
     """
-    Whether a layer is one of a part of `count` layers that is spread evenly over them. The
-    last one is not, unless all are: its backward comes first, when the values of all other
-    layers are still kept, and what it computed again would be added to these.
+    Whether `layer` belongs to the fraction `part` of `count` layers that has a policy.
+    These layers are evenly spread. The last layer is among them only if all layers are.
+    Its backward runs first, while the values of all other layers are still kept.
+    Recomputing its values would add to the memory peak.
     """
     return floor((count - layer) * part) > floor((count - layer - 1) * part)
 
@@ -176,8 +190,9 @@ def has_policy(layer: int, count: int, part: Fraction) -> bool:
 @dataclass(frozen=True)
 class KeptOps:
     """
-    The ops whose results a policy keeps: those of these `names`, or with `inverted` all
-    others. What only repeats a constant is never kept.
+    The ops whose results a policy keeps. These are the ops with one of the `names`, or
+    with `inverted` all other ops. Results of ops without operands, such as constants,
+    are never kept.
     """
 
     names: frozenset[str]
@@ -185,20 +200,23 @@ class KeptOps:
 
     @staticmethod
     def of(policy: str) -> KeptOps | None:
-        """Returns the ops that a policy lists as kept; None for policies that list none."""
+        """Returns the ops that `policy` keeps, or None if the policy lists no ops."""
         name, _, ops = policy.partition(":")
         if name not in LISTS:
             return None
         return KeptOps(frozenset(ops.split("+")), name == "recompute")
 
     def has(self, op: Operation) -> bool:
-        """Whether the results of an op are kept."""
+        """Whether the policy keeps the results of `op`."""
         if isinstance(op, ReturnOp) or not op.operands:
             return False
         return (op.name in self.names) != self.inverted
 
     def check(self, known: Collection[str], what: str) -> None:
-        """Refuses names that no layer has, of which `known` are those of all layers' ops."""
+        """
+        Raises DistIRError if a listed name is not in `known`, the names of all layers'
+        ops. `what` starts the message.
+        """
         for name in sorted(self.names - set(known)):
             raise DistIRError(
                 f"{what} names {name!r}, but no differentiated function has such an op; "
@@ -208,11 +226,12 @@ class KeptOps:
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:
     """
-    Returns the values that selective recomputation drops: the results of a contraction of
-    two activations and all that follows up to the next contraction. In attention these are
-    the scores, the masked scores and the probabilities, which grow with the square of the
-    sequence length and are cheap to compute again (Korthikanti et al. 2022, section 5).
-    Attention that is a single op keeps none of these anyway.
+    Returns the values that selective recomputation drops. These are the results of each
+    contraction of two activations, and all values computed from them up to the next
+    contraction. In attention they are the scores, the masked scores and the
+    probabilities. They grow with the square of the sequence length and are cheap to
+    compute again (Korthikanti et al. 2022, section 5). Attention that is a single op
+    keeps none of them anyway.
     """
     roles = argument_roles(forward)
     derived: set[SSAValue] = {
@@ -242,9 +261,11 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
 
 def beside_products(forward: FuncOp, results: Iterable[int]) -> set[int]:
     """
-    Returns those of a forward's results that can be computed again from its arguments and
-    from its other results without a contraction: a product, a convolution or attention. A
-    sum of a product and a bias stays, as the product would have to be kept instead.
+    Returns the indices in `results` whose values can be computed again without a
+    contraction. A contraction is a matrix product, a convolution or attention. The
+    values are computed from the arguments and the other results of `forward`. The sum
+    of a product and a bias is not among them, because the product would have to be kept
+    instead.
     """
     values = return_op(forward).operands
     kept: set[SSAValue] = set(forward.body.block.args)

@@ -1,6 +1,6 @@
 """
-Activation checkpointing: functions keep fewer residuals, and their backward computes again
-what it needs of the forward.
+Activation checkpointing: the backward computes values of the forward again. Functions
+then keep fewer residuals.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def checkpoint(
     module: ModuleOp, policy: str, every: int = 1, layers: Sequence[int] = ()
 ) -> None:
     """
-    Lets backwards recompute values instead of keeping them as residuals, as
-    `activation-checkpoint` says: by a policy, for every n-th layer, or for the given layers
-    only. These are requests of their calls (`dist.recompute`), like those that calls have
-    already: a policy of all layers leaves the latter as they are, one of given layers that
-    differs is an error. Raises DistIRError.
+    Lets the backward of layers recompute values instead of keeping them as residuals.
+    The policy applies to every `every`-th layer, or only to the layers with the indices
+    `layers`. The pass `activation-checkpoint` explains the policies. A call may already
+    request a policy for itself in `dist.recompute`. If `layers` is empty, such a
+    request takes precedence. Raises DistIRError if a request contradicts the policy for
+    `layers`.
     """
     policies = LayerPolicies.of(policy, _NAME)
     if every < 1:
@@ -101,8 +102,9 @@ def checkpoint(
 
 def _request_policy(call: CallOp, policy: str, layer: int | None) -> None:
     """
-    Requests a policy for a call that has no request yet. Raises DistIRError if it has
-    another one, and `layer`, its number, was named.
+    Requests `policy` for a call that has no request yet. `layer` is the index of the
+    layer if the user named it, else None. Raises DistIRError if the user named the
+    layer and the call already requests another policy.
     """
     before = RECOMPUTE.of(call.attributes)
     if before is None:
@@ -116,7 +118,7 @@ def _request_policy(call: CallOp, policy: str, layer: int | None) -> None:
 
 
 def _take_policies(entry: FuncOp) -> dict[Operation, str]:
-    """Returns the policies that calls of a function request, and removes the requests."""
+    """Returns the policies that calls in `entry` request, and removes the requests."""
     found: dict[Operation, str] = {}
     for op in entry.body.block.ops:
         asked = RECOMPUTE.of(op.attributes)
@@ -128,7 +130,7 @@ def _take_policies(entry: FuncOp) -> dict[Operation, str]:
 
 
 def _check_ops(policies: Iterable[str], forwards: Iterable[FuncOp]) -> None:
-    """Refuses policies that list ops which no forward has. Raises DistIRError."""
+    """Raises DistIRError if a policy lists an op that is in none of the `forwards`."""
     lists = {p: kept for p in policies if (kept := KeptOps.of(p)) is not None}
     if lists:
         ops = [op for each in forwards for op in each.body.block.ops if op.operands]
@@ -138,14 +140,20 @@ def _check_ops(policies: Iterable[str], forwards: Iterable[FuncOp]) -> None:
 
 
 class Recomputing:
-    """Makes pairs of functions that keep fewer residuals, each pair once."""
+    """
+    Makes forward and backward functions that keep fewer residuals. Equal pairs of
+    functions are made only once.
+    """
 
     def __init__(self, module: ModuleOp):
         self.module = module
         self.known = functions(module)
         self.made: dict[tuple[str, frozenset[int], str], tuple[FuncOp, FuncOp]] = {}
         self.giving: dict[tuple[str, str], FuncOp] = {}
-        """Forwards by name and policy, with what the policy keeps as further results."""
+        """
+        Forward functions with additional results, by the original's name and the
+        policy. The additional results are values that the policy keeps.
+        """
 
     def forward_of(self, pair: CallPair) -> FuncOp:
         """Returns the forward function of a pair of calls."""
@@ -153,7 +161,8 @@ class Recomputing:
 
     def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
         """
-        Returns the indices of the forward's saved results that the policy does not keep.
+        Returns the indices of those saved results of the forward that the policy does
+        not keep.
         """
         forward, lists = self.forward_of(pair), KeptOps.of(policy)
         backward = self.known[pair.backward.callee.string_value()]
@@ -175,9 +184,10 @@ class Recomputing:
 
     def apply(self, pair: CallPair, drop: frozenset[int], policy: str) -> None:
         """
-        Makes one pair of calls recompute these results instead of saving them; all of them
-        under the policy `whole`. Under one that lists ops, the forward gives further results,
-        from which these are computed.
+        Makes the backward of a pair of calls recompute the results with the indices
+        `drop`. Under the policy `whole` it recomputes the whole forward. Under a policy
+        that lists ops, the forward returns additional results from which the dropped
+        ones are computed.
         """
         name = pair.backward.callee.string_value()
         backward = self.known[name]
@@ -200,7 +210,10 @@ class Recomputing:
         replace_call(pair.backward, new.sym_name.data, operands, types)
 
     def _giving(self, forward: FuncOp, policy: str) -> FuncOp:
-        """Returns a forward that gives all that a policy which lists ops keeps."""
+        """
+        Returns a forward function that returns all values that the policy keeps. This
+        is `forward` itself if the policy lists no ops.
+        """
         lists = KeptOps.of(policy)
         if lists is None:
             return forward
@@ -230,7 +243,7 @@ class Recomputing:
         body = new.body.block
         values = return_op(forward).operands
         attributes = argument_attributes(new)
-        # Forward values that the new backward has, by forward value.
+        # Maps forward values to the values of the new backward that equal them.
         known: dict[SSAValue, SSAValue] = {}
         gone: dict[SSAValue, SSAValue] = {}
         for (kind, i), arg in zip(saved, body.args[: len(saved)], strict=True):
@@ -244,7 +257,10 @@ class Recomputing:
         ]
         lists = KeptOps.of(policy)
         given: dict[SSAValue, int] = {}
-        """Results of the forward, by index, from which the policy computes others."""
+        """
+        The results of the forward, with their indices, from which the policy computes
+        others.
+        """
         if lists is not None:
             given = {
                 value: i
@@ -283,7 +299,7 @@ class Recomputing:
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
-        # Values that an earlier run of the pass recomputes already are not computed twice.
+        # An earlier run of the pass may recompute the same values: they are shared.
         for op in list(body.ops):
             same = copies.get(_identity(op))
             if same is not None and same is not op:
@@ -315,7 +331,10 @@ def _identity(op: Operation) -> object:
 def _needed_ops(
     wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
 ) -> list[Operation]:
-    """Returns the forward ops, in order, that compute the wanted values from known ones."""
+    """
+    Returns the forward ops, in order, that compute the values `wanted` from `known`
+    values.
+    """
     found = ancestors(wanted, known)
     block = next(iter(found)).parent_block() if found else None
     return [] if block is None else [op for op in block.ops if op in found]

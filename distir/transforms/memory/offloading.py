@@ -1,4 +1,4 @@
-"""Residuals that are in the host's memory between forward and backward."""
+"""Keeps residuals in the host's memory between forward and backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from distir.program import functions, replace_call, return_op, set_results, uniq
 
 
 class Offloading:
-    """Makes pairs of functions whose residuals are in the host's memory, each pair once."""
+    """
+    Makes forward and backward functions whose residuals are in the host's memory. Equal
+    pairs of functions are made only once.
+    """
 
     def __init__(self, module: ModuleOp):
         self._module = module
@@ -23,9 +26,10 @@ class Offloading:
 
     def apply(self, pair: CallPair) -> bool:
         """
-        Lets a pair of calls keep in the host's memory what the backward takes of activations:
-        results that it alone uses, and arguments that are no parameters or inputs of the
-        program. Says whether there are any.
+        Keeps activations of a pair of calls in the host's memory until the backward
+        needs them. This concerns results of the forward that only the backward uses. It
+        also concerns saved arguments of the forward that are not arguments of the
+        program. Returns whether there are any such values.
         """
         backward = self._known[pair.backward.callee.string_value()]
         saved = saved_values(backward)
@@ -81,14 +85,17 @@ class Offloading:
 
 def _is_moved(pair: CallPair, kind: str, index: int) -> bool:
     if kind == "argument":
-        # What the caller is given stays where it is.
+        # Arguments of the program stay on the device.
         return not isinstance(pair.forward.operands[index], BlockArgument)
     users = {use.operation for use in pair.forward.results[index].uses}
     return users == {pair.backward}
 
 
 def _behind(value: SSAValue, function: FuncOp) -> SSAValue:
-    """The value in the host's memory, copied as soon as it is there."""
+    """
+    Inserts a copy of `value` to the host, right after the op that computes it, and
+    returns it.
+    """
     op = OffloadOp(value)
     owner = value.owner
     place = InsertPoint.at_start(function.body.block)
@@ -101,7 +108,10 @@ def _behind(value: SSAValue, function: FuncOp) -> SSAValue:
 
 
 def _fetch(backward: FuncOp, place: int, there: SSAValue) -> None:
-    """Lets a backward take that argument from the host's memory, when it is needed first."""
+    """
+    Makes `backward` take its argument `place` from the host's memory. `there` is the
+    value on the host. It is fetched right before its first use.
+    """
     argument = backward.args[place]
     first = next(
         (op for op in backward.body.block.ops if argument in op.operands), None

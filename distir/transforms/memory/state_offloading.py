@@ -1,6 +1,7 @@
 """
-The states of an optimizer in the host's memory (ZeRO-Offload, Ren et al. 2021, without
-their update on the host): a device has them while it updates their parameters.
+Keeps the states of an optimizer in the host's memory. This is ZeRO-Offload (Ren et al.
+2021) without the update on the host: a device fetches the states, updates their
+parameters and stores the states again.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ from distir.sharding.mesh import Mesh, meshes
 
 GROUP_BYTES = 2**26
 """
-The bytes of states that a device fetches at most before it stores some again: large enough
-for links and fused updates to be fast, small next to a device's memory.
+The largest size in bytes of a group of states that a device fetches together. It is
+large enough for links and fused updates to be fast, and small compared with a device's
+memory.
 """
 
 
 class _State(NamedTuple):
     """
-    An argument of the program, the index of the result that updates it, and the op that takes
-    it first, with that op's place.
+    An optimizer state that is an argument of the program. `result` is the index of the
+    result that updates it. `user` is the first op that uses it, and `place` the
+    position of that op.
     """
 
     argument: BlockArgument
@@ -49,11 +52,12 @@ class _State(NamedTuple):
 
 def offload_states(module: ModuleOp, group_bytes: int = GROUP_BYTES) -> bool:
     """
-    Keeps the states that belong to parameters in the host's memory, in a distributed program or
-    any other: they are arguments of type `dist.host`, which are fetched in front of the op that
-    takes them first, and stored when they are updated. States of at most `group_bytes` on a
-    device, but of one parameter at least, are copied together, so that their updates can be one
-    call. Returns whether there are any.
+    Moves the optimizer states of parameters to the host's memory, in place. The states
+    become arguments of type `dist.host`. A state is fetched right before the first op
+    that uses it and stored when it is updated. The states of consecutive parameters are
+    copied as a group of up to `group_bytes` bytes on a device, so that one call can
+    update them. A group has the states of at least one parameter. Returns whether the
+    program has such states.
     """
     entry = entry_function(module)
     order = {op: place for place, op in enumerate(entry.body.block.ops)}
@@ -83,8 +87,8 @@ def _groups(
     states: Sequence[_State], mesh_of: dict[str, Mesh], most: int
 ) -> Iterator[list[_State]]:
     """
-    Divides states, in the order of their use, into groups of so many bytes on a device; what
-    one op takes stays together.
+    Divides states, in the order of their use, into groups of at most `most` bytes on a
+    device. States with the same first user stay together, even if they exceed `most`.
     """
     group, size = list[_State](), 0.0
     for place in dict.fromkeys(state.place for state in states):
@@ -106,11 +110,14 @@ def _local_bytes(value: SSAValue, mesh_of: dict[str, Mesh]) -> float:
 
 
 def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -> None:
-    """Fetches the states of a group before the first is used, and stores them behind the last."""
+    """
+    Fetches the states of a group before the first one is used. It stores them after the
+    last one is updated.
+    """
     end = return_op(entry)
     owners = [end.operands[state.result].owner for state in group]
     last = max((o for o in owners if isinstance(o, Operation)), key=order.__getitem__)
-    # Those of one kind are neighbours, as a call for many parameters takes them.
+    # States of one kind are neighbours: one call for many parameters takes them so.
     for state in sorted(group, key=lambda s: list(s.user.operands).index(s.argument)):
         type_, uses = state.argument.type, list(state.argument.uses)
         assert isinstance(type_, TensorType)
@@ -131,13 +138,15 @@ def _move(entry: FuncOp, group: Sequence[_State], order: dict[Operation, int]) -
 
 
 def _index(value: SSAValue) -> int:
-    """Returns which of its op's results or of its function's arguments a value is."""
+    """
+    Returns the index of a value among its op's results or its function's arguments.
+    """
     assert isinstance(value, OpResult | BlockArgument)
     return value.index
 
 
 def _insert(op: Operation, place: InsertPoint, like: Operation) -> None:
-    """Inserts a copy that is part of the same module of the model as another op."""
+    """Inserts the copy `op` at `place`, in the module scope of the op `like`."""
     if SCOPE in like.attributes:
         op.attributes[SCOPE] = like.attributes[SCOPE]
     Rewriter.insert_op(op, place)

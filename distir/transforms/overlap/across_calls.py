@@ -1,10 +1,9 @@
 """
-Moves communication into called functions and out of them: reductions of a call's results into
-the function, gathers of its arguments in front of the call.
-
-Reductions can start in the function as soon as their operand is computed, while the function
-goes on. A pipeline's backward function then reduces gradients in the call for the last micro-
-batch only, which therefore calls a function of its own.
+Moves communication into called functions and out of them. Reductions of a call's
+results move into the function, where they can start as soon as their operand is
+computed. Gathers of a function's arguments move to before the call. The backward
+function of a pipeline stage reduces gradients only in the call for the last
+micro-batch. That call therefore gets a function of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +34,11 @@ from distir.transforms.repeats.naming import specialise
 
 @dataclass(frozen=True)
 class _Reduction:
-    """A collective without its operand: what it is, its axes and its result's type."""
+    """
+    A reducing collective without its operand. `kind` is the class of the op, `axes` are
+    its mesh axes, and `type` is the type of its result. `purpose` is its kind of
+    communication, such as `dp`.
+    """
 
     kind: type[CollectiveOp]
     axes: ArrayAttr[StringAttr]
@@ -52,14 +55,15 @@ class _Reduction:
 
 _Sunk = tuple[tuple[int, tuple[_Reduction, ...]], ...]
 """
-For each result of a function that is reduced, its index and the reductions that follow it.
+For each reduced result of a function, its index and the reductions to apply, in order.
 """
 
 
 def sink_reductions(module: ModuleOp, kinds: Collection[str]) -> None:
     """
-    Moves reductions of these kinds (see `write_kinds`) into the functions whose results
-    they reduce, callers first.
+    Moves reductions of a call's results into the called function, in the whole program.
+    Only reductions whose kind of communication is in `kinds` are moved. Callers are
+    processed first.
     """
     pending = list(reversed(reachable_functions(module)))
     while pending:
@@ -83,8 +87,8 @@ def sink_reductions(module: ModuleOp, kinds: Collection[str]) -> None:
 
 def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
     """
-    Returns the reductions of a call's results that the callee can do where it computes
-    them.
+    Returns the reductions of a call's results that can move into the function `callee`.
+    The function must compute the result itself and return it only once.
     """
     returned = return_op(callee).operands
     found: list[tuple[int, tuple[_Reduction, ...]]] = []
@@ -110,7 +114,10 @@ def _only_reduction(value: SSAValue) -> CollectiveOp | None:
 
 
 def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
-    """Returns a copy of a function that reduces some of its results."""
+    """
+    Adds to the module a copy of the function `name` that reduces results, and returns
+    it. `sunk` has the results and their reductions.
+    """
     original = functions(module)[name]
     function = original.clone()
     function.properties["sym_name"] = StringAttr(
@@ -133,7 +140,10 @@ def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
 
 
 def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
-    """Makes the call use the function that reduces, and removes the reductions after it."""
+    """
+    Makes `call` call `function`, which reduces results, and removes these reductions
+    after it.
+    """
     outputs = function.function_type.outputs.data
     new = made_with(call, call.operands, outputs)
     new.properties["callee"] = SymbolRefAttr(function.sym_name)
@@ -156,12 +166,11 @@ def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
 
 def hoist_gathers(module: ModuleOp) -> bool:
     """
-    Moves gathers of arguments from functions without calls to their callers, in front of
-    the calls; returns whether there were any.
-
-    There they can start before the call: while one layer is computed, the parameters of the
-    next one arrive. From functions that call others, such as the stages of a pipeline, all
-    of their parameters would be gathered at once.
+    Moves gathers of a function's arguments to before its calls. There a gather can
+    start before the call: the parameters of the next layer arrive while a layer is
+    computed. Only functions without calls are changed. From a function with calls, such
+    as a pipeline stage, all parameters would be gathered at once. Returns whether there
+    are such gathers.
     """
     found = False
     *called, _ = reachable_functions(module)
@@ -179,8 +188,8 @@ def hoist_gathers(module: ModuleOp) -> bool:
 
 def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
     """
-    Returns the gathers of parameters in a function whose operand is an argument without
-    other uses.
+    Returns the gathers of parameters in a function that can move to its callers. Their
+    operand is an argument without other uses.
     """
     return [
         op

@@ -1,9 +1,10 @@
 """
-Classifies communication by where its operand comes from and where its result goes.
+Classifies communication by the source of its operand and the use of its result.
 
-- `dp`: reductions of gradients, and of all else that no contraction needs in this step;
-- `params`: gathers of parameters that are stored in parts, or updated in parts;
-- `tp`: all other collectives, of activations and their gradients;
+- `dp`: reductions of gradients, and of other values on which no contraction depends in
+  this step;
+- `params`: gathers of parameters that are stored in parts or updated in parts;
+- `tp`: all other collectives, which are of activations and their gradients;
 - `pp`: sends.
 """
 
@@ -39,8 +40,9 @@ REDUCTIONS = (AllReduceOp, ReduceScatterOp)
 
 def chain_from_argument(gather: AllGatherOp) -> list[Operation]:
     """
-    Returns a gather of an argument, after the ops (a cast) between them that nothing else
-    uses; nothing if it gathers something else.
+    Returns the ops from an argument to its gather, ending with the gather. The ops
+    before the gather, such as a cast, must have no other uses. Returns an empty list if
+    the gathered value does not come from an argument in this way.
     """
     chain: list[Operation] = [gather]
     while not isinstance(source := chain[0].operands[0], BlockArgument):
@@ -56,11 +58,11 @@ def chain_from_argument(gather: AllGatherOp) -> list[Operation]:
 
 
 _KIND = "overlap.kind"
-"""The attribute of an op that holds its kind while a program is rewritten."""
+"""The attribute in which an op holds its kind of communication during the rewrites."""
 
 
 def write_kinds(module: ModuleOp) -> None:
-    """Writes its kind onto each collective and send, for `kind_of`."""
+    """Writes the kind of communication onto each collective and send of a program."""
     kinds = _Kinds(module)
     for op in module.walk():
         if isinstance(op, CollectiveOp | SendOp):
@@ -68,24 +70,27 @@ def write_kinds(module: ModuleOp) -> None:
 
 
 def kind_of(op: Operation) -> str:
-    """Returns the kind written onto a collective or send; "" for other ops."""
+    """
+    Returns the kind of communication that was written onto `op`, or "" if there is
+    none.
+    """
     kind = op.attributes.get(_KIND)
     return kind.data if isinstance(kind, StringAttr) else ""
 
 
 def write_kind(op: Operation, kind: str) -> None:
-    """Writes a kind onto one op."""
+    """Writes the kind of communication `kind` onto `op`."""
     op.attributes[_KIND] = StringAttr(kind)
 
 
 def erase_kinds(module: ModuleOp) -> None:
-    """Removes the kinds that were written."""
+    """Removes the kinds of communication that `write_kinds` wrote."""
     for op in module.walk():
         op.attributes.pop(_KIND, None)
 
 
 class _Kinds:
-    """Finds the kinds of the collectives and sends of a program."""
+    """Finds the kind of communication of each collective and send of a program."""
 
     def __init__(self, module: ModuleOp):
         self._functions = functions(module)
@@ -100,7 +105,7 @@ class _Kinds:
         self._needed = self._needed_in_this_step(reachable)
 
     def of(self, op: CollectiveOp | SendOp) -> Kind:
-        """Returns the kind of an op of the program."""
+        """Returns the kind of communication of `op`."""
         if isinstance(op, SendOp):
             return "pp"
         if isinstance(op, REDUCTIONS):
@@ -115,7 +120,7 @@ class _Kinds:
 
     def _arguments_of_parameters(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
         """
-        Returns the arguments, of the entry and of all callees, that hold parameters of the
+        Returns the arguments of all functions that always hold parameters of the
         program.
         """
         *_, entry = reachable
@@ -134,7 +139,7 @@ class _Kinds:
         return found
 
     def _needed_in_this_step(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
-        """Returns the values that contractions of the program depend on."""
+        """Returns the values on which contractions of the program depend."""
         pending: list[SSAValue] = []
         signatures = Signatures()
         for function in reachable:
@@ -151,7 +156,7 @@ class _Kinds:
         return found
 
     def _sources(self, value: SSAValue) -> Sequence[SSAValue]:
-        """Returns the values that a value is computed from, across calls."""
+        """Returns the values from which `value` is computed directly, across calls."""
         if isinstance(value, BlockArgument):
             function = value.block.parent_op()
             assert isinstance(function, FuncOp)

@@ -1,10 +1,9 @@
 """
-Computes products of tensor parallelism in pieces, so that devices exchange one piece while they
-compute another: asynchronous tensor parallelism.
-
-Where devices add up the terms of a product, a piece of it is added up while the next one is
-computed. Where its rows are gathered first (sequence parallelism), the next piece of the rows is
-gathered while the product of this one is computed.
+Asynchronous tensor parallelism: computes products in pieces. Devices communicate one
+piece while they compute another. If devices sum the terms of a product, one piece is
+summed while the next is computed. If the rows of a product are gathered first (sequence
+parallelism), the next piece is gathered while the product of the current one is
+computed.
 """
 
 from __future__ import annotations
@@ -32,17 +31,20 @@ from distir.transforms.overlap.kinds import REDUCTIONS, kind_of
 from distir.transforms.placed_ops import PlacedOps
 
 _BEFORE_MATRICES = VIEWS | {"onnx.Constant", "onnx.Transpose", "onnx.Cast"}
-"""The names of ops that may lie between a parameter and the product that takes it."""
+"""The names of ops that may be between a parameter and the product that uses it."""
 
 
 def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool:
     """
-    Divides the rows of each product of activations and a matrix whose result is reduced over
-    devices (kind `tp`, see `write_kinds`) into so many pieces, with a collective for each; if
-    `gathered`, also those of products whose rows are gathered. Rows are tokens or sequences; of
-    a dimension that devices split, each device divides its part. Transposed products stay, and
-    so do those whose rows cannot be divided like this. Returns whether there were any: with
-    `gathered`, any whose rows are gathered.
+    Divides the rows of products of activations and matrices into `pieces` pieces. Each
+    piece has a collective of its own. This concerns products whose result is reduced
+    over devices by communication of kind `tp`. With `gathered`, it also concerns
+    products whose rows are gathered. Rows are tokens or sequences. If devices split the
+    dimension of the rows, each device divides its part. Transposed products, and
+    products whose rows cannot be divided, stay as they are.
+
+    Returns whether a product was divided. With `gathered`, only products with gathered
+    rows count.
     """
     known = meshes(module)
     found = False
@@ -61,8 +63,8 @@ def products_in_pieces(module: ModuleOp, pieces: int, *, gathered: bool) -> bool
 @dataclass(frozen=True)
 class _RowPieces:
     """
-    The division of rows into `pieces` along a dimension: each of its `parts`, which
-    devices have, is.
+    A division of the rows of a tensor along the dimension `dim`. Devices hold the
+    dimension in `parts` parts. Each part is divided into `pieces` pieces.
     """
 
     dim: int
@@ -71,20 +73,24 @@ class _RowPieces:
 
     @property
     def axis(self) -> int:
-        """The dimension of which a piece is a part, in the shape of `together`."""
+        """
+        The dimension that is cut into pieces, as its index in a shape that `together`
+        returns.
+        """
         return self.dim if self.parts == 1 else self.dim + 1
 
     def together(self, shape: Sequence[int], count: int) -> list[int]:
         """
-        The shape of `count` pieces of a tensor of some shape. If devices split the dimension,
-        it is three: parts, pieces, and elements of a piece of a part.
+        Returns the shape of `count` joined pieces of a tensor with the shape `shape`.
+        If devices split the dimension, three dimensions take its place: parts, pieces,
+        and array elements in a piece of a part.
         """
         own = shape[self.dim] // (self.parts * self.pieces)
         middle = [own * count] if self.parts == 1 else [self.parts, count, own]
         return [*shape[: self.dim], *middle, *shape[self.dim + 1 :]]
 
     def piece_type(self, value: SSAValue) -> TensorType[Any]:
-        """Returns the type of one piece of a tensor."""
+        """Returns the type of one piece of the tensor `value`."""
         type_, layout = value.type, layout_of(value)
         assert isinstance(type_, TensorType) and layout is not None
         shape = shape_of(type_)
@@ -96,7 +102,7 @@ class _RowPieces:
         return with_layout(plain, layout)
 
     def pieces_of(self, build: PlacedOps, value: SSAValue) -> Sequence[SSAValue]:
-        """Builds the pieces of a tensor."""
+        """Builds the ops that divide the tensor `value`, and returns the pieces."""
         type_ = self.piece_type(value)
         if self.parts > 1:
             shape = self.together(shape_of(value.type), self.pieces)
@@ -110,7 +116,10 @@ class _RowPieces:
     def joined(
         self, build: PlacedOps, pieces: Sequence[SSAValue], like: SSAValue
     ) -> SSAValue:
-        """Builds a tensor like a given one from its pieces."""
+        """
+        Builds the ops that join pieces into a tensor of the type of `like`, and returns
+        it.
+        """
         shape = shape_of(like.type)
         together = self.together(shape, self.pieces)
         whole = build.add("Concat", pieces, together, axis=self.axis)
@@ -122,7 +131,10 @@ class _RowPieces:
 
 
 def _reduce_in_pieces(op: CollectiveOp, pieces: int, mesh: Mesh) -> bool:
-    """Replaces a reduction of a product by the reduced pieces of it."""
+    """
+    Replaces a reduction of a product by reductions of its pieces. Returns False, and
+    changes nothing, if the product cannot be divided.
+    """
     product = op.source.owner
     if not _is_product(product) or len(list(op.source.uses)) > 1:
         return False
@@ -144,8 +156,9 @@ def _reduce_in_pieces(op: CollectiveOp, pieces: int, mesh: Mesh) -> bool:
 
 def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
     """
-    Replaces products of gathered rows by those of their pieces, each gathered before the
-    product of the piece in front of it.
+    Replaces products of gathered rows by products of pieces. Each piece is gathered
+    while the product of the piece before it is computed. Returns False, and changes
+    nothing, if the rows cannot be divided.
     """
     block = op.parent
     assert block is not None
@@ -192,7 +205,10 @@ def _gather_in_pieces(op: AllGatherOp, pieces: int, mesh: Mesh) -> bool:
 def _product(
     build: PlacedOps, product: Operation, rows: SSAValue, matrix: SSAValue
 ) -> SSAValue:
-    """Builds the product of some rows and a matrix."""
+    """
+    Builds a product like `product` of the rows `rows` and `matrix`, and returns its
+    result.
+    """
     columns = shape_of(product.results[0].type)[-1]
     return build.like(product, [rows, matrix], [*shape_of(rows.type)[:-1], columns])
 
@@ -202,7 +218,7 @@ def _labels(op: Operation) -> dict[str, Attribute]:
 
 
 def _is_product(op: object) -> TypeGuard[OnnxOp]:
-    """Whether an op is a product of rows, its first operand, and a matrix."""
+    """Whether `op` multiplies rows, its first operand, by a matrix."""
     if not isinstance(op, OnnxOp) or len(op.operands) != 2:
         return False
     if op.name == "onnx.Gemm" and op.attribute("transA"):
@@ -219,9 +235,10 @@ def _row_pieces(
     mesh: Mesh,
 ) -> _RowPieces | None:
     """
-    Returns how to divide the rows of products of one shape into pieces, along their largest
-    dimension that allows it; None if there is none. A collective makes one of the two values of the
-    other: `whole` has rows where `parts` may have a part of them on each device.
+    Returns the division into pieces for the rows of some products, or None if there is
+    none. The rows are divided along their largest dimension that allows it. A
+    collective makes one of the values `whole` and `parts` from the other. A device
+    holds all rows of `whole`, and may hold only a part of the rows of `parts`.
     """
     shape, layouts = shape_of(whole.type), [layout_of(v) for v in (whole, parts)]
     is_flat = any(product.name == "onnx.Gemm" for product in products)
@@ -242,8 +259,9 @@ def _ops_after(
     value: SSAValue, place: int, places: Mapping[Operation, int]
 ) -> list[Operation] | None:
     """
-    Returns the ops at or behind a place that a parameter goes through on its way to a value;
-    None if something else is computed there.
+    Returns the ops at or after the position `place` that lead from a parameter to
+    `value`. Returns None if an op of another kind is among them. `places` has the
+    position of each op.
     """
     found: list[Operation] = []
     pending = [value]

@@ -1,15 +1,16 @@
 """
-Orders a function's ops such that communication and computation overlap.
+Orders the ops of a function so that communication and computation overlap.
 
-- A reduction starts where its operand is computed.
-- A gather of a parameter (ZeRO stage 3) starts at most so many uses of gathered parameters
-  ahead of its own use, as gathered parameters take memory.
-- A gather of what a backward kept in parts (sequence parallelism) starts before the
-  contraction in front of it, during which it runs.
-- Ops that only take reduced values to the function's results (an optimizer's updates) come
-  last, in the order in which the reductions started.
+- A reduction starts as soon as its operand is computed.
+- A gather of a parameter (ZeRO stage 3) starts a limited number of uses of gathered
+  parameters before its own use, because gathered parameters take memory.
+- A gather of a value that the forward kept in parts (sequence parallelism) starts
+  before the contraction in front of it, and runs during this contraction.
+- Ops that only take reduced values to the function's results, such as an optimizer's
+  updates, come last, in the order in which the reductions started.
 
-The order of collectives is the same on all devices, as there is one program for all.
+The order of collectives is the same on all devices, because all devices run one
+program.
 """
 
 from __future__ import annotations
@@ -36,12 +37,11 @@ FREE = VIEWS | {"onnx.Constant"}
 
 def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
     """
-    Returns the ops in an order in which gathers of activations start before the last
-    contraction in front of their use that does not need them.
-
-    With sequence parallelism, what a forward keeps in parts for the backward is there long
-    before it is used. A gather that starts before that contraction completes while it is
-    computed, and leaves the links free for what follows.
+    Returns the ops in an order in which gathers of activations overlap with
+    contractions. A gather moves before the last contraction in front of it, unless it
+    depends on that contraction. With sequence parallelism, its operand was kept by the
+    forward and is available long before. The gather is then finished when the
+    contraction is, and the links are free for the next communication.
     """
     found = list(ops)
     for op in ops:
@@ -52,8 +52,10 @@ def gathered_beside_contractions(ops: Sequence[Operation]) -> list[Operation]:
 
 def _move(ops: list[Operation], gather: AllGatherOp) -> None:
     """
-    Moves a gather, with the views that lead to it, before the last contraction in front of
-    it, but not across calls or another op that computes its operand.
+    Moves a gather before the last contraction in front of it, in place. The views
+    between the contraction and the gather move too if the gather depends on them.
+    Nothing moves across a call. Nothing moves if the gather depends on any other op
+    there.
     """
     place = {op: i for i, op in enumerate(ops)}
     here = place[gather]
@@ -84,8 +86,8 @@ def _move(ops: list[Operation], gather: AllGatherOp) -> None:
 
 Arrivals = tuple[int, ...]
 """
-The indices of a function's results that may still be in flight when it returns, in the
-order in which they started.
+The indices of a function's results that may still be in flight when it returns. They
+are in the order in which their communication started.
 """
 
 _STAYING = (CallOp, SendOp, *REDUCTIONS)
@@ -94,10 +96,14 @@ _STAYING = (CallOp, SendOp, *REDUCTIONS)
 @dataclass
 class CommunicationPlacer:
     """
-    Orders the ops of functions, callees before callers. `arrivals` holds, for the functions
-    done so far, the results that they return while these are in flight; `ahead` bounds how
-    early gathers start. Communication of these `kinds` (see `write_kinds`) is moved and
-    made asynchronous.
+    Orders the ops of functions so that communication overlaps; callees come before
+    callers.
+
+    - `ahead`: how many uses of gathered parameters a gather may start before its own
+      use;
+    - `kinds`: the kinds of communication that are moved and made asynchronous;
+    - `arrivals`: for each finished function, its results that are in flight when it
+      returns.
     """
 
     ahead: int
@@ -105,7 +111,7 @@ class CommunicationPlacer:
     arrivals: dict[str, Arrivals] = field(default_factory=dict[str, Arrivals])
 
     def place(self, function: FuncOp) -> None:
-        """Orders the ops of a function and marks those that are asynchronous."""
+        """Orders the ops of a function and marks its asynchronous communication."""
         block = function.body.block
         ops = list(block.ops)
         end = ops.pop()
@@ -124,8 +130,8 @@ class CommunicationPlacer:
 
     def _arriving(self, op: Operation) -> list[SSAValue]:
         """
-        Returns the results of an op that are in flight after it, in the order in which they
-        started.
+        Returns the results of `op` that are still in flight after it, in the order of
+        their start.
         """
         if isinstance(op, CallOp):
             indices = self.arrivals.get(op.callee.string_value(), ())
@@ -142,9 +148,9 @@ class CommunicationPlacer:
 
     def _updates_late(self, ops: Sequence[Operation], end: ReturnOp) -> list[Operation]:
         """
-        Moves to the end the ops that reduced values go through on their way to the results
-        and that nothing else needs, in the order in which the last of their operands
-        started.
+        Returns the ops with those that only process reduced values moved to the end.
+        Such ops lie between reduced values and the function's results. They are sorted
+        by the start of the last communication that they depend on.
         """
         key: dict[SSAValue, int] = {}
         keys: dict[Operation, int] = {}
@@ -168,14 +174,17 @@ class CommunicationPlacer:
 def _reductions_early(
     ops: Sequence[Operation], kinds: Collection[str]
 ) -> list[Operation]:
-    """Puts each reduction of these kinds right after the op that computes its operand."""
+    """
+    Returns the ops with each reduction right after the op that computes its operand.
+    Only reductions whose kind of communication is in `kinds` move.
+    """
     after: dict[Operation, list[Operation]] = {}
     for op in ops:
         if not isinstance(op, REDUCTIONS) or kind_of(op) not in kinds:
             continue
         if len(list(op.source.uses)) == 1:
             source = op.source.owner
-            # After another collective it would only wait for that one.
+            # Right after another collective it would only wait for that one.
             if isinstance(source, Operation) and not isinstance(source, CollectiveOp):
                 after.setdefault(source, []).append(op)
     moved = {op for group in after.values() for op in group}
@@ -185,7 +194,10 @@ def _reductions_early(
 
 
 def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
-    """Moves gathers of arguments ahead by that many uses of gathered arguments."""
+    """
+    Returns the ops with each gather of an argument moved earlier. It moves before the
+    use of a gathered argument that is `ahead` such uses before its own.
+    """
     place = {op: i for i, op in enumerate(ops)}
     chains: dict[Operation, list[Operation]] = {}
     for op in ops:
@@ -209,7 +221,7 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
 
 
 def _users(gathered: SSAValue) -> Iterator[Operation]:
-    """Yields the ops that use a gathered value, flat or in its shape."""
+    """Yields the ops that use a gathered value, directly or after it is unflattened."""
     for use in gathered.uses:
         if isinstance(use.operation, UnflattenOp):
             yield from _users(use.operation.tensor)
@@ -219,8 +231,9 @@ def _users(gathered: SSAValue) -> Iterator[Operation]:
 
 def _mark(ops: Sequence[Operation], kinds: Collection[str]) -> None:
     """
-    Makes collectives of these kinds asynchronous where something is computed between their
-    start and the first use of their result; and all sends, if these are among the kinds.
+    Marks communication of the given kinds as asynchronous. A collective is marked if
+    other ops compute between its start and the first use of its result. Sends are
+    always marked.
     """
     place = {op: i for i, op in enumerate(ops)}
     busy = [0]
@@ -243,8 +256,10 @@ def place_functions(
     reachable: Sequence[FuncOp], ahead: int, kinds: Collection[str]
 ) -> Mapping[str, Arrivals]:
     """
-    Orders the ops of all functions, given callees first, such that communication of these
-    kinds overlaps; returns the results of each function that are in flight when it returns.
+    Orders the ops of all functions so that communication overlaps with computation.
+    `reachable` has callees before callers. `ahead` limits how early gathers start.
+    `kinds` are the kinds of communication that move. Returns for each function its
+    results that are in flight when it returns.
     """
     placer = CommunicationPlacer(ahead, kinds)
     for function in reachable:

@@ -1,4 +1,4 @@
-"""Recognises GELU and SiLU that are written out in elementary ops."""
+"""Recognises GELU and SiLU activations that are written as elementary ops."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from distir.transforms.patterns.match import (
 
 def raise_gelu(op: OnnxOp) -> bool:
     """
-    If `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, ends at this op, replaces it by a
-    Gelu; returns whether it did.
+    Replaces `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, by a Gelu if it ends at
+    `op`. Returns whether it did.
     """
     if op.name not in ("onnx.Mul", "onnx.Div"):
         return False
@@ -54,7 +54,7 @@ def _is_scaled(value: SSAValue, x: SSAValue, scale: float) -> bool:
 
 def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
     """
-    Whether a value is `sqrt(2/pi) (x + 0.044715 x^3)`, also with x factored out of the sum.
+    Whether `value` is `sqrt(2/pi) (x + 0.044715 x^3)`, or the same with x factored out.
     """
     constant, values = factors(value)
     if not close(constant, sqrt(2 / pi), x):
@@ -75,7 +75,7 @@ def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
 
 
 def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
-    """Whether a value is `0.044715 x^exponent`."""
+    """Whether `value` is `0.044715 x^exponent`."""
     constant, values = factors(value)
     if not close(constant, 0.044715, x):
         return False
@@ -95,7 +95,7 @@ def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
 
 
 def raise_silu(op: OnnxOp) -> bool:
-    """If `op` is `x sigmoid(x)`, replaces it by a Swish; returns whether it did."""
+    """Replaces `x sigmoid(x)` by a Swish if it ends at `op`. Returns whether it did."""
     if op.name != "onnx.Mul":
         return False
     for i in (0, 1):

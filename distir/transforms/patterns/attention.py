@@ -1,11 +1,14 @@
 """
-Recognises scaled dot-product attention that is written out in products and a softmax.
+Recognises scaled dot-product attention that is written as matrix products and a
+softmax. It becomes `onnx.Attention`, or `train.dropped_attention` if probabilities are
+dropped. The pattern is `softmax(cap(scale Q K^T) + masks) V` over [batch, heads,
+length, features]. It has several variants:
 
-It becomes `onnx.Attention`, or `train.dropped_attention` if probabilities are dropped. The
-pattern is `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features], where factors of queries and keys may be part of the
-scale, keys and values may be repeated for groups of query heads, scores may have a soft
-cap, and masks may be added or fill the scores, such as a causal mask or one for distances
-(ALiBi).
+- the scale may be applied to queries and keys instead of scores;
+- keys and values may be repeated for groups of query heads;
+- scores may have a soft cap;
+- masks, such as a causal mask or a mask of distances (ALiBi), may be added to scores or
+  replace them.
 """
 
 from __future__ import annotations
@@ -51,12 +54,10 @@ from distir.transforms.patterns.match import (
 
 class AttentionRaiser:
     """
-    Replaces attention that is written out by one op, in a program without layouts: a
-    sequential one, or that of one rank.
-
-    With `dropped`, this is attention whose probabilities a `train.dropout` drops, which
-    becomes `train.dropped_attention`; else attention without dropout, which becomes
-    `onnx.Attention`.
+    Replaces attention that is written as several ops by one op. The program must have
+    no layouts: it is sequential, or the program of one rank. With `dropped`, it
+    replaces attention with dropout on its probabilities by `train.dropped_attention`.
+    Otherwise it replaces attention without dropout by `onnx.Attention`.
     """
 
     def __init__(self, known: KnownMasks, *, dropped: bool = False) -> None:
@@ -65,13 +66,13 @@ class AttentionRaiser:
 
     def replace(self, op: OnnxOp) -> bool:
         """
-        If `op`, a product with the values, is the end of attention, replaces it; returns
-        whether it did.
-
-        `onnx.Attention` gives 0 for a query whose mask is minus infinity everywhere, where
-        the written-out form gives NaN. So a mask must be finite as far as its ops tell,
-        unless the program itself turns NaN weights into 0. A mask that depends on a
-        parameter stays written out, where its gradient is cheaper.
+        Replaces attention by one op if it ends at `op`, the product of probabilities
+        and values. Returns whether it did. `onnx.Attention` returns 0 for a query whose
+        mask is minus infinity everywhere. Attention that is written as several ops
+        returns NaN. A mask must therefore be provably finite or provably let each query
+        see a key, unless the program itself turns NaN into 0. Attention with a mask
+        that depends on a parameter is not replaced, because the gradient of the mask is
+        cheaper without the op.
         """
         if op.name != "onnx.MatMul" or layout_of(op.results[0]) is not None:
             return False
@@ -100,7 +101,7 @@ class AttentionRaiser:
         masks: _Masks,
         dropout: DropoutOp | None,
     ) -> None:
-        """Puts one op with these queries, keys and values in the place of a product."""
+        """Replaces `op` by one attention op with these operands, masks and dropout."""
         masks = replace(masks, kind=element(scores.query))
         if dropout is None:
             options: dict[str, object] = {"is_causal": 1} if masks.is_causal else {}
@@ -124,10 +125,14 @@ class AttentionRaiser:
     def _read_masks(
         self, scores: Scores, shape: Sequence[int], is_guarded: bool
     ) -> _Masks | None:
-        """Returns the masks of scores; None if `onnx.Attention` cannot have them."""
+        """
+        Returns the masks of `scores`, or None if `onnx.Attention` cannot have such
+        masks. `shape` is the shape of the scores. `is_guarded` tells whether NaN
+        becomes 0 after the softmax.
+        """
         found = _Masks()
         for mask in scores.masks:
-            # With a mask that is added, queries can be split, and no kernel skips keys.
+            # For dropped attention the mask is added: queries can then be split.
             is_square = not self._dropped and shape[2] == shape[3]
             if is_square and self._known.is_causal(mask, shape[2]):
                 found.is_causal = True
@@ -140,16 +145,19 @@ class AttentionRaiser:
         return found
 
     def _takes(self, mask: Mask, is_guarded: bool) -> bool:
-        """Whether a mask has the same effect if it is added, and needs no gradient."""
+        """
+        Whether `mask` can be added to the scores. Adding it must have the same effect,
+        and it must not need a gradient.
+        """
         if isinstance(mask, Fill):
             kind, lowest = element(mask.lowest), number(mask.lowest)
             if not isinstance(kind, Float32Type | Float64Type) or lowest is None:
                 return False
-            # Added, the lowest number is left of the sum; others would not be.
+            # A sum with such a low number is that number, as if it replaced the score.
             is_finite_ = -np.inf < lowest <= np.finfo(np.float32).min / 2
             if isinstance(kind, Float64Type) and is_finite_:
                 is_finite_ = lowest <= np.finfo(np.float64).min / 2
-            # Next to a key that is seen, weights of scores this low vanish either way.
+            # If a query sees a key, the weights of scores this low vanish either way.
             hides = lowest <= HIDDEN and self._known.shows_a_key(mask)
             can = is_finite_ or (lowest == -np.inf and is_guarded) or hides
             return can and not is_learned(mask.condition)
@@ -159,9 +167,11 @@ class AttentionRaiser:
 
     def _fits_mask(self, mask: Mask, query: SSAValue, scores: Sequence[int]) -> bool:
         """
-        Whether a mask has a shape that broadcasts to that of the scores, and the queries'
-        element type. A wider type will do where each query is known to see a key: the
-        lowest number of the wider type may be minus infinity in the narrower one.
+        Whether the shape and the element type of `mask` suit the attention op. Its
+        shape must broadcast to `scores`, the shape of the scores. It must have the
+        element type of `query`. Another element type is accepted if each query provably
+        sees a key. Otherwise the lowest number of a wider type could become minus
+        infinity.
         """
         value = value_of(mask)
         shape, kind = known_shape(value), element(value)
@@ -180,7 +190,8 @@ class AttentionRaiser:
 @dataclass
 class _Masks:
     """
-    Whether attention is causal, and its other masks, which are added in the element type
+    The masks of attention. `is_causal` tells whether a causal mask is among them.
+    `others` are the other masks, which are added to the scores in the element type
     `kind`.
     """
 
@@ -190,7 +201,8 @@ class _Masks:
 
     def added_before(self, op: OnnxOp) -> list[SSAValue]:
         """
-        Returns the sum of the other masks, computed before an op; empty if there are none.
+        Returns the sum of the non-causal masks, computed before `op`. Returns an empty
+        list if there are none.
         """
         values = [_as_added(mask, op, self.kind) for mask in self.others]
         if not values:
@@ -205,7 +217,10 @@ class _Masks:
 
 
 def _as_added(mask: Mask, op: OnnxOp, kind: Attribute | None) -> SSAValue:
-    """Returns the mask to be added, in an element type, that has the effect of a mask."""
+    """
+    Returns a value that has the effect of `mask` when it is added to scores. It is
+    computed before `op` and has the element type `kind`.
+    """
     value = value_of(mask)
     shape = known_shape(value)
     assert shape is not None
@@ -224,7 +239,7 @@ def _as_added(mask: Mask, op: OnnxOp, kind: Attribute | None) -> SSAValue:
 
 
 def _number_before(op: OnnxOp, number: float, like: SSAValue) -> SSAValue:
-    """Returns a constant of the element type of another value, made before an op."""
+    """Returns a constant with the element type of `like`, made before `op`."""
     kind = element(like)
     assert kind is not None
     array = np.array(number, numpy_dtype(kind))
@@ -234,8 +249,8 @@ def _number_before(op: OnnxOp, number: float, like: SSAValue) -> SSAValue:
 @dataclass(frozen=True)
 class _Probabilities:
     """
-    Probabilities in front of the product with the values: the softmax of `scores`, which
-    are 0 instead of NaN if `is_guarded`, and which `dropout` drops if there is one.
+    The attention probabilities: the softmax of `scores`. With `is_guarded`, NaN among
+    them becomes 0. `dropout` is the dropout on them, or None.
     """
 
     scores: SSAValue
@@ -245,8 +260,8 @@ class _Probabilities:
 
 def _probabilities(value: SSAValue) -> _Probabilities | None:
     """
-    Reads probabilities, of which intermediate values have no other uses. Casts to a
-    narrower type are passed over.
+    Returns attention probabilities that end in `value`, or None if there are none.
+    Intermediate values must have no other uses. Casts to a narrower type are ignored.
     """
     dropout, is_guarded = None, False
     while True:
@@ -274,7 +289,7 @@ def _probabilities(value: SSAValue) -> _Probabilities | None:
 
 
 def _unguarded(weights: SSAValue) -> SSAValue | None:
-    """Returns the s of `where(isnan(s), 0, s)`; None for any other value."""
+    """Returns the s of `where(isnan(s), 0, s)`, or None for any other value."""
     where = producer(weights, "Where")
     if where is None:
         return None
@@ -287,9 +302,9 @@ def _unguarded(weights: SSAValue) -> SSAValue | None:
 
 def _shared_heads(value: SSAValue) -> SSAValue:
     """
-    Returns the [batch, heads, length, features] of keys or values that are repeated for
-    groups of query heads, one group after the other; the value itself if it is not
-    repeated.
+    Returns keys or values before they are repeated for groups of query heads. The
+    result has the shape [batch, heads, length, features]. Returns `value` itself if it
+    is not repeated.
     """
     reshape = producer(value, "Reshape")
     expand = None if reshape is None else producer(reshape.operands[0], "Expand")
@@ -314,8 +329,8 @@ def _fits(
     query: SSAValue, key: SSAValue, value: SSAValue, scores: tuple[int, ...]
 ) -> bool:
     """
-    Whether the sizes are those of attention whose number of query heads is a multiple of
-    the number of key heads.
+    Whether the shapes of the operands and of the scores are those of attention. The
+    number of query heads must be a multiple of the number of key heads.
     """
     q, k, v = known_shape(query), known_shape(key), known_shape(value)
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:

@@ -1,6 +1,6 @@
 """
-Recognises the scores of attention in front of a softmax: scaled products of queries and
-keys, with a soft cap and masks.
+Recognises attention scores in front of a softmax. Scores are scaled products of queries
+and keys, possibly with a soft cap and masks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from distir.transforms.patterns.match import (
 )
 
 _MOST_MASKS = 4
-"""The most masks that scores are searched for."""
+"""The largest number of masks that are recognised in scores."""
 
 
 @dataclass(frozen=True)
 class Fill:
     """
-    A mask that puts `lowest` in the place of scores where the condition `hidden` holds.
+    A mask that replaces scores by `lowest`. A score is replaced if its element of
+    `condition` equals `hidden`.
     """
 
     condition: SSAValue
@@ -41,21 +42,23 @@ class Fill:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A mask that is multiplied by a number before it is added."""
+    """A mask that is multiplied by `factor` before it is added to scores."""
 
     value: SSAValue
     factor: float
 
 
 Mask = SSAValue | Fill | Scaled
-"""A mask of scores: a value that is added, as it is or scaled, or a `Fill`."""
+"""
+A mask of scores: a value that is added, a `Scaled` value that is added, or a `Fill`.
+"""
 
 
 @dataclass(frozen=True)
 class Scores:
     """
-    Scores `cap(scale * query key') + masks`, where the cap is c * tanh(s / c), if there is
-    one.
+    Attention scores: `cap(scale * query key') + masks`. The soft cap is `c tanh(s /
+    c)`. There is none if `cap` is None.
     """
 
     query: SSAValue
@@ -67,8 +70,9 @@ class Scores:
 
 def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
     """
-    Yields the ways to read a value as scores. The intermediate values must have no other
-    uses. Casts of scores to a wider type are passed over.
+    Yields all interpretations of `value` as attention scores, with at most `depth`
+    masks. Intermediate values must have no other uses. Casts of scores to a wider type
+    are ignored.
     """
     if not used_once(value):
         return
@@ -95,8 +99,8 @@ def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
 
 def _scaled_sums(value: SSAValue, depth: int) -> Iterator[Scores]:
     """
-    Yields the ways to read a constant times the sum of scores and a mask, as some models
-    with distances (ALiBi) write them.
+    Yields interpretations of `value` as a constant times the sum of scores and a mask.
+    Some models with a mask of distances (ALiBi) write scores in this form.
     """
     scale, values = factors(value)
     if len(values) != 1 or producer(values[0], "Add") is None:
@@ -109,7 +113,7 @@ def _scaled_sums(value: SSAValue, depth: int) -> Iterator[Scores]:
 
 
 def _times(mask: Mask, scale: float) -> Mask | None:
-    """Returns a mask that is added times a number; None for one that fills scores."""
+    """Returns `mask` multiplied by `scale`, or None if it is a `Fill`."""
     if isinstance(mask, Fill):
         return None
     if isinstance(mask, Scaled):
@@ -118,7 +122,10 @@ def _times(mask: Mask, scale: float) -> Mask | None:
 
 
 def _capped(value: SSAValue) -> Scores | None:
-    """Reads scores without masks, with or without a soft cap."""
+    """
+    Returns scores without masks that end in `value`, or None if there are none. They
+    may have a soft cap.
+    """
     cap, values = factors(value)
     tanh = producer(values[0], "Tanh") if len(values) == 1 else None
     if tanh is None or not used_once(values[0]):
@@ -130,7 +137,10 @@ def _capped(value: SSAValue) -> Scores | None:
 
 
 def _scaled_product(raw: SSAValue) -> Scores | None:
-    """Reads `scale Q K^T`; factors of Q and K join the scale."""
+    """
+    Returns the scores `scale Q K^T` that end in `raw`, or None if there are none.
+    Constant factors of Q and K become part of the scale.
+    """
     scale, values = factors(raw)
     if len(values) != 1:
         return None
@@ -148,8 +158,8 @@ def _scaled_product(raw: SSAValue) -> Scores | None:
 
 def _transposed(value: SSAValue) -> SSAValue | None:
     """
-    Returns the K of K^T: the operand of a Transpose, possibly with batch and heads merged
-    around it.
+    Returns the K if `value` is K^T, else None. Batch and heads may be merged for the
+    Transpose.
     """
     transpose = producer(value, "Transpose")
     if transpose is not None:
@@ -172,8 +182,10 @@ def _transposed(value: SSAValue) -> SSAValue | None:
 
 def _permuted(transpose: OnnxOp) -> SSAValue | None:
     """
-    Returns K where one Transpose makes K^T from (batch, sequence, heads, features): the
-    result of a new Transpose with the last two dimensions in the other order.
+    Inserts a Transpose that makes K, and returns its result. `transpose` makes K^T
+    directly from [batch, sequence, heads, features]. The new Transpose also swaps the
+    last two dimensions. Returns None if the shape or the order of dimensions is not
+    known.
     """
     order = list(transpose.attribute("perm") or ())
     shape = known_shape(transpose.results[0])

@@ -1,9 +1,8 @@
 """
-Recognises attention whose results are set to 0 for queries that see no key.
-
-PyTorch's attention with a mask of booleans m is imported as `where(any(m), attention, 0)`,
-with the lowest number in the mask where m is false. `onnx.Attention` gives 0 by itself for a
-query whose mask is minus infinity everywhere.
+Recognises attention whose results are set to 0 for queries that see no key. PyTorch's
+attention with a Boolean mask m is imported as `where(any(m), attention, 0)`. Its mask
+has the lowest number where m is false. `onnx.Attention` itself returns 0 for a query
+whose mask is minus infinity everywhere.
 """
 
 from __future__ import annotations
@@ -29,19 +28,21 @@ from distir.transforms.patterns.match import (
 
 class BlindQueryRaiser:
     """
-    Replaces `where(any(m), attention, 0)` by the attention alone, with minus infinity in its
-    mask.
+    Replaces `where(any(m), attention, 0)` by attention with minus infinity in its mask.
     """
 
     def __init__(self, known: KnownMasks) -> None:
         self._known = known
 
     def replace(self, op: OnnxOp) -> bool:
-        """If `op` is such a choice, replaces it; returns whether it did."""
+        """
+        Replaces `where(any(m), attention, 0)` by the attention if it ends at `op`.
+        Returns whether it did.
+        """
         if op.name != "onnx.Where" or number(op.operands[2]) != 0.0:
             return False
         (condition, y), shape = op.operands[:2], known_shape(op.operands[0])
-        # Where masks are constants, whether any of them is true may be one too.
+        # If the mask is a constant, `any(m)` may already be a constant too.
         seen = _mask_of_any(condition)
         seen = condition if seen is None and shape and shape[-1] == 1 else seen
         if seen is None or y.type != op.results[0].type or not used_once(y):
@@ -64,7 +65,9 @@ class BlindQueryRaiser:
 
 
 def _mask_of_any(value: SSAValue) -> SSAValue | None:
-    """Returns the m of booleans if a value is whether any of its last dimension is true."""
+    """
+    Returns the Boolean m if `value` is `any(m)` over the last dimension, else None.
+    """
     outer = producer(value, "Cast")
     highest = None if outer is None else producer(outer.operands[0], "ReduceMax")
     inner = None if highest is None else producer(highest.operands[0], "Cast")
@@ -78,8 +81,8 @@ def _mask_of_any(value: SSAValue) -> SSAValue | None:
 
 def _with_infinity(mask: SSAValue, seen: SSAValue) -> SSAValue | None:
     """
-    Returns a mask with minus infinity in the place of a lowest number where `seen` is false;
-    None if the mask is anything but 0 and such a number.
+    Returns a copy of `mask` with minus infinity where `seen` is false. Returns None
+    unless `mask` is 0 where `seen` is true and the lowest number elsewhere.
     """
     cast = producer(mask, "Cast")
     where = producer(mask if cast is None else cast.operands[0], "Where")
@@ -89,7 +92,7 @@ def _with_infinity(mask: SSAValue, seen: SSAValue) -> SSAValue | None:
     shown, lowest = (array_of(v) for v in where.operands[1:])
     if shown is None or lowest is None or shown.any() or lowest.size != 1:
         return None
-    # Only this number, and minus infinity, say that a key is hidden.
+    # Any higher number would not hide a key for certain.
     if lowest.item() > ml_dtypes.finfo(lowest.dtype).min:
         return None
     dtype = numpy_dtype(kind)

@@ -1,4 +1,4 @@
-"""Removes ops that return their operand."""
+"""Removes ops whose result is their operand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SAME_IF_SAME_TYPE = RESHAPES | {"onnx.Expand", "onnx.Cast", "onnx.CastLike"}
 
 def drop_identity(op: OnnxOp) -> bool:
     """
-    Replaces an Identity, a reshape to the same shape, a cast to the same type, a dropout
-    outside of training, or a choice between a value and itself, by its operand; returns
-    whether it did.
+    Replaces `op` by its operand if the two are equal. Returns whether it did. Such ops
+    are an Identity, a reshape to the same shape, a cast to the same type, a dropout
+    outside of training, and a choice between a value and itself.
     """
     same = op.name == "onnx.Identity" or _keeps_all(op)
     if op.name in _SAME_IF_SAME_TYPE:
@@ -34,9 +34,7 @@ def drop_identity(op: OnnxOp) -> bool:
 
 
 def _keeps_all(op: OnnxOp) -> bool:
-    """
-    Whether an op is a Dropout that is told not to be in training mode, whose mask is unused.
-    """
+    """Whether `op` is a Dropout outside of training mode whose mask is unused."""
     mode = op.input(2) if op.name == "onnx.Dropout" else None
     known = None if mode is None else direct_constant(mode)
     if known is None or known.any():

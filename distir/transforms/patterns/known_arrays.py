@@ -1,9 +1,8 @@
 """
-Computes arrays that depend on constants alone, such as masks.
-
-Elements repeated along a dimension are stored and computed once, as NumPy does with a
-stride of 0: a mask for a large batch is no larger than one for a sequence. Arrays that are too
-large to be held, such as a mask for 32,768 tokens, are computed in blocks of rows.
+Computes arrays that depend on constants alone, such as masks. Elements that repeat
+along a dimension are stored and computed once, with a stride of 0 as in NumPy. A mask
+for a large batch is thus no larger than one for a single sequence. Arrays that do not
+fit into memory, such as a mask for 32,768 tokens, are computed in blocks of rows.
 """
 
 from __future__ import annotations
@@ -25,30 +24,36 @@ from distir.interpreters.onnx_evaluator import computed
 Array = npt.NDArray[Any]
 
 _MOST_ELEMENTS = 1 << 24
-"""The most elements of an array that is computed, repetitions not counted."""
+"""
+The largest number of array elements that are computed at once, without repetitions.
+"""
 
 _MOST_KEPT = 1 << 20
-"""The most elements of an array that was asked for and is kept, repetitions not counted."""
+"""
+The largest number of array elements in a result that is kept, without repetitions.
+"""
 
 _BLOCK_ELEMENTS = 1 << 20
-"""About how many elements a block of rows has."""
+"""The approximate number of array elements in a block of rows."""
 
 _MOST_ELEMENTS_IN_BLOCKS = 1 << 31
-"""The most elements of an array that is computed in blocks, repetitions not counted."""
+"""
+The largest number of array elements that are computed in blocks, without repetitions.
+"""
 
 _ELEMENTWISE = ELEMENTWISE.names | {"onnx.CastLike", "onnx.Identity"}
 
 
 class KnownArrays:
-    """Computes the arrays of values; intermediate arrays are kept for other values."""
+    """Computes arrays from constants. Intermediate arrays are kept for later values."""
 
     def __init__(self) -> None:
         self._found: dict[SSAValue, Array | None] = {}
 
     def of(self, value: SSAValue) -> Array | None:
         """
-        Returns the array that operators of ONNX compute from constants alone, in the shape
-        of the value; None for a value that depends on anything else, or is too large.
+        Returns the array of `value` if ONNX ops compute it from constants alone.
+        Returns None if it depends on anything else or is too large.
         """
         for op in self._before(value, self._found.__contains__):
             inputs = [
@@ -71,12 +76,12 @@ class KnownArrays:
 
     def every_block(self, value: SSAValue, holds: Callable[[int, Array], bool]) -> bool:
         """
-        Whether a value depends on constants alone, and a property holds for each block of
-        its rows, along its second last dimension: `holds` takes the number of the first row
-        and the block. Ends with the first block for which it does not hold.
-
-        The array may be too large for `of` if the ops that make it from smaller ones
-        compute each row from the same row of their operands.
+        Whether `value` depends on constants alone and `holds` is true for each block of
+        its rows. Rows are counted along the second last dimension. `holds` takes the
+        index of the block's first row and the block. The search ends with the first
+        block for which it is false. The array may be too large for `of`. In that case,
+        the ops that make it from smaller arrays must compute each row from the same row
+        of their operands.
         """
         whole = self.of(value)
         ops = [] if whole is not None else self._ops_on_rows(value)
@@ -106,8 +111,8 @@ class KnownArrays:
 
     def _ops_on_rows(self, value: SSAValue) -> list[OnnxOp]:
         """
-        Returns the ops that compute a value's rows from known arrays, operands first; an
-        empty list if they do not compute row by row.
+        Returns the ops that compute the rows of `value` from known arrays, operands
+        first. Returns an empty list if they do not compute it row by row.
         """
         ops = self._before(value, lambda v: self._found.get(v) is not None)
         count = (known_shape(value) or (1,))[-2:][0]
@@ -125,8 +130,9 @@ class KnownArrays:
 
     def _is_on_rows(self, op: OnnxOp, rank: int) -> bool:
         """
-        Whether an op with a result of this rank computes each row of it from the same row
-        of its operands, or from an operand without rows.
+        Whether `op` computes each row of its result from the same row of its operands.
+        An operand without rows also counts. `rank` is the number of dimensions of the
+        result.
         """
         if op.name != "onnx.Unsqueeze":
             return op.name in _ELEMENTWISE | {"onnx.Expand", "onnx.Trilu"}
@@ -136,7 +142,10 @@ class KnownArrays:
     def _computed_rows(
         self, ops: Sequence[OnnxOp], first: int, last: int
     ) -> Array | None:
-        """Returns the rows from `first` up to `last` of the result of the last op."""
+        """
+        Returns rows `first` to `last - 1` of the result of the last op in `ops`.
+        Returns None if they cannot be computed.
+        """
         rows: dict[SSAValue, Array] = {}
         for op in ops:
             inputs: list[Array | None] = []
@@ -165,14 +174,15 @@ class KnownArrays:
         self, value: SSAValue, is_done: Callable[[SSAValue], bool]
     ) -> list[OnnxOp]:
         """
-        Returns the ONNX operators of the value's block that it depends on, operands first,
-        without those whose results are done and what only these depend on.
+        Returns the ONNX ops of the same block on which `value` depends, operands first.
+        `is_done` tells whether a value is known already. Ops whose results are all
+        known are left out, and so are ops that only these ops use.
         """
         block = (
             value.owner.parent_block() if isinstance(value.owner, Operation) else None
         )
         order: list[OnnxOp] = []
-        # Ops, with the rest of their operands.
+        # Ops, each with an iterator over the operands that are still to be visited.
         pending: list[tuple[OnnxOp, Iterator[SSAValue]]] = []
         entered: set[Operation] = set()
 
@@ -196,17 +206,25 @@ class KnownArrays:
 
 
 def once(array: Array) -> Array:
-    """Returns the array without repetitions: such dimensions have size 1."""
+    """
+    Returns the array with size 1 along each dimension in which its elements repeat.
+    """
     return array[tuple(slice(1) if s == 0 else slice(None) for s in array.strides)]
 
 
 def _has_rows(op: OnnxOp, position: int) -> bool:
-    """Whether an operand of an op on rows has rows, not a shape, axes or a diagonal."""
+    """
+    Whether the operand of `op` at `position` has rows. Other operands are a shape, axes
+    or a diagonal.
+    """
     return position == 0 or op.name in _ELEMENTWISE
 
 
 def _rows_of(array: Array, first: int, last: int) -> Array:
-    """Returns rows of an array; the array itself if it has one row, or none."""
+    """
+    Returns rows `first` to `last - 1` of an array. Returns the whole array if it has at
+    most one row.
+    """
     has_rows = array.ndim > 1 and array.shape[-2] > 1
     return array[..., first:last, :] if has_rows else array
 
@@ -214,7 +232,11 @@ def _rows_of(array: Array, first: int, last: int) -> Array:
 def _rows_of_triangle(
     op: OnnxOp, inputs: Sequence[Array | None], first: int, shape: tuple[int, ...]
 ) -> list[Array]:
-    """Returns the results, as `_results`, of a Trilu whose operand begins at row `first`."""
+    """
+    Returns the result of a Trilu on some rows of its operand, as a list of one array.
+    `inputs` has the rows, which begin with row `first`. `shape` is the shape of the
+    result. Returns an empty list if the rows are unknown or too large.
+    """
     matrix, diagonal = [*inputs, None][:2]
     if matrix is None or matrix.size > _MOST_ELEMENTS:
         return []
@@ -229,8 +251,9 @@ def _results(
     shapes: Sequence[tuple[int, ...] | None],
 ) -> list[Array]:
     """
-    Returns the results of an operator for these arrays, in these shapes; none if they are
-    unknown or too large.
+    Returns the results of an ONNX op whose operands are the arrays `inputs`. `shapes`
+    has the shapes of the results, or None for an unknown shape. Returns an empty list
+    if the results cannot be computed or are too large.
     """
     name, given = op.name, inputs
     if name == "onnx.Expand" and shapes[0] is not None and inputs[0] is not None:
@@ -257,7 +280,9 @@ def _results(
 
 
 def _repeating(array: Array) -> Array:
-    """Returns an array that stores elements repeated along its dimensions once."""
+    """
+    Returns an equal array that stores elements that repeat along a dimension only once.
+    """
     stored = array
     for dim in range(array.ndim):
         before = (slice(None),) * dim
@@ -269,8 +294,9 @@ def _repeating(array: Array) -> Array:
 
 def _without_repeats(arrays: Sequence[Array | None], rank: int) -> list[Array | None]:
     """
-    Returns the operands of an elementwise operator, reduced to one element along the
-    dimensions along which all of them are repeated; None stays for those that are omitted.
+    Returns the operands of an elementwise op without common repetitions. A dimension
+    along which all operands repeat is reduced to size 1. None, which stands for an
+    omitted operand, stays. `rank` is the largest number of dimensions of the operands.
     """
     aligned = list(arrays)
     for dim in range(-rank, 0):

@@ -1,7 +1,4 @@
-"""
-Facts about masks: whether they are finite or learned, and what those hide that depend on
-constants alone.
-"""
+"""Finds facts about attention masks: whether they are finite, learned or causal."""
 
 from __future__ import annotations
 
@@ -30,9 +27,10 @@ _FINITE_IF_OPERANDS_ARE = (
 
 def is_finite(value: SSAValue, depth: int = 64) -> bool:
     """
-    Whether no element is minus infinity, as far as the ops that computed it tell:
-    constants, integers and booleans, and values computed from them. Follows arguments into
-    callers.
+    Whether the ops that compute `value` show that no element can be minus infinity.
+    They show it for finite constants, integers, Booleans and values computed from
+    these. Arguments of functions are followed into the callers. At most `depth` ops in
+    a row are followed.
     """
     if is_finite_constant(value):
         return True
@@ -55,7 +53,10 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
 
 
 def is_learned(value: SSAValue) -> bool:
-    """Whether a value depends on a parameter. Follows arguments into callers."""
+    """
+    Whether `value` depends on a parameter. Arguments of functions are followed into the
+    callers. Results of calls count as learned.
+    """
     pending, seen = [value], {value}
     while pending:
         current = pending.pop()
@@ -80,7 +81,7 @@ def _parameters(function: FuncOp) -> list[SSAValue]:
 
 
 def _given(argument: SSAValue) -> list[SSAValue]:
-    """Returns the operands that calls pass for an argument of a function."""
+    """Returns the operands that the calls of a function pass for `argument`."""
     assert isinstance(argument, BlockArgument)
     function = argument.owner.parent_op()
     if not isinstance(function, FuncOp):
@@ -90,8 +91,9 @@ def _given(argument: SSAValue) -> list[SSAValue]:
 
 def only_source(value: SSAValue) -> SSAValue | None:
     """
-    Returns the value that all calls pass, if the given one is an argument of a function;
-    else the value itself.
+    Returns the value that all calls pass for `value` if it is an argument of a
+    function. Returns None if calls pass different values. Returns `value` itself if it
+    is no argument or if its function has no calls.
     """
     while isinstance(value, BlockArgument) and (given := set(_given(value))):
         if len(given) > 1:
@@ -101,11 +103,14 @@ def only_source(value: SSAValue) -> SSAValue | None:
 
 
 HIDDEN = -1e4
-"""The highest number that hides a key in the place of its score."""
+"""The largest number that hides a key when it takes the place of a score."""
 
 
 class KnownMasks:
-    """Computes masks, and keeps them for other layers, which often have the same."""
+    """
+    Computes masks and keeps the results for other layers, which often have the same
+    masks.
+    """
 
     def __init__(self) -> None:
         self._arrays = KnownArrays()
@@ -115,8 +120,8 @@ class KnownMasks:
 
     def is_causal(self, mask: Mask, size: int) -> bool:
         """
-        Whether a mask of `size` queries and keys is known to hide the keys after each
-        query's position and nothing else.
+        Whether `mask` provably hides the keys after each query's position and no
+        others. `size` is the number of queries and of keys.
         """
         shape = known_shape(value_of(mask))
         if isinstance(mask, Scaled) or shape is None or shape[-2:] != (size, size):
@@ -129,7 +134,7 @@ class KnownMasks:
         return self._causal[key]
 
     def shows_a_key(self, mask: Mask) -> bool:
-        """Whether a mask is known to leave each query at least one key."""
+        """Whether `mask` provably lets each query see at least one key."""
         key = _content(mask)
         if key not in self._showing:
             self._showing[key] = self._every_block(
@@ -139,8 +144,8 @@ class KnownMasks:
 
     def lets_all_see(self, seen: SSAValue) -> bool:
         """
-        Whether a mask of booleans, true where a query sees a key, is known to let each
-        query see at least one.
+        Whether the Boolean mask `seen` provably lets each query see at least one key.
+        Its elements are true where a query sees a key.
         """
         source = only_source(seen)
         if source not in self._seeing:
@@ -153,8 +158,9 @@ class KnownMasks:
         self, mask: Mask, holds: Callable[[int, npt.NDArray[Any]], bool]
     ) -> bool:
         """
-        Whether a mask is known, and a property holds for each block of rows of what it adds
-        to the scores.
+        Whether `mask` can be computed and `holds` is true for each block of its rows.
+        `holds` takes the index of the block's first row, and the numbers that the mask
+        adds to the scores of these rows.
         """
         source = only_source(value_of(mask))
         return source is not None and self._arrays.every_block(
@@ -163,7 +169,10 @@ class KnownMasks:
 
 
 def value_of(mask: Mask) -> SSAValue:
-    """Returns the value of a mask: its condition, or what it adds before it is scaled."""
+    """
+    Returns the value of a mask: its condition, or the value before it is scaled and
+    added.
+    """
     match mask:
         case Fill():
             return mask.condition
@@ -174,7 +183,7 @@ def value_of(mask: Mask) -> SSAValue:
 
 
 def _content(mask: Mask) -> Hashable:
-    """Returns a key that is equal for masks that add the same to scores."""
+    """Returns a key that is equal for masks that add the same numbers to scores."""
     source = only_source(value_of(mask))
     match mask:
         case Fill():
@@ -193,7 +202,7 @@ def _lowest(mask: Fill) -> npt.NDArray[Any]:
 
 
 def _added(mask: Mask, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the addend of scores that a mask stands for, from the rows of its value."""
+    """Returns the numbers that `mask` adds to scores, from the rows of its value."""
     match mask:
         case Fill():
             lowest = _lowest(mask)
@@ -208,9 +217,9 @@ def _added(mask: Mask, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _is_triangle(rows: npt.NDArray[Any], first: int, size: int) -> bool:
     """
-    Whether these rows of square masks, the one of number `first` and those after it, add 0
-    to the scores up to the diagonal, and after it a number so low that the weights there
-    vanish next to that of the diagonal.
+    Whether `rows` are consecutive rows of a causal mask with `size` keys. The first of
+    them is row `first`. Elements up to the diagonal must be 0. Elements after it must
+    be so low that their weights vanish compared with the weight on the diagonal.
     """
     count, parts = rows.shape[-2], once(rows)
     parts = np.broadcast_to(parts, (*parts.shape[:-2], count, size))

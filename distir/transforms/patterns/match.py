@@ -1,4 +1,4 @@
-"""Questions about values, from which patterns of ops are built."""
+"""Helpers that examine values, from which patterns of ops are built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distir.dialects.tensors import known_shape
 
 
 def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
-    """Returns the array of an `onnx.Constant`'s result; None for any other value."""
+    """Returns the array of an `onnx.Constant`'s result, or None for any other value."""
     known = None if value is None else direct_constant(value)
     return None if known is None else np.asarray(known)
 
@@ -26,7 +26,7 @@ def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
 def replace_by(
     op: OnnxOp, name: str, operands: Sequence[SSAValue], **attributes: object
 ) -> None:
-    """Replaces an op with one result by the operator of that name."""
+    """Replaces `op`, which has one result, by the ONNX operator `name`."""
     result = op.results[0]
     new = operator(name).build_op(
         list(operands), [result.type], attributes, dict(op.attributes)
@@ -47,8 +47,9 @@ def made_before(
     **attributes: object,
 ) -> SSAValue:
     """
-    Returns the result of an operator that is inserted before an op; by default it has the
-    type of its operands.
+    Inserts the ONNX operator `name` before `op` and returns its result. The result has
+    the shape `shape` and the element type `kind`. If `kind` is None, it has the element
+    type of the first operand.
     """
     kind = element(operands[0]) if kind is None else kind
     assert kind is not None
@@ -63,8 +64,9 @@ def made_before(
 
 def uncast(value: SSAValue, *, widens: bool) -> SSAValue:
     """
-    Returns the operand of a cast to a wider floating-point type (to a narrower one if not
-    `widens`) with a single use; any other value itself.
+    Returns the operand of a cast between floating-point types, if `value` is its
+    result. The cast must be to a wider type with `widens`, else to a narrower type, and
+    `value` must have a single use. Returns `value` itself in all other cases.
     """
     cast = producer(value, "Cast")
     if cast is None or not used_once(value):
@@ -77,7 +79,10 @@ def uncast(value: SSAValue, *, widens: bool) -> SSAValue:
 
 
 def producer(value: SSAValue | None, *names: str) -> OnnxOp | None:
-    """Returns the op that computes a value, if it is one of these ONNX operators."""
+    """
+    Returns the op that computes `value` if it is one of the ONNX operators `names`,
+    else None.
+    """
     if value is None or not isinstance(value.owner, OnnxOp):
         return None
     return value.owner if value.owner.name.removeprefix("onnx.") in names else None
@@ -89,13 +94,14 @@ def used_once(value: SSAValue) -> bool:
 
 
 def element(value: SSAValue) -> Attribute | None:
-    """Returns the element type of a tensor; None for other values."""
+    """Returns the element type of a tensor, or None for any other value."""
     return value.type.element_type if isinstance(value.type, TensorType) else None
 
 
 def number(value: SSAValue | None) -> float | None:
     """
-    Returns the value of a constant with one floating-point element; None for other values.
+    Returns the number in a floating-point constant with one element. Returns None for
+    any other value.
     """
     known = array_of(value)
     if known is None or known.size != 1 or known.dtype.kind not in "fV":
@@ -104,15 +110,17 @@ def number(value: SSAValue | None) -> float | None:
 
 
 def close(value: float, target: float, like: SSAValue) -> bool:
-    """Whether a number is `target`, up to the precision of the element type of `like`."""
+    """
+    Whether `value` equals `target` up to the precision of the element type of `like`.
+    """
     half = isinstance(element(like), Float16Type | BFloat16Type)
     return abs(value - target) <= (2e-3 if half else 1e-6) * abs(target)
 
 
 def factors(value: SSAValue) -> tuple[float, list[SSAValue]]:
     """
-    Writes a value as a product of a constant and other values, through Mul, Div and Neg
-    with a single use.
+    Returns a constant and a list of values whose product is `value`. Mul, Div and Neg
+    ops are followed if their result has a single use.
     """
     known = number(value)
     if known is not None:
@@ -135,7 +143,10 @@ def factors(value: SSAValue) -> tuple[float, list[SSAValue]]:
 
 
 def product(op: OnnxOp) -> tuple[float, list[SSAValue]]:
-    """Returns the factors of a Mul or Div, however often its result is used."""
+    """
+    Returns a constant and a list of values whose product is the result of a Mul or Div.
+    The result of `op` may have any number of uses.
+    """
     if op.name == "onnx.Div":
         divisor = number(op.operands[1])
         if not divisor:
@@ -147,9 +158,7 @@ def product(op: OnnxOp) -> tuple[float, list[SSAValue]]:
 
 
 def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
-    """
-    Returns the operand and the constant of an Add of a constant; None for other values.
-    """
+    """Returns the operand and the constant if `value` is the sum of both, else None."""
     op = producer(value, "Add")
     if op is None:
         return None
@@ -161,7 +170,7 @@ def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
 
 
 def swaps_last_two(op: OnnxOp) -> bool:
-    """Whether a Transpose exchanges the last two dimensions and nothing else."""
+    """Whether a Transpose swaps the last two dimensions and keeps the others."""
     shape = known_shape(op.operands[0])
     if shape is None:
         return False
@@ -171,6 +180,6 @@ def swaps_last_two(op: OnnxOp) -> bool:
 
 
 def is_finite_constant(value: SSAValue) -> bool:
-    """Whether a value is a constant without infinities and NaN."""
+    """Whether `value` is a constant without infinities and without NaN."""
     known = array_of(value)
     return known is not None and bool(np.isfinite(known.astype(np.float64)).all())

@@ -1,6 +1,6 @@
 """
-Separates batch and heads where a model merges them for a product of matrices (BLOOM), so
-that attention has its four dimensions.
+Separates batch and heads if a model merges them for matrix products (BLOOM). Attention
+then has its four dimensions and can be recognised.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from distir.transforms.patterns.match import (
 
 def split_heads(op: OnnxOp) -> bool:
     """
-    If `op` is a Reshape of [batch * heads, m, n] to [batch, heads, m, n], of what products,
-    sums and scalings compute from values whose batch and heads were merged, computes the
-    same from the values before; returns whether it did.
+    Computes products on separate batch and heads if `op` is the Reshape that separates
+    them. The Reshape is from [batch * heads, m, n] to [batch, heads, m, n]. Its operand
+    must be computed by products, sums and scalings from values whose batch and heads
+    were merged. The same is then computed from the values before the merge. Returns
+    whether this was possible.
     """
     if op.name != "onnx.Reshape" or layout_of(op.results[0]) is not None:
         return False
@@ -42,8 +44,9 @@ def split_heads(op: OnnxOp) -> bool:
 
 def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
     """
-    Returns a [batch * heads, m, n] as [batch, heads, m, n], computed before the op `end`
-    from the values before they were merged; None where there are none.
+    Returns `value`, of shape [batch * heads, m, n], as [batch, heads, m, n]. It is
+    computed before the op `end` from the values before batch and heads were merged.
+    `heads` are the sizes of batch and heads. Returns None if there are no such values.
     """
     shape = known_shape(value)
     if shape is None or len(shape) != 3:
@@ -80,8 +83,10 @@ def _apart(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | N
 
 def _beside(value: SSAValue, heads: tuple[int, ...], end: OnnxOp) -> SSAValue | None:
     """
-    Returns an operand that stands beside a value with batch and heads apart: a number or a
-    value with neither as it is, another one reshaped.
+    Returns an operand in a shape that suits values with separate batch and heads. A
+    number, or a value without batch and heads, is returned as it is. Any other value is
+    reshaped before the op `end`. Returns None if its shape is unknown or has more than
+    three dimensions.
     """
     shape = known_shape(value)
     if number(value) is not None:

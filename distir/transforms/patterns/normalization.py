@@ -1,6 +1,4 @@
-"""
-Recognises normalisation by the root mean square that is written out in elementary ops.
-"""
+"""Recognises root-mean-square normalisation that is written as elementary ops."""
 
 from __future__ import annotations
 
@@ -22,10 +20,10 @@ from distir.transforms.patterns.match import (
 
 def raise_rms_norm(op: OnnxOp) -> bool:
     """
-    If `w x / sqrt(mean(x^2) + epsilon)` over the last dimension ends at this op, replaces
-    it by an RMSNormalization; returns whether it did.
+    Replaces `w x / sqrt(mean(x^2) + epsilon)` by an RMSNormalization if it ends at
+    `op`. The mean must be over the last dimension. Returns whether it did.
     """
-    # In half precision the written-out form rounds in other places.
+    # In half precision the separate ops round intermediate results differently.
     if op.name != "onnx.Mul" or not isinstance(
         element(op.results[0]), Float32Type | Float64Type
     ):
@@ -56,7 +54,7 @@ def raise_rms_norm(op: OnnxOp) -> bool:
 
 def _normalized(value: SSAValue) -> tuple[SSAValue, float] | None:
     """
-    Returns the x and epsilon of `x / sqrt(mean(x^2) + epsilon)`; None for other values.
+    Returns x and epsilon if `value` is `x / sqrt(mean(x^2) + epsilon)`, else None.
     """
     divide = producer(value, "Div")
     if divide is not None:

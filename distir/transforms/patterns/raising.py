@@ -1,4 +1,6 @@
-"""Applies the patterns to all functions of a program."""
+"""
+Replaces patterns of ops, such as attention and norms, in all functions of a program.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,16 @@ from distir.transforms.patterns.normalization import raise_rms_norm
 from distir.transforms.patterns.slices import raise_split
 
 Pattern = Callable[[OnnxOp], object]
-"""Checks whether a group of ops ends with an op, and replaces the group if it does."""
+"""
+A function that replaces a group of ops if the group ends at the op that it is given.
+"""
 
 
 def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Replaces each pattern by one operator, attention only if asked for. Unused ops
-    are removed, and unused arguments of called functions (such as a mask that
-    `is_causal` replaces).
+    Replaces each pattern in a program by one operator, in place. Attention is replaced
+    only with `attention`. Unused ops are removed. So are arguments of called functions
+    that lose all uses, such as a mask that `is_causal` replaces.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -50,8 +54,8 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
 
 def raise_dropped_attention(module: ModuleOp) -> None:
     """
-    Replaces attention whose probabilities a `train.dropout` drops by one op. Unused ops are
-    removed, and unused arguments of called functions.
+    Replaces attention with dropout on its probabilities by one op, in place. Unused ops
+    are removed, and so are arguments of called functions that lose all uses.
     """
     known = reachable_functions(module)
     with erasing_unused(known):
@@ -63,8 +67,8 @@ def raise_dropped_attention(module: ModuleOp) -> None:
 
 def separate_heads(known: Sequence[FuncOp]) -> None:
     """
-    Computes attention over merged batch and heads with both apart. What computed it before
-    goes, as uses of values are counted to recognise attention.
+    Computes attention with separate batch and heads where a model merged them. Ops that
+    become unused are removed, because attention is recognised by counts of uses.
     """
     if any([split_heads(op) for f in known for op in list(_operators(f))]):
         for function in known:
@@ -72,16 +76,16 @@ def separate_heads(known: Sequence[FuncOp]) -> None:
 
 
 def _operators(function: FuncOp) -> Iterator[OnnxOp]:
-    """Yields the operators of a function."""
+    """Yields the ONNX ops of a function."""
     return (op for op in function.body.block.ops if isinstance(op, OnnxOp))
 
 
 @contextmanager
 def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
     """
-    A context manager that cleans up after changes to functions of a program, the last of
-    which is its entry: it removes unused ops, and arguments of the other functions that have
-    lost their uses.
+    Returns a context manager that cleans up functions after the block has changed them.
+    It removes unused ops, and arguments of called functions that lost all uses in the
+    block. The last function in `known` is the entry function, whose arguments stay.
     """
     *callees, entry = known
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
@@ -93,20 +97,23 @@ def erasing_unused(known: Sequence[FuncOp]) -> Generator[None]:
 
 
 def _drop_no_op(op: OnnxOp) -> bool:
-    """Replaces an op that returns its operand by it, unless gradients stop there."""
+    """
+    Removes `op` if its result is its operand, unless gradients stop there. Returns
+    whether it did.
+    """
     if STOP_GRADIENT in op.attributes or not drop_identity(op):
         return False
-    # A Dropout would stay, as it may draw random numbers, and would use its operand.
+    # Cleaning up would keep a Dropout, as it may draw random numbers.
     Rewriter.erase_op(op)
     return True
 
 
 def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     """
-    Replaces each pattern in these functions by one operator; ops that become
-    unused stay.
+    Replaces each pattern in the functions `known` by one operator. Unused ops stay.
+    Attention is replaced only with `attention`.
     """
-    # In this order: what a later one looks for may be part of what an earlier one takes.
+    # The order matters: an earlier pattern may have an op that a later one looks for.
     if attention:
         masks = KnownMasks()
         replace_in(known, AttentionRaiser(masks).replace)
@@ -116,7 +123,9 @@ def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
 
 
 def replace_in(known: Sequence[FuncOp], pattern: Pattern) -> None:
-    """Offers to a pattern each op of these functions whose results are used."""
+    """
+    Applies `pattern` to each ONNX op of the functions `known` whose results are used.
+    """
     for function in known:
         for op in list(function.body.block.ops):
             if isinstance(op, OnnxOp) and _is_used(op):
@@ -128,7 +137,7 @@ def _is_used(op: OnnxOp) -> bool:
 
 
 def drop_arguments(function: FuncOp, unused: Sequence[BlockArgument]) -> None:
-    """Removes arguments of a function, and the operands that its calls pass for them."""
+    """Removes arguments of a function, and the operands for them in its calls."""
     if not unused:
         return
     gone = {argument.index for argument in unused}

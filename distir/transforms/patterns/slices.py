@@ -16,7 +16,10 @@ from distir.transforms.patterns.match import array_of
 
 
 class _SlicedPart(NamedTuple):
-    """The elements `start` to `end` of a dimension, which a Slice takes."""
+    """
+    The range of a dimension that a Slice takes: elements `start` to `end - 1` of
+    `axis`.
+    """
 
     axis: int
     start: int
@@ -25,9 +28,9 @@ class _SlicedPart(NamedTuple):
 
 def raise_split(op: OnnxOp) -> bool:
     """
-    If `op` is the first of several Slices that take every element of a value exactly once,
-    replaces them by a Split, whose gradient is a Concat instead of a sum of padded parts;
-    returns whether it did.
+    Replaces Slices by one Split if they take every element of a value exactly once. The
+    gradient of a Split is a Concat instead of a sum of padded parts. `op` is any of the
+    Slices. Returns whether they were replaced.
     """
     part = _part(op)
     if part is None or layout_of(op.operands[0]) is not None:
@@ -71,8 +74,7 @@ def _split(op: OnnxOp, slices: list[OnnxOp], parts: list[_SlicedPart]) -> None:
 
 def _part(op: OnnxOp) -> _SlicedPart | None:
     """
-    Returns the range that a Slice takes along its only axis with step 1; None for other
-    Slices.
+    Returns the range that a Slice takes if it has a single axis and step 1, else None.
     """
     if op.name != "onnx.Slice":
         return None

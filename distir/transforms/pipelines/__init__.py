@@ -1,18 +1,18 @@
 """
-The rewrite behind `pipeline`, module by module in the order in which it proceeds.
+The rewrite behind `pipeline`. The modules are listed in the order in which the rewrite
+uses them.
 
-- `over_time`: types of values that are split or partial over the micro-batches;
-- `structure`: the program taken apart: `kinds` says which ops run once per micro-batch,
-  which before and which after; `hoist` computes from whole inputs what micro-batches need
-  to know of the whole batch;
-- `split_calls`: the backward of layers in two parts, for zero-bubble schedules;
-- `stages`: the stage of each op, forward (`balance`: by work) and backward;
-- `homes`: where arguments live, and where ops run after the micro-batches;
-- `fold`: what a value, an op or a function is for one micro-batch on one stage's mesh;
-  `part` takes a micro-batch's part of a value that is the same for all;
-- `groups`, `functions`: the ops of each stage and phase, and the function made of them;
+- `over_time`: types of values that are split or partial over micro-batches;
+- `structure`: takes the program apart. `kinds` says which ops run once per micro-batch,
+  before or after. `hoist` computes facts about the whole batch from whole inputs;
+- `split_calls`: divides the backward of layers in two, for zero-bubble schedules;
+- `stages`: the stage of each op, forward and backward. `balance` finds stages of equal
+  work;
+- `homes`: the stages of arguments and of ops that run after the micro-batches;
+- `fold`: values, ops and functions for one micro-batch on the mesh of one stage;
+- `functions`: the ops of each stage and phase, and the function made of them;
+- `division`: everything that is known before a schedule is chosen;
 - `values`, `emit`: the calls of these functions in the order of a schedule, with sends;
-- `entry`, `body`: what receives these calls: the entry function in IR, or a simulation;
-- `division`: all that is known before a schedule, and depends on the number of stages
-  alone.
+- `entry`: the receiver of these calls: the entry function in IR, or a simulation;
+- `pipeline`: the whole rewrite.
 """

@@ -1,4 +1,4 @@
-"""Divides a program into stages of equal work."""
+"""Divides a program into pipeline stages of equal work."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ from distir.transforms.pipelines.structure import Structure
 Floats = npt.NDArray[np.float64]
 
 HALVINGS = 50
-"""
-How often the interval is halved in which the least load of the busiest stage is searched.
-"""
+"""The number of times that the interval is halved in the search for the least load."""
 
 
 class StageWork:
     """
-    The cost of ops on each device for a whole batch, from their sharding rules, in the
-    unit of one floating-point operation (`distir.sharding.prices`). The devices are
-    those of `mesh`, which has the axes of the program's mesh, of that size or smaller.
+    The cost of ops on each device of a stage, for a whole batch. It is derived from
+    sharding rules. Its unit is one floating-point operation. `mesh` is the stage's
+    mesh, which has the axes of the program's mesh, of the same size or smaller.
     """
 
     def __init__(self, structure: Structure, mesh: Mesh):
@@ -42,7 +40,7 @@ class StageWork:
         self.of_function: Callable[[str], float] = cache(self._function)
 
     def of(self, op: Operation) -> float:
-        """Returns the work of an op; a call's is that of its function."""
+        """Returns the work of `op`. The work of a call is that of its function."""
         if isinstance(op, CallOp):
             return self.of_function(op.callee.string_value())
         rule = rule_for(op)
@@ -59,7 +57,7 @@ class StageWork:
         return rule.flops / split + PRICE_PER_BYTE_TOUCHED * touched
 
     def bytes(self, value: SSAValue) -> float:
-        """Returns the bytes of a value on each device."""
+        """Returns the number of bytes of `value` on each device."""
         return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
 
     def _function(self, name: str) -> float:
@@ -68,8 +66,8 @@ class StageWork:
 
 def layer_positions(ops: Sequence[Operation]) -> list[int]:
     """
-    Returns the positions of the layers: calls, and ops that multiply matrices (or
-    convolve).
+    Returns the positions of the layers in `ops`. Layers are calls, and ops that
+    multiply matrices or convolve.
     """
     return [
         i for i, op in enumerate(ops) if isinstance(op, CallOp) or rule_for(op).flops
@@ -77,7 +75,10 @@ def layer_positions(ops: Sequence[Operation]) -> list[int]:
 
 
 def layers_before(ops: Sequence[Operation]) -> npt.NDArray[np.int64]:
-    """Returns the number of layers before each op, and that of all."""
+    """
+    Returns the number of layers before each op, and at the end the number of all
+    layers.
+    """
     layers = np.zeros(len(ops) + 1, np.int64)
     layers[1:][layer_positions(ops)] = 1
     return np.cumsum(layers)
@@ -85,10 +86,11 @@ def layers_before(ops: Sequence[Operation]) -> npt.NDArray[np.int64]:
 
 def balanced_starts(structure: Structure, meshes: Sequence[Mesh]) -> list[int]:
     """
-    Returns the positions among the forward ops where stages 1, 2, ... begin, such that the
-    busiest stage has as little to do as possible, its receiving included; among equals, such
-    that as little as possible is sent. Each stage has at least one layer; there must be as
-    many layers. `meshes` has the mesh of each stage (see `StageWork`).
+    Returns the positions among the forward ops at which stages 1, 2, ... begin. The
+    busiest stage has as little work as possible, receiving included. Among equally good
+    divisions, the one that sends the fewest bytes is chosen. Each stage has at least
+    one layer, so that there must be as many layers as stages. `meshes` has the mesh of
+    each stage.
     """
     ops = structure.forward
     known = {mesh: StageWork(structure, mesh) for mesh in meshes}
@@ -105,13 +107,15 @@ def division(
     weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64]
 ) -> list[int]:
     """
-    Returns the positions at which to cut a sequence into stretches. It minimises the largest
-    load of a stretch, by halving an interval; among such cuts it minimises the sum of their
-    prices, in one pass.
+    Returns the positions at which to cut a sequence into stretches. The largest load of
+    a stretch is minimised by halving an interval. Among the best divisions, the one
+    with the lowest sum of cut prices is found in one pass.
 
-    - `weights[s, i]`: the load of element i in stretch s; `crossing[s, i]`: the price of a
-      cut before element i where stretch s begins, which counts for that stretch;
-    - `layers[i]`: the number of layers before element i; each stretch has at least one.
+    - `weights[s, i]`: the load of element i in stretch s;
+    - `crossing[s, i]`: the price of a cut before element i at the start of stretch s,
+      which is part of the load of that stretch;
+    - `layers[i]`: the number of layers before element i. Each stretch has at least one
+      layer.
     """
     count = len(weights)
     total = np.concatenate((np.zeros((count, 1)), np.cumsum(weights, axis=1)), axis=1)
@@ -130,8 +134,8 @@ def division(
 
 def _last_end(load: float, total: Floats, crossing: Floats) -> npt.NDArray[Any]:
     """
-    Returns, for each stretch and element, the last position at which the stretch may end
-    if it begins there, without exceeding the load.
+    Returns the last possible end of each stretch from each start, for loads up to
+    `load`.
     """
     return np.array(
         [
@@ -147,7 +151,10 @@ def _fits(
     crossing: Floats,
     first_end: npt.NDArray[Any],
 ) -> bool:
-    """Whether there are stretches of at most that load."""
+    """
+    Whether the sequence can be cut into stretches with loads of at most `load`.
+    `first_end` has the first possible end of a stretch for each start.
+    """
     size = total.shape[1]
     reached = np.zeros(size, bool)
     reached[0] = True
@@ -166,7 +173,10 @@ def _cheapest(
     crossing: Floats,
     first_end: npt.NDArray[Any],
 ) -> list[int]:
-    """Returns the cuts of least total price into stretches of at most that load."""
+    """
+    Returns the cuts with the lowest total price, for stretches with loads up to `load`.
+    `first_end` has the first possible end of a stretch for each start.
+    """
     count, size = total.shape
     last_end = _last_end(load, total, crossing)
     price = np.full((count + 1, size), np.inf)
@@ -192,7 +202,8 @@ def _cheapest(
 
 def _crossing(ops: Sequence[Operation], work: StageWork) -> Floats:
     """
-    Returns, for each position, the bytes that ops before it give to forward ops from it on.
+    Returns for each position the number of bytes that cross it. These are the results
+    of ops before the position that ops after it use.
     """
     place = {op: i for i, op in enumerate(ops)}
     changes = np.zeros(len(ops) + 2)

@@ -1,10 +1,9 @@
 """
-A program divided into the stages of a pipeline, before a schedule is chosen: the groups of ops
-of every stage and phase.
-
-Groups that do the same on other meshes and other values are served by one function. The groups
-are of one program, and their ops are compared by the caller: `Structure.signature` numbers ops
-within a program, `distir.planning.grid.contents` across programs.
+Divides a program into the stages of a pipeline, before a schedule is chosen. The result
+is a group of ops for each stage and phase. Groups that do the same work on other meshes
+and other values share a function. All groups belong to one program. Callers compare
+their ops: `Structure.signature` has ids of ops within a program, and
+`distir.planning.grid.contents` compares ops of several programs.
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class GroupContent:
     """
-    The content of a group of ops. Groups have the same function, but for its mesh, if
-    their `ops` are alike one by one and connected in the same way (`wiring`). `inputs`
-    are the values that the function takes, in the order of its arguments.
+    The content of a group of ops, by which groups are compared. Two groups have the
+    same function, apart from its mesh, if their `ops` are alike one by one and their
+    `wiring`, the connections between the ops, is equal. `inputs` are the values that
+    the function takes, in the order of its arguments.
     """
 
     ops: tuple[Operation, ...]
@@ -51,14 +51,14 @@ class GroupContent:
 
 
 class GroupContents:
-    """The contents of the groups of a divided program, each computed once."""
+    """The contents of the groups of a divided program. Each is computed only once."""
 
     def __init__(self, structure: Structure):
         self._structure = structure
         self._known: dict[StageOps, GroupContent] = {}
 
     def of(self, group: StageOps) -> GroupContent:
-        """Returns the content of a group of ops, and its inputs."""
+        """Returns the content of `group`, with its inputs."""
         if group not in self._known:
             self._known[group] = self._find(group)
         return self._known[group]
@@ -109,8 +109,8 @@ def stage_groups(
     structure: Structure, stages: Mapping[Operation, int], schedule: PipelineSchedule
 ) -> dict[tuple[int, Phase], StageOps]:
     """
-    Returns the ops of every stage and phase that the schedule has. `stages` has the stage
-    of each op that runs once per micro-batch.
+    Returns the group of ops for each stage and phase of `schedule`. `stages` has the
+    stage of each op that runs once per micro-batch.
     """
     groups: dict[tuple[int, Phase], StageOps] = {}
     for stage, phase in schedule.stage_phases:
@@ -130,8 +130,9 @@ def stage_groups(
 
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
-    Returns the backward ops of a stage on which gradients for other stages depend; on a
-    stage that sends none, all but those that give gradients of weights alone.
+    Returns the backward ops of a stage on which gradients for other stages depend. If
+    the stage sends no gradients, returns all its backward ops except for those that
+    only compute gradients of weights.
     """
     found = set(structure.backward) - set(ops)
     own: set[Operation] = set()
@@ -153,13 +154,17 @@ def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Ope
 class DividedProgram:
     """
     The analysis of a program before `pipeline` builds the pipeline. It depends on the
-    number of stages, but on the number of micro-batches only if the structure does
-    (`Structure.is_for_one_count`).
+    number of stages. It depends on the number of micro-batches only if the structure
+    does (`Structure.is_for_one_count`).
 
-    `module` holds the program; `stages` has the stage of each op that runs once per
-    micro-batch, `homes` those of everything else. `groups` are the groups of ops for the
-    schedules so far, by the phases that these have; `group_contents` says which groups are
-    alike. `types` are the types of the program's values on stages.
+    - `module`: the program;
+    - `structure`: the entry function of the program, taken apart;
+    - `stages`: the stage of each op that runs once per micro-batch;
+    - `homes`: the stages of arguments and of all other ops;
+    - `group_contents`: the contents by which groups are compared;
+    - `types`: the types of the program's values on stages;
+    - `groups`: the groups of ops for the schedules so far, by the phases of the
+      schedule.
     """
 
     module: ModuleOp
@@ -181,9 +186,10 @@ class DividedProgram:
         shapes: Sequence[Mapping[str, int]] = (),
     ) -> DividedProgram:
         """
-        Returns the division into the stages of a schedule (`forward_stages`). `shapes` has
-        the sizes of the axes of each rank's mesh, if they are not those of the program's.
-        Raises DistIRError.
+        Returns the division of a program into the stages of `schedule`. `request` is
+        empty, `uniform`, or a list of the scopes with which stages begin. `shapes` has
+        the sizes of the mesh axes for each rank, if they differ from those of the
+        program's mesh. Raises DistIRError.
         """
         mesh = structure.mesh
         axes = {
@@ -204,7 +210,7 @@ class DividedProgram:
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:
-        """Returns the division of the same program for another number of micro-batches."""
+        """Returns the division of the same program for `count` micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
         types = FoldedTypes(structure.mesh, self.types.shapes, self.types)
@@ -212,7 +218,7 @@ class DividedProgram:
 
     def meshes(self, ranks: int) -> list[MeshOp]:
         """
-        Returns a mesh for each pipeline rank, over the devices that come next.
+        Returns a mesh for each pipeline rank. The meshes cover consecutive devices.
         """
         mesh = self.structure.mesh
         (old,) = (op for op in self.module.body.block.ops if isinstance(op, MeshOp))
@@ -228,7 +234,8 @@ class DividedProgram:
 
     def fold(self, meshes: Sequence[MeshOp]) -> Fold:
         """
-        Returns the fold of the program to one micro-batch, on the meshes of the ranks.
+        Returns the `Fold` that turns the program into one for a single micro-batch.
+        `meshes` are the meshes of the pipeline ranks.
         """
         structure = self.structure
         name = structure.function.sym_name.data
@@ -245,8 +252,9 @@ class DividedProgram:
         asynchronous: bool,
     ) -> list[V]:
         """
-        Builds in `entry` the calls that follow a schedule in these steps (`global_steps`);
-        returns the values that the pipeline returns.
+        Adds to `entry` the calls of stage functions in the order of a schedule. `steps`
+        are the actions of the schedule in a global order. `asynchronous` tells whether
+        sends leave the devices free to compute. Returns the results of the pipeline.
         """
         phases = schedule.stage_phases
         if phases not in self.groups:
@@ -266,8 +274,8 @@ class DividedProgram:
         self, meshes: Sequence[MeshOp], functions: Sequence[FuncOp]
     ) -> list[Operation]:
         """
-        Returns the ops of a module with these meshes and functions instead of the
-        program's; the others are copies.
+        Returns the ops of a module that has the given meshes and functions. They take
+        the place of the program's own mesh and functions. All other ops are copied.
         """
         ops: list[Operation] = []
         for op in self.module.body.block.ops:
@@ -281,7 +289,10 @@ class DividedProgram:
 
 
 def stage_mesh(mesh: Mesh, rank: int, ranks: int) -> str:
-    """Returns the name of the mesh of one of the pipeline's ranks."""
+    """
+    Returns the name of the mesh of the pipeline rank `rank`. This is the name of `mesh`
+    if there is only one rank.
+    """
     return mesh.name if ranks == 1 else f"stage{rank}"
 
 
@@ -291,8 +302,9 @@ def stage_meshes(
     shapes: Sequence[Mapping[str, int]],
 ) -> list[Mesh]:
     """
-    Returns the program's mesh in the size that it has for each stage of a schedule. `shapes`
-    are as in `DividedProgram.of`.
+    Returns the program's mesh with the size that it has for each stage of `schedule`.
+    `shapes` has the sizes of the mesh axes for each rank. It is empty if all ranks have
+    the sizes of the program's mesh.
     """
     mesh = structure.mesh
     sized = [mesh.with_sizes(sizes) for sizes in shapes] or [mesh] * schedule.ranks
@@ -300,16 +312,20 @@ def stage_meshes(
 
 
 def _several(mesh: Mesh) -> Axes:
-    """Returns the axes of a program's mesh, except for time, that have several devices."""
+    """
+    Returns the axes of a mesh that have several devices, without the micro-batch axis.
+    """
     return tuple((axis, size) for axis, size in mesh.axes[1:] if size > 1)
 
 
 def _postpone(structure: Structure, placer: StagePlacer) -> None:
     """
-    Moves ops on gradients behind the micro-batches, where they run once on the sum instead
-    of once for each. They must be linear, and have one operand, or else save sends of
-    gradients between stages for each micro-batch (tied weights). A cast stays, as the sum
-    is to have its element type, and so does a value to be scattered early.
+    Moves linear ops on gradients after the micro-batches, in place. There they run once
+    on the sum instead of once for each micro-batch. An op must have a single partial
+    operand, or partial operands from several stages. In the second case (tied weights)
+    the move saves sends of gradients for each micro-batch. A cast does not move,
+    because the sum should have its element type. A value that is to be scattered early
+    does not move either.
     """
     kinds = structure.kinds
     for op in list(structure.backward):
@@ -341,9 +357,10 @@ def _postpone(structure: Structure, placer: StagePlacer) -> None:
 
 def _scatter_terms(op: ReshardOp, structure: Structure, placer: StagePlacer) -> None:
     """
-    Makes an early reshard of a sum of gradients, the terms of which are computed on several
-    stages (tied weights), one of each term on its own stage. So the parts are added up, and
-    sent between stages once.
+    Replaces an early reshard of a sum of gradients by a reshard of each term. This
+    applies if the terms are computed on several stages (tied weights). Each term is
+    scattered on its own stage. The parts are then summed and sent between stages only
+    once.
     """
     pending = [op]
     while pending:

@@ -1,4 +1,4 @@
-"""Builds the program that runs stages in the order of a schedule."""
+"""Builds the entry function, which calls stage functions in the order of a schedule."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ Groups = Mapping[tuple[int, Phase], StageOps]
 @dataclass
 class _Site(Generic[V]):
     """
-    The calls of a group's function, one for each micro-batch.
+    The calls of a stage function, one for each micro-batch.
 
-    - `common`, `own`: its operands (see `Entry.call`); `own` are values of the original
-      program, `own_numbers` their numbers;
-    - `returned`: the values of the original program that it returns, with `types`: first
-      those of each micro-batch, whose numbers are `kept`, then the accumulated ones.
+    - `function`: the function;
+    - `common`: for each input, the operand if it is the same for all micro-batches,
+      else None;
+    - `own`: the values of the original program for the other inputs, whose ids are
+      `own_numbers`;
+    - `returned`: the values of the original program that the function returns. First
+      come those of each micro-batch, whose ids are `kept`, then the accumulated ones;
+    - `types`: the types of the returned values.
     """
 
     function: StageFunction
@@ -44,12 +48,14 @@ class _Site(Generic[V]):
 
 class Emitter(Generic[V]):
     """
-    Builds the new entry function, step by step in `entry`.
+    Builds the new entry function, step by step, in `entry`.
 
-    - `structure`, `fold`: the original program, and what becomes of it for one micro-batch;
-    - `groups`: its ops by stage and phase; `homes`: where everything else is;
+    - `structure`: the original program;
+    - `fold`: the forms of its values and ops for one micro-batch;
+    - `groups`: the ops of the program by stage and phase;
+    - `homes`: the stages of arguments and of all other ops;
     - `meshes`: the mesh of each stage;
-    - `asynchronous`: whether sends leave the devices free to compute meanwhile.
+    - `asynchronous`: whether sends leave the devices free to compute.
     """
 
     def __init__(
@@ -72,7 +78,7 @@ class Emitter(Generic[V]):
         self.values = MicroBatchValues(
             structure, fold, entry, asynchronous=asynchronous
         )
-        # By stage, phase and the numbers of the values that are added to.
+        # By stage, phase and the ids of the values that are added to.
         self._sites: dict[tuple[int, Phase, tuple[int, ...]], _Site[V]] = {}
         self._accumulated: dict[tuple[int, Phase], list[int]] = {}
         self._sends: dict[tuple[int, Phase], list[tuple[int, str, Attribute]]] = {}
@@ -80,8 +86,8 @@ class Emitter(Generic[V]):
 
     def run(self, steps: Sequence[Sequence[Action]]) -> list[V]:
         """
-        Builds the calls for the actions of a schedule in these steps; returns the values
-        that the pipeline returns.
+        Adds the calls for all actions of a schedule and returns the results of the
+        pipeline. `steps` are the actions in a global order.
         """
         self._add_arguments()
         if self.values.asynchronous:
@@ -108,7 +114,7 @@ class Emitter(Generic[V]):
         found: list[V] = []
         for index, value in enumerate(return_op(function).operands):
             mesh = self.values.home(value) or self._mesh(0)
-            if index in linked:  # an update or a gradient goes to where its argument is
+            if index in linked:  # an update or a gradient is sent to its argument
                 mesh = self._mesh(self.homes.arguments[arguments[linked[index]]])
             found.append(self.values.find(value, None, mesh))
         return found
@@ -117,10 +123,7 @@ class Emitter(Generic[V]):
         return self.meshes[stage].name
 
     def _find_consumers(self) -> dict[SSAValue, dict[str, None]]:
-        """
-        Returns, for each value that a stage passes on, the meshes of the stages that need
-        it.
-        """
+        """Returns for each value the meshes of the stages that use it."""
         found: dict[SSAValue, dict[str, None]] = {}
         for group in self.groups.values():
             mesh = self._mesh(group.stage)
@@ -140,12 +143,13 @@ class Emitter(Generic[V]):
 
     def _send_shared(self) -> None:
         """
-        Sends arguments that other stages need too, such as tied weights, before their own
-        stage becomes busy: it runs ahead of the others, which would wait for a later send.
+        Sends arguments that several stages need, such as tied weights, before all
+        micro-batches. The stage of such an argument runs ahead of the others. They
+        would have to wait for a later send.
         """
         for value, meshes in self._consumers.items():
             if self.values.home(value) in meshes and len(meshes) == 1:
-                continue  # it is where it is needed
+                continue  # it is already on the only mesh that needs it
             pending = [value] if self.structure.is_common(value) else []
             while pending:
                 current = pending.pop()
@@ -156,7 +160,7 @@ class Emitter(Generic[V]):
                     self.values.find(current, None, mesh)
 
     def _action(self, action: Action) -> None:
-        """Calls the function of a stage and phase for one micro-batch."""
+        """Adds the call of a stage function for one micro-batch."""
         key, values = (action.stage, action.phase), self.values
         mesh, number = self._mesh(action.stage), action.micro_batch
         here, group = values.here(number, mesh), self.groups[key]
@@ -190,8 +194,10 @@ class Emitter(Generic[V]):
         self, group: StageOps, number: int, mesh: str, added: Collection[int]
     ) -> tuple[_Site[V], list[V]]:
         """
-        Returns how to call a group's function that adds to the values of these numbers, and
-        the group's own inputs for a micro-batch.
+        Returns the description of a stage function's calls, and its operands for one
+        micro-batch. The function adds to the values with the ids `added`. `number` is
+        the index of the micro-batch. The operands are those that differ between
+        micro-batches.
         """
         values, is_common = self.values, self.structure.is_common
         number_of = values.number_of
@@ -216,7 +222,7 @@ class Emitter(Generic[V]):
         return site, [new for _, new, same in inputs if not same]
 
     def _pass_on(self, action: Action) -> None:
-        """Sends the results of an action to every other mesh that needs them."""
+        """Sends the results of an action to all other meshes that use them."""
         key, batch = (action.stage, action.phase), action.micro_batch
         mesh = self._mesh(action.stage)
         values, here = self.values, self.values.here(batch, mesh)

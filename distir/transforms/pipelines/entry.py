@@ -1,4 +1,4 @@
-"""The entry function of a pipeline while it is being built."""
+"""Represents the entry function of a pipeline while it is being built."""
 
 from __future__ import annotations
 
@@ -22,43 +22,50 @@ from distir.transforms.pipelines.functions import (
 from distir.transforms.pipelines.structure import Structure
 
 V = TypeVar("V")
-"""What stands for a value of the entry function."""
+"""The representation of a value of the entry function."""
 
 
 class Entry(Protocol[V]):
     """
-    Receives the steps of the entry function from an `Emitter`, in order. `EntryFunction`
-    makes IR of them; the search of a grid makes steps of the simulator.
+    Receives the steps of the entry function from an `Emitter`, in order.
+    `EntryFunction` builds IR from them. The search of a grid builds steps of the
+    simulator.
     """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
-        """Adds the arguments of the function and returns them; must be called first."""
+        """
+        Adds the arguments of the function and returns them. It must be called first.
+        """
         ...
 
     def type_of(self, value: V) -> Attribute:
-        """Returns the type of a value."""
+        """Returns the type of `value`."""
         ...
 
     def name(self, value: V, hint: str | None) -> None:
-        """Gives a value without a name this name."""
+        """Names `value` after `hint` if it has no name yet."""
         ...
 
     def op(self, make: Make, operands: Sequence[V]) -> Sequence[V]:
         """
-        Adds the ops that `make` makes on operands; returns the results of the last one.
+        Adds the ops that `make` returns for `operands`. Returns the results of the last
+        op.
         """
         ...
 
     def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
-        """Sends a value to another mesh, where it has this type, and returns it there."""
+        """
+        Sends `value` to another mesh and returns the received value, which has the type
+        `type_`.
+        """
         ...
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """
-        Returns a new function for a group on its stage's mesh, which accumulates into these
-        values.
+        Returns the interface of a new function for `group` on the mesh of its stage.
+        The function adds its results to the accumulated values `added`.
         """
         ...
 
@@ -71,18 +78,17 @@ class Entry(Protocol[V]):
         types: Sequence[Attribute],
     ) -> Sequence[V]:
         """
-        Calls a function and returns its results, which have these types and stand for
-        `returned` in the original program.
-
-        For each input of the function, `common` has the operand if it is the same for all
-        micro-batches, else None; the values of `own` fill the places of None in their
-        order, and any further ones follow behind.
+        Adds a call of `function` and returns its results. For each input, `common` has
+        the operand if it is the same for all micro-batches, else None. The values in
+        `own` take the places of None in order. Further values in `own` are passed after
+        them. `returned` are the values of the original program that the results stand
+        for. `types` are the types of the results.
         """
         ...
 
 
 class EntryFunction(BlockBody):
-    """The entry function in IR."""
+    """Builds the entry function as IR."""
 
     def __init__(self, structure: Structure, fold: Fold):
         super().__init__()
@@ -92,7 +98,10 @@ class EntryFunction(BlockBody):
     def send(
         self, value: SSAValue, type_: Attribute, *, asynchronous: bool
     ) -> SSAValue:
-        """See `Entry`."""
+        """
+        Adds a `dist.send` of `value`, and returns its result, which has the type
+        `type_`.
+        """
         send = SendOp.create(
             operands=[value],
             result_types=[type_],
@@ -105,7 +114,10 @@ class EntryFunction(BlockBody):
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
-        """See `Entry`."""
+        """
+        Builds a function for `group` that adds to the values `added`, and returns its
+        interface.
+        """
         structure, fold = self._structure, self._fold
         return stage_function(structure, fold, group, mesh, added)[0]
 
@@ -117,7 +129,12 @@ class EntryFunction(BlockBody):
         returned: Sequence[SSAValue],
         types: Sequence[Attribute],
     ) -> Sequence[SSAValue]:
-        """See `Entry`."""
+        """
+        Adds a `func.call` of `function` and returns its results. For each input,
+        `common` has the operand if it is the same for all micro-batches, else None. The
+        values in `own` take the places of None in order. Further values in `own` are
+        passed after them.
+        """
         left = iter(own)
         operands = [next(left) if same is None else same for same in common]
         # Like `CallOp(...)`, which is slow with hundreds of operands.
@@ -132,7 +149,7 @@ class EntryFunction(BlockBody):
         return call.results
 
     def finish(self, results: Sequence[SSAValue]) -> FuncOp:
-        """Returns the finished function, with these results."""
+        """Returns the finished function, which returns `results`."""
         old = self._structure.function
         function = self.function(old.sym_name.data, results, old.sym_visibility)
         function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
@@ -148,8 +165,9 @@ def stage_function(
     added: tuple[SSAValue, ...],
 ) -> tuple[StageFunction, FuncOp]:
     """
-    Adds the function of a group on its stage's mesh, which accumulates into the values
-    `added`, to those that `fold` has made; returns its interface and the function.
+    Builds the function of `group` on its stage's mesh and adds it to `fold`. The
+    function adds its results to the accumulated values `added`. Returns its interface
+    and the function.
     """
     name = group.name if not added else f"{group.name}_accumulate"
     builder = StageFunctionBuilder(structure, fold, group, mesh, added)

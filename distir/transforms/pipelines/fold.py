@@ -1,4 +1,6 @@
-"""Values, ops and functions for one micro-batch on the mesh of one stage."""
+"""
+Turns values, ops and functions into those for one micro-batch on the mesh of one stage.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,7 @@ class PartBuilder(PlacedOps):
     """Builds ops on a mesh, and changes layouts."""
 
     def resharded(self, value: SSAValue, type_: Attribute) -> SSAValue:
-        """
-        Returns the value with the layout of `type_`, through a reshard if it has another
-        one.
-        """
+        """Returns `value` with the type `type_`, resharded if its layout differs."""
         if value.type == type_:
             return value
         assert isinstance(type_, TensorType)
@@ -59,11 +58,14 @@ def part_ops(
     mesh: Mesh,
 ) -> list[Operation]:
     """
-    Returns the ops that take the part; the last one has it as its result. As a function
-    serves all micro-batches, the position is given by the number of the micro-batch.
+    Returns ops that take a micro-batch's part of `source`. The result of the last op is
+    the part. One function serves all micro-batches, so that the micro-batch is an
+    operand.
 
-    - `placement`: how `source` is divided into `count` parts; `number`: which of them;
-    - `target`: the type of the part; `mesh`: the mesh that both are on.
+    - `target`: the type of the part;
+    - `placement`: the division of `source` into `count` parts;
+    - `number`: the index of the micro-batch, as a value;
+    - `mesh`: the mesh of `source` and of the part.
     """
     build = PartBuilder(mesh)
     shape, dim = shape_of(source.type), placement.dim
@@ -87,8 +89,8 @@ def part_ops(
 
 def is_repeated(op: Operation) -> bool:
     """
-    Whether an op takes a micro-batch's part of a value that is repeated along the batch, so
-    that all parts are the same.
+    Whether `op` takes a micro-batch's part of a value that repeats along the batch. All
+    its parts are then the same.
     """
     expand = op.operands[0].owner if isinstance(op, ReshardOp) else None
     if not isinstance(expand, Operation) or expand.name != "onnx.Expand":
@@ -100,7 +102,8 @@ def is_repeated(op: Operation) -> bool:
 
 def repeated_ops(source: SSAValue, target: Attribute, mesh: Mesh) -> list[Operation]:
     """
-    Returns the ops that repeat a value along one micro-batch; the last one has the result.
+    Returns ops that repeat `source` along one micro-batch, to the type `target`. The
+    result of the last op is the repeated value.
     """
     build = PartBuilder(mesh)
     build.resharded(build.shaped("Expand", source, shape_of(target)), target)
@@ -108,24 +111,24 @@ def repeated_ops(source: SSAValue, target: Attribute, mesh: Mesh) -> list[Operat
 
 
 NUMBER = "micro_batch"
-"""The name of the argument that is the number of a micro-batch."""
+"""The name of the argument with the index of the micro-batch."""
 
 
 @dataclass
 class Fold:
     """
-    Removes the micro-batch axis of a program's mesh: what the program does becomes what one
-    micro-batch does on the mesh of a stage.
+    Removes the micro-batch axis of a program's mesh. A program for all micro-batches
+    thus becomes one for a single micro-batch on the mesh of a stage. In a folded
+    function, the coordinate on the micro-batch axis is the last argument: the index of
+    the micro-batch. Only functions that need it have the argument.
 
-    - `functions`: the functions of the program by name; `entry`: the name of the one that
-      is entered;
+    - `functions`: the functions of the program by name;
+    - `entry`: the name of the entry function;
     - `mesh`: the program's mesh, whose first axis is the micro-batch axis;
-    - `stages`: the meshes without that axis on which stages run; `types`: the types of
-      values there.
-
-    `made` has the functions that replace the program's, one per mesh that they are called
-    on. In a folded function, an op that asks for its coordinate on the micro-batch axis
-    takes it from an argument, the number of the micro-batch, which comes last.
+    - `stages`: the meshes without that axis on which stages run;
+    - `types`: the types of values on these meshes;
+    - `made`: the functions that replace the program's, one per mesh on which they are
+      called.
     """
 
     functions: Mapping[str, FuncOp]
@@ -149,14 +152,16 @@ class Fold:
     def __post_init__(self) -> None:
         self._spaces = {mesh.name: mesh for mesh in self.stages}
         self.type = self.types.type
-        """The type of one micro-batch of a value, on a stage's mesh."""
+        """Returns the type of one micro-batch of a value on a stage's mesh."""
         self.whole_type = self.types.whole
-        """The type of all micro-batches of a value together, on a stage's mesh."""
+        """
+        Returns the type of all micro-batches of a value together on a stage's mesh.
+        """
         self.moved_type = self.types.moved
-        """A folded type on another stage's mesh with the same axes."""
+        """Returns a folded type on another stage's mesh with the same axes."""
 
     def space(self, mesh: str) -> Mesh:
-        """Returns the stage's mesh of that name."""
+        """Returns the stage mesh with the name `mesh`."""
         return self._spaces[mesh]
 
     def op(
@@ -167,9 +172,10 @@ class Fold:
         number: SSAValue | None,
     ) -> list[Operation]:
         """
-        Returns the form of an op for one micro-batch, on folded operands: new ops, the last of
-        which has its results. `number` is that of the micro-batch, an i64 scalar; without
-        it, an op that needs it raises `NeedsNumber`.
+        Returns new ops that do the work of `op` for one micro-batch. `operands` are
+        folded values. The results of the last op are the results of `op`. `number` is
+        the index of the micro-batch, an i64 scalar. If it is None, an op that needs it
+        raises `NeedsNumber`.
         """
         results = [self.type(r.type, mesh) for r in op.results]
         if isinstance(op, CallOp):
@@ -189,17 +195,19 @@ class Fold:
         return self._local(op, operands, results, mesh, number)
 
     def stays(self, op: Operation) -> bool:
-        """Whether an op that is no call stays itself, on folded types."""
+        """Whether `op`, which is no call, stays the same op on folded types."""
         if isinstance(op, ReshardOp):
             return over_time(op.source) == over_time(op.result)
         return self._is_whole(op) or not self.has_local_form(op)
 
     def has_local_form(self, op: Operation) -> bool:
-        """Whether an op is replaced by its local form along the micro-batch axis."""
+        """Whether `op` is replaced by other ops on one micro-batch, its local form."""
         return local_form.get(op.name) is not None
 
     def _is_whole(self, op: Operation) -> bool:
-        """Whether no value of an op is split into micro-batches."""
+        """
+        Whether none of the operands and results of `op` is split into micro-batches.
+        """
         values = (*op.operands, *op.results)
         return all(not isinstance(over_time(v), SplitPlacement) for v in values)
 
@@ -212,8 +220,9 @@ class Fold:
         number: SSAValue | None,
     ) -> list[Operation]:
         """
-        Returns the op's local form along the micro-batch axis, with layouts on the stage's
-        mesh.
+        Returns the local form of `op` along the micro-batch axis. Its layouts are on
+        the mesh of the stage. Raises `NeedsNumber` if it needs the index of the
+        micro-batch and `number` is None.
         """
         new: list[Operation] = []
         values: dict[SSAValue, SSAValue] = {}
@@ -239,8 +248,8 @@ class Fold:
         self, op: Operation, operands: Sequence[SSAValue], mesh: str
     ) -> list[Attribute]:
         """
-        Returns the result types of an op of a local form, with layouts inferred from its
-        operands.
+        Returns the result types of an op in a local form. Their layouts are inferred
+        from those of `operands`.
         """
         whole = Layout(mesh)
         layouts = [layout_of(v) or whole for v in operands]
@@ -252,8 +261,9 @@ class Fold:
 
     def function(self, name: str, mesh: str) -> tuple[str, bool]:
         """
-        Returns the name of a function folded for a mesh, and whether it takes the number of
-        the micro-batch.
+        Returns the name of the function `name` folded for a mesh. The second result
+        tells whether it takes the index of the micro-batch. The folded function is made
+        if it does not exist yet.
         """
         key = (name, mesh)
         if key not in self._known:
@@ -272,17 +282,19 @@ class Fold:
         return self._known[key]
 
     def origin(self, name: str) -> str:
-        """Returns the original name of a folded function."""
+        """
+        Returns the name that the folded function `name` had in the original program.
+        """
         return self._origin[name][0]
 
     def mesh_of(self, name: str) -> str:
-        """Returns the name of the mesh that a function was folded for."""
+        """Returns the name of the mesh for which the function `name` was folded."""
         return self._origin[name][1]
 
     def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
         """
-        Copies a folded function to another mesh with the same axes, which is faster than
-        folding again.
+        Copies a folded function to another mesh with the same axes and returns the
+        copy's name. This is faster than folding again.
         """
         block = Block()
         values: dict[SSAValue, SSAValue] = {}
@@ -341,8 +353,9 @@ class Fold:
 
     def _divides(self, op: ReshardOp) -> bool:
         """
-        Whether a reshard takes a micro-batch's part. Raises DistIRError for one that
-        combines micro-batches, which an op that runs for each of them cannot do.
+        Whether a reshard takes a micro-batch's part of a whole value. Raises
+        DistIRError for a reshard that combines micro-batches, because an op that runs
+        once for each micro-batch cannot do that.
         """
         before, after = over_time(op.source), over_time(op.result)
         if self.mesh.size(TIME_AXIS) == 1 or before == after:
@@ -358,7 +371,7 @@ class Fold:
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
-        """Makes a function with that body."""
+        """Makes a function with the body `block`, adds it and returns it."""
         last = block.last_op
         assert last is not None
         plain = f"{name}_{mesh}" if len(self.stages) > 1 else name
@@ -375,28 +388,28 @@ class Fold:
         return function
 
     def add(self, function: FuncOp) -> None:
-        """Adds a function to those that were made."""
-        # Local forms leave the constants of the global ones behind.
+        """Adds a function to `made`, without its dead ops."""
+        # Local forms no longer use the constants of the global ops.
         erase_dead(function.body.block)
         self.made[function.sym_name.data] = function
 
     def free_name(self, name: str) -> str:
-        """Returns an unused name that resembles the given one."""
+        """Returns `name` if it is unused, else a similar name that is."""
         return free_name({self.entry, *self.made}, name)
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
-        """Adds the number of the micro-batch to the arguments of a block and returns it."""
+        """
+        Adds an argument for the index of the micro-batch to a block, and returns it.
+        """
         arg = block.insert_arg(number_type(mesh), len(block.args))
         arg.name_hint = NUMBER
         return arg
 
 
 class NeedsNumber(Exception):
-    """
-    Raised for an op that depends on the number of its micro-batch where none is given.
-    """
+    """Raised if an op depends on the index of its micro-batch and none is given."""
 
 
 def number_type(mesh: str) -> TensorType[Attribute]:
-    """Returns the type of the number of a micro-batch."""
+    """Returns the type of the index of a micro-batch on the mesh `mesh`."""
     return TensorType(i64, [], LayoutAttr(Layout(mesh)))

@@ -1,4 +1,4 @@
-"""Makes a function of the ops of each stage and phase."""
+"""Makes a function from the ops of each stage and phase."""
 
 from __future__ import annotations
 
@@ -26,31 +26,36 @@ from distir.transforms.pipelines.over_time import monoid_over_time, over_time
 from distir.transforms.pipelines.structure import Structure
 
 Make = Callable[[Sequence[SSAValue]], Sequence[Operation]]
-"""Makes ops on operands; the last op has the results."""
+"""
+A function that makes ops for operands. The results of the last op are the results.
+"""
 
 
 class BlockBody:
-    """A body as IR."""
+    """The body of a function that is built as IR."""
 
     def __init__(self) -> None:
         self.block = Block()
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[SSAValue]:
-        """See `Entry`."""
+        """Starts the body with arguments of the given types and returns them."""
         self.block = Block(arg_types=types)
         return self.block.args
 
     def type_of(self, value: SSAValue) -> Attribute:
-        """See `Entry`."""
+        """Returns the type of `value`."""
         return value.type
 
     def name(self, value: SSAValue, hint: str | None) -> None:
-        """See `Entry`."""
+        """Names `value` after `hint` if it has no name yet."""
         if value.name_hint is None:
             value.name_hint = hint
 
     def op(self, make: Make, operands: Sequence[SSAValue]) -> Sequence[SSAValue]:
-        """See `Entry`."""
+        """
+        Adds the ops that `make` returns for `operands`. Returns the results of the last
+        op.
+        """
         ops = make(operands)
         self.block.add_ops(ops)
         return ops[-1].results
@@ -61,7 +66,7 @@ class BlockBody:
         results: Sequence[SSAValue],
         visibility: StringAttr | None = None,
     ) -> FuncOp:
-        """Returns the function of that name that returns these values."""
+        """Returns a function `name` with the finished body, which returns `results`."""
         self.block.add_op(ReturnOp(*results))
         types = [a.type for a in self.block.args], [v.type for v in results]
         body = Region(self.block)
@@ -73,9 +78,9 @@ class StageOps:
     """
     The ops that one stage runs in one phase of a micro-batch, in program order.
 
-    - `passed`: results that other groups need for the same micro-batch;
-    - `accumulated`: results that are added up over the micro-batches;
-    - `collected`: results whose parts for all micro-batches are joined in the end.
+    - `passed`: results that other groups use for the same micro-batch;
+    - `accumulated`: results that are summed over the micro-batches;
+    - `collected`: results whose parts for all micro-batches are joined at the end.
     """
 
     name: str
@@ -87,19 +92,19 @@ class StageOps:
 
     @cached_property
     def used(self) -> list[SSAValue]:
-        """The operands of the ops, each once."""
+        """The operands of all ops, each once."""
         return list(dict.fromkeys([v for op in self.ops for v in op.operands]))
 
     @cached_property
     def kept(self) -> list[SSAValue]:
-        """The values that the function of the group returns for each micro-batch."""
+        """The values that the group's function returns for each micro-batch."""
         return list(dict.fromkeys((*self.passed, *self.collected)))
 
     @staticmethod
     def of(
         name: str, stage: int, ops: Sequence[Operation], kinds: Structure
     ) -> StageOps:
-        """Returns the group of these ops, with the results that something else needs."""
+        """Returns the group of `ops`, and finds the results that other ops use."""
         group, own = StageOps(name, stage, ops), set(ops)
         for value in (r for op in ops for r in op.results):
             outside = {u.operation for u in value.uses} - own
@@ -117,10 +122,15 @@ class StageOps:
 @dataclass(frozen=True, eq=False)
 class StageFunction:
     """
-    The interface of a function that does what a group of ops does, called by its `symbol`.
-    It takes `inputs`, the values that it accumulates into (`added`) and, if it is
-    `numbered`, the number of the micro-batch; it returns the values that the group keeps
-    for each micro-batch, then those that it accumulates.
+    The interface of a function that does the work of a group of ops.
+
+    - `symbol`: the name of the function;
+    - `inputs`: the values that are its first arguments;
+    - `added`: the accumulated values to which it adds, which are its next arguments;
+    - `numbered`: whether its last argument is the index of the micro-batch.
+
+    It returns the values that the group keeps for each micro-batch, then the
+    accumulated values.
     """
 
     symbol: SymbolRefAttr
@@ -131,8 +141,9 @@ class StageFunction:
 
 def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
     """
-    Returns the values from which a function computes for itself a value that is not of its
-    group; None for a value that it is given.
+    Returns the values from which a stage function computes `value` itself. `value` does
+    not belong to the group of the function. Returns None if the function takes `value`
+    as an argument.
     """
     owner = value.owner
     if not isinstance(owner, Operation):
@@ -150,8 +161,8 @@ def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] |
 
 class StageFunctionBuilder:
     """
-    Builds the function of a group on its stage's mesh, which accumulates into some of the
-    group's values.
+    Builds the function of a group on its stage's mesh. The function adds results to the
+    values `added`, which are accumulated values of the group.
     """
 
     def __init__(
@@ -172,7 +183,7 @@ class StageFunctionBuilder:
         self._find_inputs()
 
     def build(self, name: str) -> FuncOp:
-        """Returns the function, under that name."""
+        """Builds the function with the name `name` and returns it."""
         try:
             return self._build(name)
         except NeedsNumber:
@@ -180,12 +191,14 @@ class StageFunctionBuilder:
             return self._build(name)
 
     def interface(self, made: FuncOp) -> StageFunction:
-        """Returns the interface of the function that was built."""
+        """Returns the interface of the built function `made`."""
         symbol = SymbolRefAttr(made.sym_name.data)
         return StageFunction(symbol, tuple(self.inputs), self.added, self.numbered)
 
     def _find_inputs(self) -> None:
-        """Finds what the ops need from outside, in the order of their use."""
+        """
+        Finds the values that the ops take from outside, in the order of their use.
+        """
         known: set[SSAValue] = {r for op in self.group.ops for r in op.results}
         pending = [v for op in reversed(self.group.ops) for v in reversed(op.operands)]
         while pending:
@@ -251,7 +264,9 @@ class StageFunctionBuilder:
             self.values[old] = new
 
     def _repeat(self, op: Operation) -> None:
-        """Repeats a value along one micro-batch, on each device as much as it needs."""
+        """
+        Repeats a value along one micro-batch; each device makes only its own part.
+        """
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)
         target = self.fold.type(op.results[0].type, self.mesh)
@@ -264,7 +279,9 @@ class StageFunctionBuilder:
         self.values[op.results[0]] = self.body.op(make, [source])[0]
 
     def _sum(self, value: SSAValue, so_far: SSAValue) -> SSAValue:
-        """Returns the accumulated value so far combined with this micro-batch's part."""
+        """
+        Returns the accumulated value `so_far` combined with this micro-batch's `value`.
+        """
         name, owner = COMBINED_BY[monoid_over_time(value)], value.owner
 
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:

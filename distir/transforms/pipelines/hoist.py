@@ -1,6 +1,6 @@
 """
-Computes what micro-batches need to know of the whole batch, where it depends on inputs
-alone.
+Computes facts about the whole batch that micro-batches need, if only inputs determine
+them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ LEARNED = ("parameter", "state")
 
 def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     """
-    Computes such values from whole inputs, before all micro-batches; returns whether there
-    were any.
-
-    Some losses divide by a number that the whole batch has, such as that of the labels that
-    count. A value is moved if it depends on inputs and labels alone and not on parameters,
-    combines all micro-batches, and is needed by micro-batches.
+    Computes values of the whole batch from whole inputs, before all micro-batches. Some
+    losses divide by a number of the whole batch, such as the number of labels that
+    count. A value is moved if it combines all micro-batches, if micro-batches need it,
+    and if it depends on inputs and labels but not on parameters. Returns whether any
+    value was moved.
     """
     ops = list(function.body.block.ops)
     given = _given(function)
@@ -57,7 +56,7 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
 
 
 def _given(function: FuncOp) -> set[SSAValue]:
-    """Returns the values that depend on inputs, labels and constants only."""
+    """Returns the values that depend only on inputs, labels and constants."""
     block = function.body.block
     roles = argument_roles(function)
     found: set[SSAValue] = {
@@ -72,7 +71,10 @@ def _given(function: FuncOp) -> set[SSAValue]:
 def _computed_whole(
     value: SSAValue, whole: dict[SSAValue, SSAValue], user: Operation, mesh: Mesh
 ) -> SSAValue:
-    """Returns the value of all micro-batches, computed before `user` from whole inputs."""
+    """
+    Returns `value` for all micro-batches together, computed before `user` from whole
+    inputs.
+    """
     pending = [value]
     while pending:
         current = pending[-1]

@@ -1,4 +1,4 @@
-"""Finds where arguments live, and where ops run that come after the micro-batches."""
+"""Chooses the stages of arguments and of ops that run after the micro-batches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def stages_reached(
     structure: Structure, ops: Iterable[Operation], stages: Mapping[Operation, int]
 ) -> dict[SSAValue, set[int]]:
     """
-    Returns the stages on which some of the given ops need each value, directly or through
-    ops that come before them. `stages` has the stage of each of the ops.
+    Returns, for each value, the stages on which `ops` need it. They may need it
+    directly, or through ops that run before the micro-batches. `stages` has the stage
+    of each of `ops`.
     """
     found: dict[SSAValue, set[int]] = {}
     given = set(ops)
@@ -37,16 +38,16 @@ def stages_reached(
 
 class Homes:
     """
-    The stages on which arguments live and on which ops after the micro-batches run.
+    The stages of arguments and of ops that run after the micro-batches.
 
-    - `arguments`: the stage of each argument: the first that needs it for its forward, or
-      else for its backward; an argument that only ops after the micro-batches need lives
-      where the first of them runs.
-    - `after`: the stage of each op of kind `AFTER`. An update runs where its parameter
-      lives, which is its first operand (or a part of it that was taken for the update); any
-      other op on the stage that has its largest operand, the first of several, so that a
-      factor goes to gradients and they do not go to it. An op whose operands have no
-      place, such as one that changes the layout of a state, runs where its result is used.
+    - `arguments`: the stage of each argument. It is the first stage that needs the
+      argument in its forward, or else in its backward. If only ops after the
+      micro-batches need it, it is the stage of the first of them.
+    - `after`: the stage of each op of kind `AFTER`. An update runs on the stage of its
+      parameter, which is its first operand (or the reshard of it). Any other op runs on
+      the stage of its largest operand (ties: the first), so that small operands are
+      sent and not gradients. If no operand has a stage, as in a reshard of an optimizer
+      state, the op runs where its result is used.
     """
 
     def __init__(self, structure: Structure, stages: Mapping[Operation, int]):
@@ -77,7 +78,10 @@ class Homes:
             self.arguments.setdefault(arg, 0)
 
     def _place(self, op: Operation, stages: Iterable[int | None]) -> None:
-        """Places an op on the first of these stages that is known, if any is."""
+        """
+        Places `op` on the first of `stages` that is not None. Does nothing if all are
+        None.
+        """
         stage = next((s for s in stages if s is not None), None)
         if stage is not None:
             self.after[op] = stage
@@ -96,12 +100,12 @@ class Homes:
 
 
 def _is_argument(value: SSAValue) -> bool:
-    """Whether a value is an argument, possibly in another layout."""
+    """Whether `value` is an argument, possibly resharded."""
     while isinstance(value.owner, ReshardOp):
         value = value.owner.source
     return isinstance(value, BlockArgument)
 
 
 def _size(value: SSAValue) -> int:
-    """Returns how many elements a tensor has."""
+    """Returns the number of array elements of a tensor."""
     return prod(shape_of(value.type))

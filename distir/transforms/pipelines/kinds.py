@@ -1,5 +1,6 @@
 """
-The kinds of ops: run once for each micro-batch, or once before or after all of them.
+Classifies ops: they run for each micro-batch, or once before or after all
+micro-batches.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from distir.transforms.pipelines.over_time import (
 
 class WholeBatchNeeded(DistIRError):
     """
-    Raised for an op on micro-batches that needs something of the whole batch. Such a program
-    has no micro-batches, however many there were to be, on whichever devices.
+    Raised if an op on micro-batches depends on a value of the whole batch. Such a
+    program cannot be divided into micro-batches, whatever their number and the devices.
     """
 
 
 class Kind(Enum):
     """
-    The kind of an op of a program over micro-batches: when it runs.
+    The time at which an op of a program over micro-batches runs.
 
     - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, for ops of kind `EACH`: it depends on whole inputs, or not on the
-      batch;
+    - `BEFORE`: once, before ops of kind `EACH`. It depends on whole inputs, or not on
+      the batch at all;
     - `AFTER`: once, on values that combine the micro-batches;
     - `DIVIDE`: for every micro-batch, to take its part of a whole value.
     """
@@ -51,9 +52,10 @@ class Kind(Enum):
 
 def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
     """
-    Returns the kind of each op, from the placements of its operands and results on the
-    micro-batch axis. A single micro-batch is the whole batch, so that its ops may depend on
-    all of it. Raises WholeBatchNeeded.
+    Returns the kind of each op of `function`. The kind follows from the placements of
+    operands and results on the micro-batch axis. A single micro-batch is the whole
+    batch, so that its ops may depend on all of it. Raises WholeBatchNeeded if an op on
+    micro-batches depends on a value of the whole batch.
     """
     ops = [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
     # Values of a single micro-batch that is not split: the same for all of them.
@@ -119,7 +121,10 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
 
 
 def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
-    """Returns the values that ops on split values need, directly or not."""
+    """
+    Returns the operands and results of ops that work on split values. Ops on which
+    these ops depend are included.
+    """
     wanted: set[SSAValue] = set()
     for op in reversed(list(ops)):
         if works_on_parts(op) or any(r in wanted for r in op.results):
@@ -139,7 +144,10 @@ def _is_one_sample(function: FuncOp) -> bool:
 
 
 def _inputs(function: FuncOp) -> set[SSAValue]:
-    """Returns the inputs of a program whose batch is a single sample."""
+    """
+    Returns the inputs and labels of a program whose batch is a single sample. Raises
+    DistIRError if the program is a training step.
+    """
     if updated_arguments(function):
         raise DistIRError(
             "pipeline: the batch is a single sample, which nothing can be split of, so "
@@ -162,8 +170,8 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> WholeBatchNeeded:
 
 def whole_batch_remedy(op: Operation) -> str:
     """
-    Returns advice for an op that needs something of the whole batch; options of the training
-    step are named if they concern its program.
+    Returns advice on what to do if `op` depends on a value of the whole batch. It names
+    the options of training steps that concern the program of `op`.
     """
     present = {type(each) for each in op.get_toplevel_object().walk()}
     options: list[str] = []
@@ -183,7 +191,10 @@ def whole_batch_remedy(op: Operation) -> str:
 
 
 def _numbers_places(op: Operation) -> bool:
-    """Whether an op numbers the places of a mask, as what scatters features to them does."""
+    """
+    Whether `op` counts the places of a mask, as models do that scatter features to
+    them.
+    """
     if op.name != "onnx.CumSum":
         return False
     mask = op.operands[0].owner
@@ -196,7 +207,8 @@ def _numbers_places(op: Operation) -> bool:
 
 def _origin(user: Operation, value: SSAValue) -> Operation:
     """
-    Returns the op that combines micro-batches and on whose result an op depends indirectly.
+    Returns the op that combines micro-batches and on whose result `value` depends.
+    `user` is an op that uses `value`. It is returned if no such op is found.
     """
     pending = [(user, value)]
     seen: set[SSAValue] = set()

@@ -1,4 +1,4 @@
-"""Types and layouts of values that are split, or partial, over the micro-batches."""
+"""Types and layouts of values that are split or partial over micro-batches."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ from distir.sharding.placement import (
 )
 
 Axes = tuple[tuple[str, int], ...]
-"""The axes of a mesh, with their sizes."""
+"""The names of the axes of a mesh, with their sizes."""
 
 
 def over_time(value: SSAValue) -> Placement:
     """
-    Returns a value's placement on the micro-batch axis: split, partial, or whole (the same
-    for all micro-batches).
+    Returns the placement of `value` on the micro-batch axis: split, partial or
+    replicated. A replicated value is the same for all micro-batches.
     """
     return placement_in(layout_of(value) or Layout(""), TIME_AXIS)
 
 
 def split_over_time(value: SSAValue) -> SplitPlacement:
-    """Returns how a value that is split on the micro-batch axis is split."""
+    """Returns the placement on the micro-batch axis of a value that is split on it."""
     placement = over_time(value)
     assert isinstance(placement, SplitPlacement)
     return placement
 
 
 def monoid_over_time(value: SSAValue) -> str:
-    """Returns the reduction over micro-batches of a value that is partial over them."""
+    """
+    Returns the reduction that combines the micro-batches of a value that is partial
+    over them.
+    """
     placement = over_time(value)
     assert isinstance(placement, PartialPlacement)
     return placement.monoid
@@ -54,7 +57,8 @@ def monoid_over_time(value: SSAValue) -> str:
 
 def without_time(layout: Layout) -> Layout:
     """
-    Returns the layout without the micro-batch axis: that of all micro-batches together.
+    Returns `layout` without the micro-batch axis: the layout of all micro-batches
+    together.
     """
     dims = tuple(
         tuple(s for s in shards if s.axis != TIME_AXIS) for shards in layout.dims
@@ -63,7 +67,7 @@ def without_time(layout: Layout) -> Layout:
 
 
 def gathers_micro_batches(op: Operation) -> bool:
-    """Whether an op combines the micro-batches of a value."""
+    """Whether `op` combines the micro-batches of a value."""
     return (
         isinstance(op, ReshardOp)
         and over_time(op.source) is not REPLICATED
@@ -72,7 +76,10 @@ def gathers_micro_batches(op: Operation) -> bool:
 
 
 def works_on_parts(op: Operation) -> bool:
-    """Whether an op works on the part of a value that belongs to a micro-batch."""
+    """
+    Whether an operand or a result of `op` is split into micro-batches. An op that only
+    combines micro-batches does not count.
+    """
     split = any(
         isinstance(over_time(v), SplitPlacement) for v in (*op.operands, *op.results)
     )
@@ -81,8 +88,9 @@ def works_on_parts(op: Operation) -> bool:
 
 def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     """
-    Returns the type of one micro-batch of a value. `mesh` has the micro-batch axis; the
-    result is on the mesh named `target`, which has the other axes.
+    Returns the type of one micro-batch of a value of type `type_`. `mesh` is the mesh
+    of the value, with the micro-batch axis. The result is on the mesh named `target`,
+    which has the other axes.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -100,9 +108,10 @@ def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
 
 def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
     """
-    Returns the type of all micro-batches of a value together. If the batch is split over
-    devices, each micro-batch is, as `type_` says, so that the whole is split in runs. The
-    meshes are as in `micro_batch_type`.
+    Returns the type of all micro-batches of a value together. `type_` is the type of
+    the value on `mesh`, which has the micro-batch axis. The result is on the mesh named
+    `target`, which has the other axes. If devices split the batch, they split each
+    micro-batch. The whole batch is then split in runs.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
@@ -126,7 +135,9 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
 
 
 def moved_type(type_: Attribute, target: str) -> Attribute:
-    """Returns the type of a value on another mesh with the same axes."""
+    """
+    Returns `type_` with its layout on the mesh named `target`, which has the same axes.
+    """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType):
         return type_
@@ -135,9 +146,10 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
 
 def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
     """
-    Returns the type that a value on `mesh` has on a mesh whose axes are some of the same
-    ones, of sizes that divide these: split over the axes that are left, in runs that repeat
-    after as many elements as before.
+    Returns the type on the mesh `stage` of a value whose type on `mesh` is `type_`.
+    `stage` has some of the axes of `mesh`, and their sizes there divide their sizes in
+    `mesh`. The value is split over the axes that are left, in runs that repeat after as
+    many array elements as before.
     """
     layout = layout_of(type_)
     if layout is None or not isinstance(type_, TensorType) or mesh is stage:
@@ -155,13 +167,16 @@ def resized_type(type_: Attribute, mesh: Mesh, stage: Mesh) -> Attribute:
 def _resized(
     size: int, shards: Sequence[Shard], mesh: Mesh, stage: Mesh
 ) -> tuple[Shard, ...]:
-    """Returns the split of a dimension of that size on a stage's mesh."""
+    """
+    Returns the split, on the mesh `stage`, of a dimension of `size` elements. `shards`
+    is its split on `mesh`.
+    """
     found: list[Shard] = []
     left, in_chunks = size, False
     for shard in shards:
         left //= mesh.size(shard.axis)
         share = mesh.size(shard.axis) // stage.sizes.get(shard.axis, 1)
-        # What follows an axis that has fewer chunks now splits each of the chunks that were.
+        # An axis after one with fewer chunks now splits each of the former chunks.
         run = left if in_chunks and shard.run is None else shard.run
         if shard.axis in stage.sizes:
             found.append(Shard(shard.axis, run and run * share))
@@ -171,16 +186,17 @@ def _resized(
 
 Known = dict[tuple[int, str], tuple[Attribute, Attribute]]
 """
-The types on stage meshes, by the id of the original type and the mesh; each entry holds the
-original type too, so that its id stays valid.
+The types on stage meshes, by the id of the original type and the name of the mesh. Each
+entry also holds the original type, so that its id stays valid.
 """
 
 
 class TypeCache:
     """
-    Translates the types of a program to the meshes of stages, each once, as a program has
-    few of them. `same` has the types without dimensions that are split into micro-batches,
-    which do not depend on their number.
+    Converts the types of a program to the meshes of stages, each only once. `convert`
+    converts one type. `same` has the converted types that do not depend on the number
+    of micro-batches, so that several caches can share them. None of their dimensions is
+    split into micro-batches.
     """
 
     def __init__(self, convert: Callable[[Attribute, str], Attribute], same: Known):
@@ -189,7 +205,7 @@ class TypeCache:
         self._same = same
 
     def __call__(self, type_: Attribute, mesh: str) -> Attribute:
-        """Returns the type on the mesh of that name."""
+        """Returns the type on the mesh named `mesh`."""
         key = (id(type_), mesh)
         found = self._known.get(key) or self._same.get(key)
         if found is None:
@@ -200,12 +216,14 @@ class TypeCache:
 
 class FoldedTypes:
     """
-    The types of a program over micro-batches, on the meshes of stages. `shapes` has the
-    axes of the stages' meshes by name, as far as they are not those of the program's mesh;
-    `before` are the types of the same program for another number of micro-batches.
+    Converts the types of a program over micro-batches to the meshes of stages. `shapes`
+    has the axes of the stages' meshes by name, if they differ from those of the
+    program's mesh. `before` has the types of the same program for another number of
+    micro-batches.
 
-    - `type`: of one micro-batch of a value; `whole`: of all of them together;
-    - `moved`: of a folded value on the mesh of another stage of the same shape.
+    - `type`: converts to the type of one micro-batch;
+    - `whole`: converts to the type of all micro-batches together;
+    - `moved`: converts a folded type to the mesh of another stage with the same axes.
     """
 
     def __init__(
@@ -229,7 +247,7 @@ class FoldedTypes:
 
 
 def falls_apart(type_: Attribute | SSAValue) -> bool:
-    """Whether a dimension is split into micro-batches."""
+    """Whether a dimension of the type is split into micro-batches."""
     return any(s.axis == TIME_AXIS for d in (layout_of(type_) or _NONE).dims for s in d)
 
 
@@ -238,8 +256,9 @@ _NONE = Layout("")
 
 def check_time_first(value: SSAValue, what: str) -> None:
     """
-    Raises DistIRError for a dimension that is split over devices first and then into
-    micro-batches: a micro-batch would be rows from all over the batch.
+    Raises DistIRError if a dimension is split over devices before it is split over
+    time. A micro-batch would then have rows from all over the batch. `what` names the
+    value in the message.
     """
     for shards in (layout_of(value) or Layout("")).dims:
         if any(shard.axis == TIME_AXIS for shard in shards[1:]):

@@ -1,4 +1,7 @@
-"""Turns a program over micro-batches into a pipeline, in two parts."""
+"""
+Turns a program over micro-batches into a pipeline, in two parts. The first part divides
+the program into stages. The second part builds the ops for a schedule.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,9 @@ def make_pipeline(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str] = ()
 ) -> None:
     """
-    Turns a program into a pipeline, in place, with stages as the option of `pipeline` gives
-    them. Functions of others stay as they are. Raises DistIRError.
+    Turns a program into a pipeline, in place. `stages` is the option of the pass
+    `pipeline` that says where stages begin. Functions that the program does not call
+    stay as they are. Raises DistIRError.
     """
     separate_others(module)
     others = other_functions(module)
@@ -53,8 +57,9 @@ def divided(
     module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
 ) -> DividedProgram:
     """
-    The first part: divides the program, which is changed in place, into stages. Raises
-    DistIRError.
+    Divides a program into stages, the first part of the rewrite. The program is changed
+    in place. `stages` is the option of the pass `pipeline` that says where stages
+    begin. Raises DistIRError.
     """
     structure = Structure(module)
     schedule = schedule_for(structure, options)
@@ -68,8 +73,8 @@ def divided(
 
 def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
     """
-    The second part: returns the ops of a module that holds the pipeline. Raises
-    DistIRError.
+    Returns the ops of a module that holds the pipeline, the second part of the rewrite.
+    Raises DistIRError.
     """
     schedule = schedule_for(division.structure, options)
     meshes = division.meshes(schedule.ranks)
@@ -83,8 +88,9 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
 
 def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
     """
-    Refuses meshes of stages whose axes are not those of the program, or of sizes that do
-    not divide the program's. Raises DistIRError.
+    Raises DistIRError if the mesh of a stage does not suit the program's mesh. `shapes`
+    has the axis sizes for each rank. Each size must divide the size of the same axis in
+    `mesh`. The micro-batch axis must not be among the axes.
     """
     for rank, sizes in enumerate(shapes):
         for axis, size in sizes.items():
@@ -96,7 +102,10 @@ def check_shapes(shapes: Sequence[Mapping[str, int]], mesh: Mesh) -> None:
 
 
 def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSchedule:
-    """Returns the schedule that the options ask for a program. Raises DistIRError."""
+    """
+    Returns the schedule that the options request for a program. Raises DistIRError if
+    the schedule is invalid or does not suit the program.
+    """
     trains = bool(structure.backward)
     schedule = options.schedule_of(structure.micro_batches, trains)
     check_schedule(schedule)
@@ -105,7 +114,11 @@ def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSche
 
 
 def check_fits(schedule: PipelineSchedule, ranks: int, structure: Structure) -> None:
-    """Refuses a valid schedule that does not suit this program. Raises DistIRError."""
+    """
+    Raises DistIRError if a valid schedule does not suit the program. The schedule must
+    have `ranks` ranks and the program's number of micro-batches. It must have backward
+    actions if and only if the program is a training step.
+    """
     if schedule.ranks != ranks:
         raise DistIRError(
             f"pipeline: the schedule has {schedule.ranks} ranks, but p is {ranks}"

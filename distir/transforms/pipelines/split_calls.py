@@ -1,4 +1,6 @@
-"""Divides backward calls in two: the gradients of inputs, then those of weights."""
+"""
+Divides backward calls in two: first gradients of inputs, then gradients of weights.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from distir.transforms.pipelines.over_time import over_time
 @dataclass(frozen=True)
 class Half:
     """
-    One of the two functions that a function is divided into: its name, its `arguments` and
-    what it returns (`results`), as values of the original function.
+    One of the two functions into which a function is divided. `arguments` and `results`
+    are values of the original function.
     """
 
     name: str
@@ -31,10 +33,11 @@ class Half:
 @dataclass
 class CallSplitter:
     """
-    Splits calls of functions some of whose results, the gradients of weights, are partial
-    over the micro-batches. The first function computes the other results, the second one
-    what the gradients of weights need besides. So a zero-bubble schedule can delay the
-    second one, and layers remain functions.
+    Splits calls of functions that compute gradients of weights and other results.
+    Gradients of weights are the results that are partial over micro-batches. A first
+    new function computes the other results. A second one does the remaining work for
+    the gradients of weights. A zero-bubble schedule can delay the second call, and
+    layers remain functions.
     """
 
     module: ModuleOp
@@ -43,7 +46,10 @@ class CallSplitter:
     )
 
     def split(self, calls: Iterable[Operation]) -> bool:
-        """Splits those of the ops that are such calls; returns whether there are any."""
+        """
+        Splits the calls among `calls` that compute gradients of weights and other
+        results. Returns whether any call was split.
+        """
         found = [op for op in calls if isinstance(op, CallOp) and self._split(op)]
         return bool(found)
 
@@ -78,7 +84,7 @@ class CallSplitter:
 
     def _split_function(self, function: FuncOp) -> tuple[Half, Half] | None:
         """
-        Returns the halves of a function; None if one of them would have nothing to do.
+        Returns the halves of a function, or None if one of them would have no ops.
         """
         block = function.body.block
         self.split(list(block.ops))
@@ -129,7 +135,8 @@ class CallSplitter:
         results: Sequence[SSAValue],
     ) -> Half:
         """
-        Adds the function of these ops, which are some of the function's, and describes it.
+        Adds a function that consists of `ops`, a part of `function`, and describes it.
+        `results` are the values of `function` that it returns.
         """
         own = set(ops)
         results = list(dict.fromkeys(results))

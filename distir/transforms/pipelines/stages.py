@@ -1,4 +1,4 @@
-"""Decides on which stage an op runs."""
+"""Chooses the pipeline stage of each op."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def forward_stages(
     structure: Structure, meshes: Sequence[Mesh], request: Sequence[str]
 ) -> dict[Operation, int]:
     """
-    Returns the stage of each forward op: a stretch of the program's order for each stage.
-    `meshes` has the mesh of each stage, with the axes of the program's.
+    Returns the stage of each forward op. Each stage is a stretch of the program's
+    order. `meshes` has the mesh of each stage, with the axes of the program's mesh.
+    `request` is empty, `uniform`, or a list of scopes. `uniform` makes stages with
+    equal numbers of calls (layers). A list has the scope with which each stage except
+    the first begins. The first op of such a scope gets the attribute
+    `dist.stage_start`.
 
-    `request` is empty, `uniform` for stages with equal numbers of calls (layers), or names
-    for each stage but the first the scope that it begins with, which becomes a
-    `dist.stage_start` of its first op. Stages begin where ops say so in this way; without
-    any they are those that ops are marked with, or stretches of equal work. Raises
-    DistIRError.
+    Without a request, ops that are marked with stages run on these. Otherwise stages
+    begin at ops with `dist.stage_start`. If there are none, the stages get equal work.
+    Raises DistIRError.
     """
     ops, count = structure.forward, len(meshes)
     uniform = list(request) == [UNIFORM]
@@ -72,9 +74,8 @@ def forward_stages(
 
 def _request_starts(ops: Sequence[Operation], request: Sequence[str]) -> None:
     """
-    Requests that stages begin with these scopes, as a program may do by itself
-    (`dist.stage_start`). Raises DistIRError if the program asks for a start that is not
-    among them.
+    Requests that stages begin with the scopes in `request`, through `dist.stage_start`.
+    Raises DistIRError if the program itself requests a start that is not among them.
     """
     positions = _requested(ops, request)
     own = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
@@ -91,8 +92,9 @@ def _check_same(
     request: Sequence[str],
 ) -> None:
     """
-    Raises DistIRError if one of the positions that the program asks for is not among the
-    `starts` that the option of the pipeline asks for.
+    Raises DistIRError if a position in `asked` is not in `starts`. `asked` has the
+    starts of stages that the program requests. `starts` has those that the option
+    `request` asks for.
     """
     for at in asked:
         if at not in starts:
@@ -110,8 +112,9 @@ def _forget_starts(ops: Iterable[Operation]) -> None:
 
 def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
     """
-    Returns the positions among the forward ops where stages 1, 2, ... begin, if ops say so
-    (`dist.stage_start`). Raises DistIRError if they make another number of stages.
+    Returns the positions in `ops` at which stages 1, 2, ... begin, from
+    `dist.stage_start`. Returns an empty list if no op has the attribute or if `count`
+    is 1. Raises DistIRError if the number of stages is not `count`.
     """
     starts = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
     if not starts or count == 1:
@@ -129,7 +132,7 @@ def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
 
 
 def is_divided(ops: Iterable[Operation]) -> bool:
-    """Whether ops say where stages begin, or are marked with their stages."""
+    """Whether an op says that a stage begins with it, or is marked with its stage."""
     return any(name in op.attributes for op in ops for name in (STAGE, STAGE_START))
 
 
@@ -140,20 +143,23 @@ def _start_text(op: Operation) -> str:
 
 
 def mark(stages: Mapping[Operation, int]) -> None:
-    """Marks ops with the stage on which they are to run."""
+    """Marks each op with the stage on which it will run."""
     for op, stage in stages.items():
         op.attributes[STAGE] = STAGE.attr(stage)
 
 
 def take_marks(ops: Iterable[Operation]) -> dict[Operation, int]:
-    """Returns the stages that ops are marked with, and removes the marks."""
+    """Returns the stages with which ops are marked, and removes the marks."""
     return STAGE.taken_from(ops)
 
 
 def _check_marks(
     structure: Structure, marked: Mapping[Operation, int], count: int
 ) -> None:
-    """Raises DistIRError for marks that are no division into that many stages."""
+    """
+    Raises DistIRError if the marks in `marked` are not a division into `count` stages.
+    Every forward op needs a mark, and values must go to later stages only.
+    """
     for op in structure.forward:
         if op not in marked:
             raise DistIRError(
@@ -184,8 +190,9 @@ def _too_many(count: int, found: int, what: str) -> DistIRError:
 
 def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
     """
-    Returns the positions where stages 1, 2, ... begin if they have equal numbers of calls,
-    give or take one.
+    Returns the positions at which stages 1, 2, ... begin for equal numbers of calls.
+    The numbers differ by at most one. Raises DistIRError if there are fewer calls than
+    stages.
     """
     calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
     if len(calls) < count:
@@ -195,8 +202,8 @@ def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
 
 def _requested(ops: Sequence[Operation], request: Sequence[str]) -> list[int]:
     """
-    Returns the positions of the first ops in these scopes. Raises DistIRError if a scope is
-    unknown, or they are not in the order of the program.
+    Returns the position of the first op in each scope of `request`. Raises DistIRError
+    if a scope is unknown or if the scopes are not in program order.
     """
     starts: list[int] = []
     for scope in request:
@@ -227,12 +234,11 @@ def _requested(ops: Sequence[Operation], request: Sequence[str]) -> list[int]:
 
 class StagePlacer:
     """
-    Places the ops that are not forward: where the values that they need are.
-
-    A forward value is available on the stage that computes it and on those that use it
-    forward, to which it is sent anyway. A backward op follows the gradients that it needs
-    down the stages, as far as its other operands are available: so it ends up with the
-    forward op whose gradient it is, or, if it needs only that op's output, where that
+    Places ops that are not forward ops on stages. A forward value is available on the
+    stage that computes it and on the stages that use it in the forward. A backward op
+    runs where the gradients that it needs are, or on an earlier stage if its other
+    operands are available there. It thus runs on the stage of the forward op whose
+    gradient it computes. If it needs only the output of that op, it runs where the
     output was sent.
     """
 
@@ -251,7 +257,10 @@ class StagePlacer:
             self.stages[op] = self._backward(op)
 
     def available(self, value: SSAValue) -> frozenset[int] | None:
-        """Returns the stages that a forward value is available on; None for all."""
+        """
+        Returns the stages on which a forward value is available, or None for all
+        stages.
+        """
         if value not in self._available:
             self._available[value] = self._find(value)
         return self._available[value]
@@ -263,7 +272,7 @@ class StagePlacer:
         if isinstance(owner, Operation) and kind is Kind.EACH:
             found = found | {self.stages[owner]}
         elif isinstance(owner, Operation) and kind is Kind.BEFORE:
-            # It is computed again wherever its operands are.
+            # Every stage that has its operands computes it again.
             common = _common(self.available(v) for v in owner.operands)
             return common if not found or common is None else common | found
         return frozenset(found) or None

@@ -1,5 +1,6 @@
 """
-Takes a program apart: which ops run once per micro-batch, which before and which after.
+Takes a program apart into ops that run per micro-batch, before, and after
+micro-batches.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from distir.transforms.pipelines.over_time import (
 
 def program_mesh(module: ModuleOp) -> Mesh:
     """
-    Returns the program's only mesh, which has the micro-batch axis. Raises DistIRError.
+    Returns the program's only mesh, whose first axis is the micro-batch axis. Raises
+    DistIRError if there is no such mesh or if there are several meshes.
     """
     known = list(meshes(module).values())
     if len(known) != 1 or not known[0].axes or known[0].axes[0][0] != TIME_AXIS:
@@ -56,15 +58,16 @@ class Structure:
     """
     The entry function of a program over micro-batches, taken apart.
 
-    - `kinds`: the kind of each op;
-    - `forward`: the ops of kind `EACH` that the program's outputs other than gradients and
-      updates need; `backward`: the others, both in program order.
-    - `gathered`: the values of kind `BEFORE` that are gathered from the parts of
-      parameters. Every function gathers them for itself, so that the whole parameter lives
-      no longer than its use (ZeRO stage 3).
-    - `functions`: the functions of the program by name.
-    - `is_for_one_count`: whether something in the structure depends on the number of
-      micro-batches, beyond whether there are several.
+    - `kinds`: the kind of each op, which says when it runs;
+    - `forward`: the ops of kind `EACH` on which outputs other than gradients and
+      updates depend, in program order;
+    - `backward`: the other ops of kind `EACH`, in program order;
+    - `gathered`: the values of kind `BEFORE` that are gathered from parts of
+      parameters. Each function gathers them itself, so that a whole parameter lives no
+      longer than its use (ZeRO stage 3);
+    - `functions`: the functions of the program by name;
+    - `is_for_one_count`: whether the structure depends on the exact number of
+      micro-batches, and not only on whether there are several.
     """
 
     def __init__(self, module: ModuleOp):
@@ -85,16 +88,19 @@ class Structure:
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
         self._known_signatures: dict[Operation, int] = {}
-        # By the ids of values of the function, which keeps them alive.
+        # The keys are ids of values, which the function keeps alive.
         self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
         self.shared: dict[int, bool] = {}
-        """Whether the micro-batches share a value, as far as that is known, by numbers."""
+        """
+        Whether all micro-batches share a value, by the value's id, for values seen so
+        far.
+        """
 
     def signature(self, op: Operation) -> int:
         """
-        Returns a number for what an op does: ops of the program that are alike have the
-        same one.
+        Returns an id for the computation of `op`. Ops of the program that are alike
+        share it.
         """
         found = self._known_signatures.get(op)
         if found is None:
@@ -103,12 +109,15 @@ class Structure:
 
     def number_of(self, value: SSAValue) -> int:
         """
-        Returns a number that identifies a value of the program, as hashing values is slow.
+        Returns an id for a value of the program. Ids are used because hashing values is
+        slow.
         """
         return self._numbers.setdefault(id(value), len(self._numbers))
 
     def is_common(self, value: SSAValue) -> bool:
-        """Whether a value is available before all micro-batches and the same for them."""
+        """
+        Whether `value` is available before all micro-batches and is the same for all.
+        """
         found = self._common.get(value)
         if found is None:
             owner = value.owner
@@ -119,7 +128,7 @@ class Structure:
 
     @property
     def micro_batches(self) -> int:
-        """The number of micro-batches that the batch is split into."""
+        """The number of micro-batches into which the batch is split."""
         return self.mesh.size(TIME_AXIS)
 
     def _check_layouts(self) -> None:
@@ -139,8 +148,7 @@ def _gathered(
     ops: Iterable[Operation], kinds: Mapping[Operation, Kind]
 ) -> frozenset[SSAValue]:
     """
-    Returns the values that are computed before the micro-batches by gathering parts of
-    parameters.
+    Returns the values of kind `BEFORE` that are gathered from parts of parameters.
     """
     found: set[SSAValue] = set()
     of_inputs: set[SSAValue] = set()
@@ -156,12 +164,13 @@ def _gathered(
 
 def _separate_time(ops: Iterable[Operation]) -> None:
     """
-    Splits reshards that both combine micro-batches and change the layout on devices in two:
-    first the micro-batches, then the devices, so that gradients are added up before they
-    are communicated. Where a reshard is to come early (ZeRO 2) it is the other order: every
-    micro-batch's gradient is reduced and scattered, and the parts are added up. The first
-    of the two keeps `dist.reshard_early` then. It scatters only; over axes that do not split
-    the result, parts are reduced after the micro-batches (hybrid sharding).
+    Splits each reshard that combines micro-batches and also changes the layout on
+    devices. The first new reshard combines micro-batches, and the second one changes
+    the layout on devices. Gradients are thus summed before they are communicated. With
+    `dist.reshard_early` (ZeRO 2) the order is the opposite: the gradient of every
+    micro-batch is reduced and scattered, and the parts are summed. The first new
+    reshard keeps the attribute. It only scatters: over axes that do not split the
+    result, parts are reduced after the micro-batches (hybrid sharding).
     """
     for op in list(ops):
         if not isinstance(op, ReshardOp):

@@ -1,4 +1,4 @@
-"""Finds the values of the pipeline that correspond to those of the original program."""
+"""Finds the pipeline's values that correspond to values of the original program."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from distir.transforms.pipelines.structure import Structure
 
 class MicroBatchValues(Generic[V]):
     """
-    Finds values, and adds ops to `entry` that bring them where they are needed.
-
-    A value is identified by the original value, the number of the micro-batch (None for all
-    of them together) and its mesh. It is sent to another mesh at most once, from the mesh
-    that it was first on. With `asynchronous`, a send leaves the devices free to compute
-    meanwhile.
+    Finds values of the pipeline, and adds the ops to `entry` that bring them to other
+    meshes. A value is identified by the original value, the index of the micro-batch
+    and its mesh. The index is None for all micro-batches together. A value is sent to
+    another mesh at most once, from the mesh that had it first. With `asynchronous`,
+    sends leave the devices free to compute.
     """
 
     def __init__(
@@ -42,7 +41,10 @@ class MicroBatchValues(Generic[V]):
         self.entry = entry
         self.asynchronous = asynchronous
         self.sums: dict[int, V] = {}
-        """The accumulated values of the micro-batches so far."""
+        """
+        The values accumulated over the micro-batches so far, by the id of the original
+        value.
+        """
         self.number_of = structure.number_of
         self._here: dict[tuple[int | None, str], dict[int, V]] = {}
         self._homes: dict[int, str] = {}
@@ -51,24 +53,31 @@ class MicroBatchValues(Generic[V]):
 
     def here(self, batch: int | None, mesh: str) -> dict[int, V]:
         """
-        Returns the values on a mesh that belong to a micro-batch (None: to all of them
-        together), by the numbers of the original values (`Structure.number_of`).
+        Returns the values of a micro-batch on a mesh, by the ids of the original
+        values. `batch` is the index of the micro-batch, or None for all micro-batches
+        together.
         """
         return self._here.setdefault((batch, mesh), {})
 
     def settle(self, value: SSAValue, mesh: str) -> None:
-        """Records the mesh that an original value is first on."""
+        """
+        Records that the original value `value` is first on the mesh `mesh`. Does
+        nothing if a mesh is already recorded.
+        """
         self._homes.setdefault(self.number_of(value), mesh)
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
-        """Records that `new` stands for an original value on a mesh."""
+        """Records that `new` stands for the original value `value` on a mesh."""
         number = self.number_of(value)
         self.entry.name(new, value.name_hint)
         self.here(batch, mesh)[number] = new
         self._homes.setdefault(number, mesh)
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
-        """Returns a value on a mesh, and brings it there if it is not there yet."""
+        """
+        Returns a value on the mesh `mesh`. The value is brought there first if
+        necessary.
+        """
         number = self.number_of(value)
         if batch is not None and self._is_one(value, number):
             batch = None
@@ -81,7 +90,8 @@ class MicroBatchValues(Generic[V]):
 
     def home(self, value: SSAValue) -> str | None:
         """
-        Returns the mesh that a value is first on; None for one that every mesh can compute.
+        Returns the mesh that has a value first, or None if every mesh can compute the
+        value.
         """
         return self._homes.get(self.number_of(value))
 
@@ -110,7 +120,7 @@ class MicroBatchValues(Generic[V]):
         return self.find(value, 0, mesh)
 
     def _is_one(self, value: SSAValue, number: int) -> bool:
-        """Whether the micro-batches share a value, rather than have one each."""
+        """Whether all micro-batches share one value, instead of each having its own."""
         found = self._one.get(number)
         if found is None:
             owner = value.owner
@@ -120,7 +130,9 @@ class MicroBatchValues(Generic[V]):
         return found
 
     def send(self, value: V, type_: Attribute) -> V:
-        """Sends a value to the mesh where it has that type, and returns it there."""
+        """
+        Returns `value` on the mesh of `type_`, sent there if it is on another mesh.
+        """
         here, there = layout_of(self.entry.type_of(value)), layout_of(type_)
         assert here is not None and there is not None
         if here.mesh == there.mesh:
@@ -128,7 +140,7 @@ class MicroBatchValues(Generic[V]):
         return self.entry.send(value, type_, asynchronous=self.asynchronous)
 
     def compute_whole(self, op: Operation, mesh: str) -> None:
-        """Computes an op once, on operands of all micro-batches together."""
+        """Computes `op` once, on operands of all micro-batches together."""
         operands = [self.find(v, None, mesh) for v in op.operands]
         types = [self.fold.whole_type(r.type, mesh) for r in op.results]
         if isinstance(op, ReshardOp) and self.entry.type_of(operands[0]) == types[0]:
@@ -146,7 +158,7 @@ class MicroBatchValues(Generic[V]):
             self.store(old, None, mesh, new)
 
     def _compute(self, op: Operation, mesh: str) -> None:
-        """Computes an op before the micro-batches, after the ops that it needs."""
+        """Computes `op`, and the ops on which it depends, before the micro-batches."""
         here, number_of = self.here(None, mesh), self.number_of
         pending = [op]
         while pending:
@@ -167,7 +179,8 @@ class MicroBatchValues(Generic[V]):
 
     def _part(self, value: SSAValue, batch: int, mesh: str) -> V:
         """
-        Returns the part of a whole value or an argument that belongs to a micro-batch.
+        Returns the part of a whole value or an argument that belongs to one
+        micro-batch.
         """
         home = mesh
         if not isinstance(value.owner, Operation):
@@ -192,7 +205,7 @@ class MicroBatchValues(Generic[V]):
         return self.find(value, batch, mesh)
 
     def _join(self, value: SSAValue, mesh: str) -> V:
-        """Joins the parts of all micro-batches."""
+        """Returns the parts of all micro-batches joined into one value."""
         count, known = self.structure.micro_batches, self.number_of(value)
         parts = [self.here(number, mesh)[known] for number in range(count)]
         if count == 1:
@@ -206,7 +219,10 @@ class MicroBatchValues(Generic[V]):
         return self.entry.op(concat, parts)[0]
 
     def _axis(self, value: SSAValue) -> int:
-        """Returns the index of the dimension that is split into micro-batches."""
+        """
+        Returns the dimension of `value` that is split into micro-batches. Raises
+        DistIRError if it is split in runs, so that micro-batches alternate.
+        """
         placement = split_over_time(value)
         if placement.run is not None:
             owner = value.owner
@@ -230,7 +246,7 @@ class MicroBatchValues(Generic[V]):
         return self.entry.op(constant, [])[0]
 
     def number(self, number: int, mesh: str) -> V:
-        """Returns the number of a micro-batch as a value, for functions that take it."""
+        """Returns the index of a micro-batch as a value, for functions that take it."""
         if (number, mesh) not in self._batch_numbers:
             value = self._constant(np.array(number, dtype=np.int64), mesh)
             self._batch_numbers[number, mesh] = value

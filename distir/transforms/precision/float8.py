@@ -1,9 +1,8 @@
 """
-Matrix products in 8-bit floats, with scales of the tensors as they are in each step.
-
-`use_float8` puts `train.float8_linear` in place of products of activations with weights,
-before gradients are taken; `expand_float8` spells these out afterwards: scales, rounding and
-products, ops that sharding rules can split.
+Matrix products in 8-bit floats, with scales computed from the tensors in each step.
+`use_float8` replaces products of activations and weights by `train.float8_linear`
+before differentiation. `expand_float8` replaces these ops afterwards by scales,
+rounding and products, which sharding rules can split.
 """
 
 from __future__ import annotations
@@ -39,18 +38,21 @@ from distir.program import (
 )
 
 _SAME = frozenset({"onnx.Cast", "onnx.Identity", "onnx.Transpose"})
-"""The ops between a parameter and the product that uses it."""
+"""The names of ops that may be between a parameter and the product that uses it."""
 
 
 def use_float8(
     module: ModuleOp, scaling: str, keep: Sequence[str] | None = None
 ) -> int:
     """
-    Computes products of activations with parameters that are matrices in 8-bit floats, and
-    returns how many there are; those of repeated functions count once. `scaling` is one of
-    `SCALINGS`. Products in scopes that match a pattern of `keep` stay as they are; without
-    `keep`, those that give the program's results do: the head. Raises DistIRError for a
-    pattern that no product matches, and if no product is left.
+    Computes products of activations and parameters in 8-bit floats, in place. Only
+    parameters that are matrices count. `scaling` is one of `SCALINGS`. Products in
+    scopes that match a pattern in `keep` stay as they are. If `keep` is None, the
+    products that give the program's results stay, which are the model's head.
+
+    Returns the number of replaced products. Products in a function count once, however
+    often it is called. Raises DistIRError if a pattern matches no product or if no
+    product is replaced.
     """
     found: list[OnnxOp] = []
     for function in reachable_functions(module):
@@ -83,9 +85,7 @@ def use_float8(
 
 
 def _is_linear(op: OnnxOp, roles: Sequence[str | None]) -> bool:
-    """
-    Whether an op is a product of a matrix of activations, or of several, with a parameter.
-    """
+    """Whether `op` multiplies activations by a matrix that is a parameter."""
     if op.name not in PRODUCTS or any(known_shape(v) is None for v in op.operands):
         return False
     if not isinstance(element_type(op.results[0]), FLOATS):
@@ -112,7 +112,10 @@ def _is_parameter(value: SSAValue, roles: Sequence[str | None]) -> bool:
 
 
 def _heads(module: ModuleOp) -> set[Operation]:
-    """Returns the products from which results of the program follow without another."""
+    """
+    Returns the products whose results reach the program's results without another
+    product.
+    """
     found: set[Operation] = set()
     pending = list(return_op(entry_function(module)).operands)
     seen = set(pending)
@@ -145,8 +148,9 @@ def _replace(op: OnnxOp, scaling: str) -> None:
 
 def expand_float8(module: ModuleOp) -> None:
     """
-    Spells out products in 8-bit floats, in place. What several products of a function take in
-    one format and with scales along one dimension is scaled and rounded once.
+    Replaces `train.float8_linear` by scales, rounding and products, in place. If
+    several products of a function use a value in the same format, with scales along the
+    same dimension, the value is scaled and rounded once.
     """
     for function in reachable_functions(module):
         rounded: dict[tuple[SSAValue, str, int | None], tuple[SSAValue, SSAValue]] = {}
@@ -184,7 +188,7 @@ def _expand(
 
 
 def _builder(before: Operation) -> GradientBuilder:
-    """Returns a builder that inserts ops before an op."""
+    """Returns a builder that inserts ops before the op `before`."""
     block = before.parent_block()
     assert block is not None
     return GradientBuilder(

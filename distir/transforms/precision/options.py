@@ -1,4 +1,4 @@
-"""The options of the floating-point types that models compute in."""
+"""The options for the floating-point types of a model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from distir.options import option
 
 DTYPES = ("f32", "f16", "bf16")
-"""The floating-point types that models compute in."""
+"""The floating-point types in which models can compute."""
 
 LOW_PRECISION_DTYPES = ("f16", "bf16")
-"""The floating-point types of 16 bits that models compute in."""
+"""The 16-bit floating-point types in which models can compute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions:
-    """The floating-point types of a program, of its products and of its parameters."""
+    """
+    The options for the floating-point types of parameters, of computation and of
+    products.
+    """
 
     dtype: str | None = option(
         None,

@@ -1,7 +1,7 @@
 """
-Carries floating-point element types through a sequential program: one type for all of it, or
-mixed precision as PyTorch's `autocast` does it on GPUs, where some operators compute in 16
-bits and some in 32, whatever the types of their operands.
+Changes the floating-point types of a sequential program. The program gets one type, or
+mixed precision as in PyTorch's `autocast` on GPUs. In mixed precision some operators
+compute in 16 bits and some in 32 bits, whatever the types of their operands.
 """
 
 from __future__ import annotations
@@ -54,27 +54,30 @@ _ALIKE: Mapping[type[Operation], Sequence[str]] = {
     SelectiveScanOp: ("x", "b", "c"),
 }
 """
-The operands of ops without a standard that have one type with the results, which may be any,
-as those of the other operands may.
+The operands, by op, that have the same floating-point type as the results. This
+concerns ops outside of ONNX's standard. Their other operands can have any type.
 """
 
 Wanted = Callable[[OnnxOp], Float | None]
-"""Returns the type that an op is to compute in; None for the type of its operands."""
+"""
+A function that returns the type in which an op will compute. It returns None if the op
+computes in the type of its operands.
+"""
 
 _TOGETHER = frozenset(("onnx.Attention", "onnx.Pow"))
-"""
-The operators whose operands may differ in type by ONNX's standard, but not in PyTorch.
-"""
+"""The operators whose operands may differ in type in ONNX but not in PyTorch."""
 
 _RMS_NORM = "onnx.RMSNormalization"
 """
-The operator whose result has the type of its scale by ONNX's standard, and that of x by its
-inference: x is cast to the scale's.
+The operator whose operand x is cast to the type of its scale. In ONNX's standard its
+result has the type of the scale, but ONNX's inference gives it the type of x.
 """
 
 
 def float_of(value: SSAValue) -> Float | None:
-    """Returns the element type of a tensor of floats; None for other values."""
+    """
+    Returns the floating-point element type of a tensor, or None for any other value.
+    """
     type_ = value.type
     if isinstance(type_, TensorType) and isinstance(type_.element_type, FLOATS):
         return type_.element_type
@@ -82,7 +85,7 @@ def float_of(value: SSAValue) -> Float | None:
 
 
 def widest(types: Sequence[Float]) -> Float:
-    """Returns the type that PyTorch promotes values of these types to."""
+    """Returns the type to which PyTorch promotes values of the given types."""
     distinct = set(types)
     if distinct == {Float16Type(), BFloat16Type()}:
         return f32
@@ -91,12 +94,14 @@ def widest(types: Sequence[Float]) -> Float:
 
 class Retyping:
     """
-    Carries types through the entry function of a sequential program.
+    Carries floating-point types through the entry function of a sequential program.
+    Each op computes in the type that `wanted` returns for it, else in the widest type
+    of its operands. Its operands are cast to that type. An op whose standard excludes
+    the type computes in f32.
 
-    An op computes in the type that `wanted` says, else in the widest type of its operands,
-    which are cast to it. An op whose standard excludes that type keeps its own. Values that
-    follow only from constants and integers keep their type and are cast where they meet
-    others; with `promoting`, those that are not scalars count as operands do.
+    Values that depend only on constants and integers keep their type. They are cast
+    where an op combines them with other values. With `promoting`, such values count for
+    the widest type unless they are scalars.
     """
 
     def __init__(self, module: ModuleOp, *, promoting: bool):
@@ -121,7 +126,10 @@ class Retyping:
                 )
 
     def run(self, wanted: Wanted) -> None:
-        """Gives every op its operands and results in the types that follow."""
+        """
+        Casts the operands of every op and retypes its results, in program order.
+        `wanted` returns the type in which an op will compute, or None.
+        """
         for op in list(self.block.ops):
             if isinstance(op, ReturnOp):
                 continue
@@ -139,7 +147,10 @@ class Retyping:
         self.function.update_function_type()
 
     def cast(self, value: SSAValue, element: Float) -> SSAValue:
-        """Returns the value in that type; it is cast once, where it is made."""
+        """
+        Returns `value` in the type `element`. A value is cast at most once, where it is
+        made.
+        """
         if float_of(value) in (None, element):
             return value
         key = value, element
@@ -148,7 +159,7 @@ class Retyping:
         return self._casts[key]
 
     def begin(self, argument: SSAValue, element: Float) -> None:
-        """Makes all uses of an argument take it in that type."""
+        """Casts `argument` to the type `element` for all its uses."""
         cast = self.cast(argument, element)
         argument.replace_all_uses_with(cast)
         assert isinstance(cast.owner, Operation)
@@ -156,7 +167,7 @@ class Retyping:
         self._changed(cast, argument)
 
     def retype(self, value: SSAValue, element: Float) -> None:
-        """Changes the type of a value where it is made."""
+        """Changes the element type of `value` itself to `element`."""
         assert isinstance(value.type, TensorType)
         type_ = tensor_type(value.type.get_shape(), element)
         hint = value.name_hint
@@ -178,15 +189,15 @@ class Retyping:
             return build.constant(_bounded(array, largest).astype(numpy_dtype(element)))
         source = value
         if self._far.get(value, 0.0) > largest:
-            # What masks add would become infinite, and rows that hide all would be NaN.
+            # Numbers that masks add would become infinite, and hidden rows NaN.
             low, high = (build.scalar(sign * largest, value) for sign in (-1, 1))
             source = build.onnx("Clip", value, low, high)
         return build.onnx("Cast", source, to=onnx_element_type(element))
 
     def _behind(self, value: SSAValue) -> Callable[[Operation], None]:
         """
-        Returns a function that inserts ops after the op that makes a value; for arguments,
-        in front of all other ops.
+        Returns a function that inserts ops after the op that makes `value`. If `value`
+        is an argument, they are inserted before all other ops.
         """
         if isinstance(value, BlockArgument):
 
@@ -207,7 +218,10 @@ class Retyping:
         return behind
 
     def _retype(self, op: OnnxOp, wanted: Float | None) -> None:
-        """Casts the operands of an op; those with one type variable get the same type."""
+        """
+        Casts the operands of an ONNX op and retypes its results. Operands with the same
+        type variable in the op's schema get the same type.
+        """
         groups: dict[str, list[int]] = {}
         for index, operand in enumerate(op.operands):
             variable = _variable(op, op.operand_position(index))
@@ -237,7 +251,10 @@ class Retyping:
                 self.retype(result, target)
 
     def _retype_alike(self, op: Operation, alike: Sequence[SSAValue | None]) -> None:
-        """Casts these operands to their widest type, which the op's results get, too."""
+        """
+        Casts the operands `alike` to their widest type, which the results of `op` get
+        too.
+        """
         floats = [i for i, v in enumerate(op.operands) if v in alike]
         target = self._common(op, floats)
         if target is None:
@@ -249,7 +266,10 @@ class Retyping:
                 self.retype(result, target)
 
     def _common(self, op: Operation, members: Sequence[int]) -> Float | None:
-        """Returns the common type of some operands; None where only constants meet."""
+        """
+        Returns the type to which PyTorch promotes the operands with the indices
+        `members`. Returns None if all of them depend on constants alone.
+        """
         values = [op.operands[index] for index in members]
         counted = [v for v in values if v in self._flowing]
         if counted and self._promoting:
@@ -258,13 +278,19 @@ class Retyping:
         return widest(types) if types else None
 
     def _as_before(self, op: Operation) -> None:
-        """Casts the operands of an op without a standard back to the types that it had."""
+        """
+        Casts the operands of an op outside of ONNX's standard back to their original
+        types.
+        """
         for index, operand in enumerate(op.operands):
             if operand in self._original:
                 op.operands[index] = self.cast(operand, self._original[operand])
 
     def _note_far(self, op: Operation) -> None:
-        """Records the largest magnitude of the constants that a value follows from."""
+        """
+        Records the largest magnitude of the constants from which a result of `op` is
+        computed.
+        """
         found = [self._far[v] for v in op.operands if v in self._far]
         for result in op.results:
             array = direct_constant(result)
@@ -276,7 +302,10 @@ class Retyping:
                 self._far[result] = max(found)
 
     def _keep_updates(self) -> None:
-        """Casts results that replace an argument in the next step to its type."""
+        """
+        Casts each result that replaces an argument in the next step to the argument's
+        type.
+        """
         returned = return_op(self.function)
         for result, argument in updated_arguments(self.function).items():
             element = float_of(self.block.args[argument])
@@ -302,16 +331,15 @@ def _info(element: Float) -> Any:
 
 def _bounded(array: np.ndarray[Any, Any], largest: float) -> np.ndarray[Any, Any]:
     """
-    Returns the array with finite values limited to the range of a type, whose largest value
-    is given.
+    Returns the array with its finite values limited to magnitudes up to `largest`.
     """
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
 
 
 def _variable(op: OnnxOp, position: int) -> str | None:
     """
-    Returns the type variable of an input in an operator's schema; None if its type is
-    fixed.
+    Returns the type variable of the input at `position` in the schema of `op`. Returns
+    None if the type of the input is fixed.
     """
     formals = op.SCHEMA.inputs
     formal = formals[min(position, len(formals) - 1)]
@@ -319,7 +347,10 @@ def _variable(op: OnnxOp, position: int) -> str | None:
 
 
 def _takes(op: OnnxOp, position: int, element: Float) -> bool:
-    """Returns whether an operator's standard allows elements of a type for an input."""
+    """
+    Whether ONNX's standard allows elements of type `element` for the input at
+    `position`.
+    """
     formals = op.SCHEMA.inputs
     name = {"f16": "float16", "bf16": "bfloat16", "f32": "float", "f64": "double"}
     wanted = f"tensor({name[str(element)]})"
@@ -332,14 +363,16 @@ def _is_large(value: SSAValue) -> bool:
 
 def autocast(module: ModuleOp, element: Float) -> None:
     """
-    Casts operands in a sequential program, in place, as PyTorch does under
-    `torch.autocast("cuda", dtype)`: matrix products, convolutions and attention compute in
-    that type, norms, softmax, powers, sums and losses in f32, everything else in the widest
-    type of its operands. A parameter of one dimension that is added to a matrix product is
-    the bias of a linear layer, and is added in 16 bits. Parameters stay as they are, and
-    each is cast once a step. What follows from constants alone stays as it is, as where
-    models switch autocast off for their rotary tables, and so does an op with an operand in
-    f64. Raises DistIRError for a program with calls.
+    Casts operands of a sequential program, in place, as `torch.autocast("cuda", dtype)`
+    does. `element` is the 16-bit type. Matrix products, convolutions and attention
+    compute in it. Norms, softmax, powers, sums and losses compute in f32. All other ops
+    compute in the widest type of their operands. A one-dimensional parameter that is
+    added to a matrix product is the bias of a linear layer and is added in 16 bits.
+    Parameters keep their type, and each is cast once a step.
+
+    Values that depend on constants alone keep their type, because models switch
+    autocast off for their rotary tables. An op with an operand in f64 is not cast
+    either. Raises DistIRError for a program with calls.
     """
 
     def wanted(op: OnnxOp) -> Float | None:
@@ -353,7 +386,7 @@ def autocast(module: ModuleOp, element: Float) -> None:
 
 
 def _adds_bias(op: OnnxOp) -> bool:
-    """Returns whether an op is the second half of a linear layer, a product and its bias."""
+    """Whether `op` adds the bias of a linear layer to a matrix product."""
     if op.name != "onnx.Add":
         return False
     product, bias = sorted(op.operands, key=lambda v: isinstance(v, BlockArgument))
@@ -373,22 +406,20 @@ _LOSSES = frozenset(
         "onnx.SoftmaxCrossEntropyLoss",
     )
 )
-"""
-The operators of losses, which compute in 32 bits whatever the type of the rest, as models
-do.
-"""
+"""The operators of losses, which always compute in 32 bits, as they do in models."""
 
 
 def convert(
     module: ModuleOp, element: Float, *, stored: bool, apart: Collection[str] = ()
 ) -> None:
     """
-    Makes a sequential program compute in one type of floats, in place, as a module does
-    behind `module.to(dtype)`, but for its losses. Parameters have that type themselves
-    (`stored`), or are cast where the program begins, as inputs always are, but for those
-    that `apart` names. Buffers and what follows from constants alone, such as rotary
-    tables and masks, keep their type, and are cast where they are used. Raises DistIRError
-    for a program with calls.
+    Makes a sequential program compute in the floating-point type `element`, in place.
+    This corresponds to `module.to(dtype)`, except that losses compute in f32. With
+    `stored`, parameters themselves get the type. Otherwise they are cast at the start
+    of the program, as inputs always are. Arguments named in `apart` are not converted.
+    Buffers, and values that depend on constants alone such as rotary tables and masks,
+    keep their type. They are cast where they are used. Raises DistIRError for a program
+    with calls.
     """
     retyping = Retyping(module, promoting=False)
     roles, names = argument_roles(retyping.function), argument_names(retyping.function)
@@ -402,7 +433,7 @@ def convert(
         elif role in ("parameter", "input"):
             retyping.begin(argument, element)
     for op in retyping.block.ops:
-        # In a model of 16 bits a cast to these means the type of the rest.
+        # In a 16-bit model, a cast to 16 bits means a cast to the model's type.
         if isinstance(op, OnnxOp) and op.name == "onnx.Cast":
             (result,) = op.results
             type_ = float_of(result)

@@ -1,9 +1,10 @@
 """
-The program of one device: `project` takes a distributed program and returns the one that a
-rank runs; `devices_of` lists the devices.
+Makes the program of one device from a distributed program. `project` returns the
+program that a rank runs. `devices_of` lists the devices.
 
-- `program`: projects the module, function by function; `function`: one of them, op by op;
-- `rank_program`: what the functions of a device's program share;
+- `program`: projects a module, function by function;
+- `function`: projects a function, op by op;
+- `rank_program`: data that the functions of a device's program share;
 - `collectives`: projects a collective to local types, with its group.
 """
 

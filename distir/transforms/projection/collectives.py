@@ -20,7 +20,10 @@ from distir.sharding.mesh import Mesh
 
 
 def layouts_around(op: Operation) -> tuple[Layout, Layout]:
-    """Returns the layouts of an op's first operand and result. Raises DistIRError."""
+    """
+    Returns the layouts of the first operand and the first result of `op`. Raises
+    DistIRError if one of them has no layout.
+    """
     before, after = layout_of(op.operands[0]), layout_of(op.results[0])
     if before is None or after is None:
         raise DistIRError(f"{describe(op)} needs a #dist.layout on both sides")
@@ -35,9 +38,10 @@ def per_rank_collective(
     known: Mapping[str, Mesh],
 ) -> CollectiveOp:
     """
-    Returns the part of device `rank` of `mesh` in a collective, given its part of the
-    operand: the same op with its group and everything that local types do not show. Raises
-    DistIRError.
+    Returns the collective `op` for the device `rank` of `mesh`. `source` is the
+    device's part of the operand. The new op also has its group, and everything else
+    that local types do not show. `known` has the program's meshes by name. Raises
+    DistIRError if the layouts need more than one collective.
     """
     before, after = layouts_around(op)
     assert isinstance(op.source.type, TensorType)
@@ -78,8 +82,9 @@ def _dim_and_run(
     known: Mapping[str, Mesh],
 ) -> tuple[int | None, int | None]:
     """
-    Returns the dimension of a collective and the run length of its innermost axes (those of
-    the op).
+    Returns the dimension `dim` and the run length of the axes of `op` along it. These
+    axes are the innermost ones that split the dimension in `layout`. Returns None twice
+    if `dim` is None. Raises DistIRError if their run lengths do not nest.
     """
     if dim is None:
         return None, None
@@ -101,7 +106,8 @@ def _dim_and_run(
 
 def placeholder(type_: TensorType) -> Operation:
     """
-    Returns a constant for a device that has no operand but takes part in a collective.
+    Returns a constant of zeros with the type `type_`. It is the operand of a device
+    that takes part in a collective but has no operand.
     """
     zeros = np.zeros(type_.get_shape(), numpy_dtype(type_.element_type))
     return operator("Constant").build_op([], [type_], {"value": constant_attr(zeros)})

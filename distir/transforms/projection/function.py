@@ -50,9 +50,14 @@ MESH = "mesh"
 @dataclass
 class FunctionProjection:
     """
-    The projection of one function. `values` maps global values to local ones; `arriving`
-    holds those of them that are in flight and that nothing has waited for yet. `pieces` has
-    what those of them are made of that come in pieces.
+    The projection of one function to one device.
+
+    - `program`: the state that all functions of the device's program share;
+    - `source`: the function that is projected;
+    - `block`: the body of the projected function;
+    - `values`: maps global values to local values;
+    - `arriving`: global values that are in flight and for which no op has waited yet;
+    - `pieces`: maps each global value that arrives in pieces to its pieces.
     """
 
     program: Projection
@@ -111,7 +116,7 @@ class FunctionProjection:
         return function
 
     def _project(self, op: Operation) -> None:
-        """Appends what this device does for `op`."""
+        """Appends this device's ops for `op`."""
         if is_per_rank(op):
             raise DistIRError(
                 f"{describe(op)} belongs to the program of one rank already; project the "
@@ -120,7 +125,7 @@ class FunctionProjection:
         if isinstance(op, ReturnOp):
             self._wait(self._awaited_at_end(op))
         elif isinstance(op, CollectiveOp):
-            # Nothing comes between those that travel in one message: the first one waits.
+            # The first collective of a bucket waits for all: no wait may come between.
             bucket = [] if op.is_joined else bucket_of(op)
             self._wait(v for o in bucket for v in o.operands)
         else:
@@ -148,9 +153,10 @@ class FunctionProjection:
 
     def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
         """
-        Returns the values that the function waits for before it ends: all in flight, except
-        for results that it may return in that state. Those are results of collectives; the
-        program as a whole returns nothing in flight.
+        Returns the values for which the function waits before it returns. These are all
+        values in flight, except for results that the function may return in flight.
+        Only results of collectives may be returned in flight. The entry function
+        returns none.
         """
         name = self.source.sym_name.data
         pending = {
@@ -158,7 +164,7 @@ class FunctionProjection:
             for v in end.operands
             if v in self.arriving
             and name != ENTRY
-            and list(end.operands).count(v) == 1  # who gets it waits for it, once
+            and list(end.operands).count(v) == 1  # the caller waits for it once
             and not isinstance(v.owner, dist.SendOp)
         }
         here = [v for v in end.operands if self._here(v)]
@@ -168,7 +174,7 @@ class FunctionProjection:
         return [v for v in self.arriving if v not in pending]
 
     def _wait(self, values: Iterable[SSAValue]) -> None:
-        """Waits for those of the values that are still in flight."""
+        """Appends a wait for each of `values` that is still in flight."""
         for value in list(values):
             if value not in self.arriving:
                 continue
@@ -245,8 +251,8 @@ class FunctionProjection:
 
     def _send(self, op: dist.SendOp) -> None:
         """
-        Projects a send. Pairs of devices at the same coordinates take their turn in mesh
-        order, which keeps a device that both sends and receives from waiting for itself.
+        Projects a send. Pairs of devices with the same coordinates are processed in
+        mesh order. A device that both sends and receives thus does not wait for itself.
         """
         rank = self.program.rank
         before, after = layouts_around(op)
@@ -284,8 +290,8 @@ class FunctionProjection:
 
     def _send_pieces(self, op: dist.SendOp) -> None:
         """
-        Projects a send between meshes of different shapes: the pieces that this device
-        sends and those that it receives, in the order of all pieces.
+        Projects a send between meshes of different shapes. Appends the sends and
+        receives of this device's pieces, in the order of all pieces.
         """
         rank, received = self.program.rank, list[tuple[SentPiece, SSAValue]]()
         for piece in (piece for pieces in self.program.sent(op) for piece in pieces):
@@ -311,7 +317,7 @@ class FunctionProjection:
                 self._join(op.result)
 
     def _join(self, value: SSAValue) -> None:
-        """Waits for the pieces of a value and puts them together."""
+        """Waits for the pieces of `value` and joins them."""
         received = [
             (piece, self._waited_for(part, "piece") if _is_in_flight(part) else part)
             for piece, part in self.pieces.pop(value)
@@ -326,7 +332,7 @@ class FunctionProjection:
         self.values[value].name_hint = value.name_hint
 
     def _add_all(self, op: Operation, ops: Sequence[Operation]) -> None:
-        """Appends ops under the scope of `op`."""
+        """Appends `ops` with the scope of `op`."""
         for new in ops:
             if SCOPE in op.attributes:
                 new.attributes[SCOPE] = op.attributes[SCOPE]
@@ -334,8 +340,9 @@ class FunctionProjection:
 
     def _start_early(self, recv: RecvFromRankOp) -> None:
         """
-        Moves the last op of the block up to the last transfer before it, so that the device
-        computes while the value is in flight. Transfers keep their order.
+        Moves a receive, the last op of the block, up to the last transfer before it.
+        The device then computes while the value is in flight. The order of transfers
+        stays.
         """
         last = recv.prev_op
         while last is not None and not self.program.transfers(last):
@@ -359,8 +366,9 @@ class FunctionProjection:
 
     def _rooted(self, op: RootedOp) -> None:
         """
-        Projects a collective with a root, whose side is a mesh of one device. Devices that
-        have no operand pass a placeholder; devices that get no result ignore it.
+        Projects a collective with a root, which is the only device of one of its two
+        meshes. A device without an operand passes a placeholder. A device that gets no
+        result ignores it.
         """
         before, after = layouts_around(op)
         one, many = (before, after) if op.FROM_ROOT else (after, before)
@@ -395,7 +403,9 @@ class FunctionProjection:
 
 
 def _is_in_flight(value: SSAValue) -> bool:
-    """Whether a piece of a value is still to be waited for."""
+    """
+    Whether the piece `value` is still in flight, so that the device must wait for it.
+    """
     owner = value.owner
     return isinstance(owner, RecvFromRankOp) and owner.is_asynchronous
 

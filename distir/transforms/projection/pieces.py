@@ -1,4 +1,6 @@
-"""One device's ops for the pieces of a value that goes to a mesh of another shape."""
+"""
+Builds one device's ops that cut or join pieces for a send to a mesh of another shape.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,16 @@ from distir.transforms.projection.collectives import placeholder
 
 
 class PieceOps:
-    """Collects the ops that cut pieces of local tensors, or put pieces together."""
+    """Collects ops that cut pieces from local tensors or join pieces."""
 
     def __init__(self) -> None:
         self.ops: list[Operation] = []
 
     def taken(self, value: SSAValue, box: Box) -> SSAValue:
-        """Returns the part of a tensor that is in a box."""
+        """
+        Returns the part of a tensor inside `box`, its bounds in each dimension. Returns
+        `value` itself if the box has all of it.
+        """
         shape = shape_of(value.type)
         cut = [
             dim
@@ -46,8 +51,9 @@ class PieceOps:
         monoid: str,
     ) -> SSAValue:
         """
-        Returns the tensor of that type that pieces make up, which cover it once for each
-        term; zeros if there are none. `monoid` combines the terms.
+        Returns the tensor of type `type_` that consists of the given pieces. The pieces
+        cover the tensor once for each term, and `monoid` combines the terms. Returns
+        zeros if there are no pieces.
         """
         terms: dict[int, dict[Box, SSAValue]] = {}
         for piece, value in pieces:
@@ -61,7 +67,11 @@ class PieceOps:
         return total
 
     def _term(self, parts: dict[Box, SSAValue], type_: TensorType) -> SSAValue:
-        """Returns the tensor that these boxes make up, joined from the last dimension on."""
+        """
+        Returns the tensor of type `type_` that consists of `parts`, which maps boxes to
+        values. A box has the bounds of a part in each dimension. The parts are joined
+        along the last dimension first.
+        """
         for dim in reversed(range(type_.get_num_dims())):
             rows: dict[Box, list[SSAValue]] = {}
             for box in sorted(parts):

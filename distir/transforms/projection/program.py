@@ -19,8 +19,9 @@ from distir.transforms.projection.rank_program import Projection
 
 def devices_of(module: ModuleOp) -> tuple[int, ...]:
     """
-    Returns the devices that a program runs on, ascending: those of every mesh that a value
-    lives on, or device 0 alone for a sequential program.
+    Returns the devices on which a program runs, in ascending order. These are the
+    devices of all meshes that layouts of values name, or device 0 alone for a
+    sequential program. Raises DistIRError if a mesh is missing.
     """
     known = meshes(module)
     used = {
@@ -44,10 +45,10 @@ def _types_in(function: FuncOp) -> Iterable[Attribute]:
 
 def project(module: ModuleOp, rank: int) -> ModuleOp:
     """
-    Returns the per-rank form of a distributed program for the device with id `rank`, as a
-    new module. Functions of which nothing runs there are left out, except the entry; those
-    of others, beside the program, stay as they are. Raises DistIRError for a device that
-    the program does not use, and for recursive calls.
+    Returns the per-rank form of a distributed program for the device `rank`, as a new
+    module. Functions without any work on the device are left out, except for the entry
+    function. Functions that do not belong to the program stay as they are. Raises
+    DistIRError if the program does not use the device or has recursive calls.
     """
     devices = devices_of(module)
     if rank not in devices:
@@ -57,7 +58,7 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
         )
     alone = left_alone(module)
     own = [f for f in functions(module).values() if f not in alone]
-    # Projecting a call projects its function first, which a circle has no order for.
+    # Projecting a call projects its function first. Recursive calls have no such order.
     callees_first(module, [f for f in own if not f.is_declaration])
     program = Projection(
         module, rank, lambda own, function: FunctionProjection(own, function).result()

@@ -33,8 +33,8 @@ _TRANSFERS = (
 @dataclass
 class Projection:
     """
-    One device's program, function by function: what each of them is there says `project`,
-    None for one of which nothing is left.
+    The projection of a program to one device, function by function. `project` projects
+    one function. It returns None for a function without any work on the device.
     """
 
     module: ModuleOp
@@ -47,10 +47,7 @@ class Projection:
     arriving: dict[str, frozenset[int]] = field(
         default_factory=lambda: dict[str, frozenset[int]]()
     )
-    """
-    For each function, the results of its projection that it returns while they are in
-    flight.
-    """
+    """The indices of the results that each projected function returns in flight."""
     _transferring: dict[str, bool] = field(default_factory=lambda: dict[str, bool]())
     _sent: dict[tuple[tuple[int, ...], Layout, Layout], Rounds] = field(
         default_factory=lambda: dict[tuple[tuple[int, ...], Layout, Layout], Rounds]()
@@ -60,7 +57,7 @@ class Projection:
         self.mesh_of = meshes(self.module)
 
     def lives_here(self, type_: Attribute) -> bool:
-        """Whether this device holds (a part of) values of that type."""
+        """Whether this device holds values of type `type_`, or a part of them."""
         layout = layout_of(type_)
         if layout is None:
             return True
@@ -72,7 +69,7 @@ class Projection:
         return local_type(type_, self.mesh_of)
 
     def transfers(self, op: Operation) -> bool:
-        """Whether an op of the projection moves tensors between two devices."""
+        """Whether `op`, an op of the projection, moves tensors between two devices."""
         if not isinstance(op, CallOp):
             return isinstance(op, _TRANSFERS)
         name = op.callee.string_value()
@@ -94,8 +91,10 @@ class Projection:
 
     def function(self, name: str) -> FuncOp | None:
         """
-        Returns the projection of a function: only the arguments, ops and results that live
-        on this device; None if nothing is left. Callees are projected on demand.
+        Returns the projection of the function `name`, or None if it has no work on this
+        device. The projection has only the arguments, ops and results that are on this
+        device. Callees are projected when they are needed. Raises DistIRError if there
+        is no such function.
         """
         if name not in self.projected:
             found = functions(self.module).get(name)

@@ -1,12 +1,11 @@
 """
-The search behind `outline-repeats`: sequences of operations that occur again and again.
+The search behind `outline-repeats`: it finds sequences of ops that occur several times.
+The ops of a block are written as a sequence of integers, their *tokens*. Ops with equal
+tokens differ at most in the origin of their operands. Layers that a model repeats are
+then a stretch of the sequence with a period. The copies of a layer are the *windows* of
+the stretch.
 
-The operations of a block are written as a sequence of integers, one per *token*: equal
-tokens stand for operations that differ at most in where their operands come from. A layer
-that a model repeats is then a stretch of that sequence with a period, and its copies are
-the *windows* of the stretch.
-
-An operation without operands (a constant) has no place of its own in the sequence: it is
-part of the token of each of its users. It does not matter where an exporter put it, nor
-how many operations share it.
+An op without operands (a constant) has no place in the sequence. It is part of the
+token of each of its users. Its place in the exported program and the number of its
+users thus do not matter.
 """

@@ -1,9 +1,7 @@
 """
-Finds windows whose operations are mixed with others.
-
-Exporters compute what all layers share (a mask, for example) inside the first layer. Such a
-window is found from its results, backwards along the operands, whatever stands between its
-operations.
+Finds windows whose ops are mixed with other ops. Exporters compute values that all
+layers share, such as a mask, inside the first layer. Such a window is found backwards
+along operands, from its results, whatever other ops are between its ops.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ from distir.transforms.repeats.op_sequence import (
 
 def add_earlier_windows(sequence: OpSequence, repeat: Repeat) -> None:
     """
-    Adds the windows before the first one whose operations are mixed with others.
-
-    The first window takes some operands from outside where later ones take their
-    predecessor's results. The window that computes these operands is the one before,
-    whatever stands between its operations (see the module's description).
+    Adds windows before the first one of `repeat` if their ops are mixed with other ops.
+    The first window takes some operands from outside where later windows take results
+    of their predecessor. The window that computes these operands is the one before,
+    whatever other ops are between its ops.
     """
     while True:
         window = _window_before(sequence, repeat)
@@ -41,7 +38,7 @@ def _window_before(sequence: OpSequence, repeat: Repeat) -> list[int] | None:
     for model, row in zip(second, first, strict=True):
         for column, source in enumerate(sequence.definition[model].tolist()):
             if source in position:
-                # What the first window takes here is a result of the window before.
+                # The first window takes a result of the window before it here.
                 if sequence.result[model, column] != sequence.result[row, column]:
                     return None
                 ends.append((position[source], int(sequence.definition[row, column])))
@@ -55,8 +52,9 @@ def _copy_of(
     sequence: OpSequence, model: list[int], ends: list[tuple[int, int]]
 ) -> list[int] | None:
     """
-    Returns the window that computes what a model window does. `ends` gives the rows that
-    stand for some operations of the model; all others are found backwards from these.
+    Returns the window that computes the same as the window `model`, or None. `ends` has
+    pairs: an index in `model` and the row that corresponds to it. All other rows are
+    found backwards from these.
     """
     inside = {row: index for index, row in enumerate(model)}
     found: dict[int, int] = {}
@@ -92,13 +90,17 @@ def _copy_of(
 
 
 _NEXT_OCCURRENCES = 3
-"""How many later operations with the same token are tried as the end of the next window."""
+"""
+The number of later ops with the same token that are tried as the end of the next
+window.
+"""
 
 
 def find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
     """
-    Finds two windows, the second of which uses results of the first, whose operations may
-    be mixed with others. This is `add_earlier_windows` for a model of two layers.
+    Returns two windows whose ops may be mixed with other ops, or None. The second
+    window uses results of the first. Each has at least `min_ops` ops. This serves
+    models of two layers.
     """
     rows_of: dict[int, list[int]] = {}
     for row, token in enumerate(sequence.tokens.tolist()):
@@ -136,7 +138,7 @@ def _feeds(sequence: OpSequence, first: list[int], second: list[int]) -> bool:
 
 
 def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
-    """Returns, in order, row `end` and the rows behind the border that it depends on."""
+    """Returns row `end` and its dependencies after row `border`, in order."""
     needed = {end}
     for row in range(end, border, -1):
         if row in needed:
@@ -145,7 +147,9 @@ def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
 
 
 def _is_convex(sequence: OpSequence, window: list[int]) -> bool:
-    """Whether all ops between those of the window can move before or behind it."""
+    """
+    Whether all ops between the ops of `window` can move before or after the window.
+    """
     members = set(window)
     behind: set[int] = set()
     for row in range(min(window), max(window) + 1):

@@ -1,5 +1,5 @@
 """
-Names for a function that stands for several pieces of a program, and for the values in it.
+Names for a function that replaces several pieces of a program, and for its values.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from distir.program import name_hint, scope_of
 from distir.transforms.repeats.op_sequence import common_scope
 
 VARYING = "*"
-"""The part of a name that differs between the calls of a function."""
+"""
+The part of a name that stands for the numbers in which the calls of a function differ.
+"""
 
 
 def generalise(names: Sequence[str]) -> str | None:
     """
-    Returns one name for several dotted names that differ in numbers only: `h.*.attn` for
-    `h.0.attn` and `h.1.attn`. None if they differ in more.
+    Returns one name for several dotted names, with `*` for numbers in which they
+    differ. The result is `h.*.attn` for `h.0.attn` and `h.1.attn`. Returns None if the
+    names differ in anything else.
     """
     split = [name.split(".") for name in names]
     if len({len(parts) for parts in split}) != 1:
@@ -39,9 +42,10 @@ def generalise(names: Sequence[str]) -> str | None:
 
 def specialise(scope: str, call_scope: str) -> str:
     """
-    Returns the scope of an op in one call: `h.3.attn` for the scope `h.*.attn` of an op
-    called from the scope `h.3`. The call has the innermost scope that holds all ops, so
-    that the result is never outside that.
+    Returns the scope that an op with the scope `scope` has in one call of its function.
+    It is `h.3.attn` for an op with the scope `h.*.attn` in a call with the scope `h.3`.
+    The scope of a call is the innermost scope of all ops, so that the result is always
+    inside it.
     """
     parts = scope.split(".")
     inside = call_scope.split(".")
@@ -52,16 +56,19 @@ def specialise(scope: str, call_scope: str) -> str:
 
 
 def general_scope(ops: Sequence[Operation]) -> str:
-    """Returns the scope of an op in the function, from those of the ops it stands for."""
+    """
+    Returns the scope of an op in the new function, from the scopes of the ops it
+    replaces.
+    """
     scopes = [scope_of(op) for op in ops]
     general = generalise(scopes)
-    # For ops from different places, only the common part of their scopes holds for all.
+    # Ops from different modules only share the common part of their scopes.
     return ".".join(common_scope(list(ops))) if general is None else general
 
 
 def general_hint(values: Sequence[SSAValue]) -> str | None:
     """
-    Returns a name hint for all these values, without the numbers in which their hints
+    Returns a name hint for all `values`, without the numbers in which their hints
     differ.
     """
     hints = [value.name_hint or "" for value in values]
@@ -78,7 +85,10 @@ def general_hint(values: Sequence[SSAValue]) -> str | None:
 def general_attributes(
     dictionaries: Sequence[dict[str, Attribute]],
 ) -> dict[str, Attribute]:
-    """Returns the attributes on which all arguments that a parameter is bound to agree."""
+    """
+    Returns the attributes on which the arguments for one parameter agree. There is a
+    dictionary of attributes for each call of the function.
+    """
     first = dictionaries[0]
     common = {
         key: attribute
@@ -96,8 +106,9 @@ def general_attributes(
 
 def function_name(scopes: Sequence[str], taken: set[str]) -> str:
     """
-    Returns a new symbol: the part that the scopes of the calls have in common, or else
-    `repeat0`, `repeat1`... for several calls and `between0`... for one.
+    Returns a new name for a function from the scopes of its calls. It is made from the
+    part that the scopes have in common. If they have none, it is `repeat0`, `repeat1`,
+    ... for several calls and `between0`, ... for one. Names in `taken` are not used.
     """
     general = (generalise(scopes) or "").split(".")
     words = [part for part in general if part not in ("", VARYING)]

@@ -1,4 +1,4 @@
-"""A block as a sequence of tokens, and windows of it."""
+"""A block as a sequence of tokens, and windows of the sequence."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from distir.program import scope_of
 Integers = npt.NDArray[np.int64]
 
 FAR = np.iinfo(np.int64).max // 4
-"""The distance to a definition that is not in the sequence."""
+"""
+The distance that stands for an operand defined outside of the sequence. It is larger
+than any distance inside a sequence.
+"""
 
 
 def is_constant(op: Operation) -> bool:
-    """Whether the op computes the same anywhere, so that it can stand beside its users."""
+    """
+    Whether `op` has the same result anywhere, so that it can be copied next to its
+    users.
+    """
     return (
         not op.operands
         and len(op.results) == 1
@@ -31,7 +37,9 @@ def is_constant(op: Operation) -> bool:
 
 
 def defining_constant(value: SSAValue) -> Operation | None:
-    """Returns the constant that defines a value, if one does."""
+    """
+    Returns the constant op that defines `value`, or None if `value` is no constant.
+    """
     if isinstance(value, OpResult) and is_constant(value.op):
         return value.op
     return None
@@ -39,15 +47,17 @@ def defining_constant(value: SSAValue) -> Operation | None:
 
 @dataclass
 class Tokens:
-    """Numbers operations by everything but their scope and the origin of their operands."""
+    """
+    Assigns tokens to ops. The token of an op depends on everything except its scope and
+    the origin of its operands.
+    """
 
     numbers: dict[Any, int] = field(default_factory=dict[Any, int])
     known: dict[Operation, int] = field(default_factory=dict[Operation, int])
 
     def of(self, op: Operation) -> int:
         """
-        Returns the token of an op, which is equal for two ops that may stand for each
-        other.
+        Returns the token of `op`. Ops that can replace each other have the same token.
         """
         token = self.known.get(op)
         if token is None:
@@ -73,13 +83,16 @@ class Tokens:
 
 class OpSequence:
     """
-    The operations of a block, without constants and terminator, as arrays.
+    The ops of a block as arrays, without constants and without the terminator. Row i of
+    each array belongs to `ops[i]`. Columns are operands, or results in `last_use`.
+    Columns beyond the operands or results of an op hold -1.
 
-    Row i of each array belongs to `ops[i]`; columns are operands (results for
-    `last_use`), padded with -1. `definition` holds the row that defines the operand and
-    `result` which of its results it is (both -1 for a block argument), `value` a number
-    per distinct value (-1 for constants), and `last_use` the last row that uses the
-    result (the number of rows for the terminator, -1 for none).
+    - `tokens`: the token of each op;
+    - `definition`: the row that defines the operand, or -1 if none does;
+    - `result`: the index of the operand among the results of that row, or -1;
+    - `value`: an id of the operand's value, or -1 for a constant;
+    - `last_use`: the last row that uses the result. It is the number of rows if the
+      terminator uses it, and -1 if nothing does.
     """
 
     def __init__(self, block: Block, tokens: Tokens):
@@ -115,7 +128,10 @@ class OpSequence:
             self.last_use[self.rows[value.op], value.index] = row
 
     def distance(self, start: int, stop: int) -> Integers:
-        """Returns how many rows back each operand of rows [start, stop) is defined."""
+        """
+        Returns how many rows before its user each operand of rows `start` to `stop - 1`
+        is defined.
+        """
         definition = self.definition[start:stop]
         rows = np.arange(start, stop)[:, None]
         return np.where(definition < 0, FAR, rows - definition)
@@ -123,9 +139,10 @@ class OpSequence:
 
 class Repeat(NamedTuple):
     """
-    Windows of rows that compute the same function: operation i of one window corresponds to
-    operation i of every other. `results` are the (operation, result) pairs that operations
-    outside use in some window.
+    Windows of rows that compute the same function. Op i of one window corresponds to op
+    i of every other window. `results` are the results that are used outside of their
+    window, in at least one window. Each is a pair of an op's index and a result's
+    index.
     """
 
     windows: list[list[int]]
@@ -133,13 +150,14 @@ class Repeat(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """The number of operations that one function for all windows saves."""
+        """The number of ops that are saved if one function replaces all windows."""
         return (len(self.windows) - 1) * len(self.windows[0])
 
 
 def common_scope(ops: list[Operation]) -> list[str]:
     """
-    Returns the components of the innermost scope that holds all ops that have a scope.
+    Returns the components of the innermost scope that contains all `ops`. Ops without a
+    scope are ignored.
     """
     common: list[str] | None = None
     for op in ops:
@@ -158,7 +176,10 @@ def common_scope(ops: list[Operation]) -> list[str]:
 
 
 def escaping_results(sequence: OpSequence, window: list[int]) -> set[tuple[int, int]]:
-    """Returns the (operation, result) pairs of a window that are used outside it."""
+    """
+    Returns the results of a window that are used outside of it. Each is a pair of the
+    op's index in the window and the index of the result.
+    """
     members = {sequence.ops[row] for row in window}
     return {
         (index, result.index)

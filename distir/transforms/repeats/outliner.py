@@ -1,4 +1,4 @@
-"""Moves what repeats into functions."""
+"""Moves repeated ops into functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from distir.transforms.repeats.tandem import find_tandem_repeat
 
 
 class Outliner:
-    """Moves the windows of one repeat into a function and calls it in their place."""
+    """
+    Moves the windows of one repeat into a function and replaces each window by a call.
+    """
 
     def __init__(
         self, function: FuncOp, sequence: OpSequence, repeat: Repeat, tokens: Tokens
@@ -45,6 +47,7 @@ class Outliner:
     def outline(self, taken: set[str]) -> FuncOp:
         """
         Rewrites the block and returns the new function, which is not in the module yet.
+        Its name is not among the names in `taken`.
         """
         slots = self._slots()
         constants = self._constants()
@@ -67,9 +70,10 @@ class Outliner:
 
     def _slots(self) -> dict[tuple[SSAValue, ...], tuple[int, int]]:
         """
-        Returns the parameters in order of first use: the values that each is bound to in
-        the windows, and the operand (operation, index) that takes it first. Operands that
-        have the same values in every window share a parameter.
+        Returns the parameters of the new function, in the order of their first use.
+        Each maps the values that it has in the windows to the first operand that takes
+        it, a pair of the op's index and the operand's index. Operands with the same
+        values in every window share a parameter.
         """
         inside = set(self.windows[0])
         slots: dict[tuple[SSAValue, ...], tuple[int, int]] = {}
@@ -121,8 +125,9 @@ class Outliner:
         self, outlined: FuncOp, bindings: Collection[tuple[SSAValue, ...]]
     ) -> None:
         """
-        Gives the parameters the attributes on which the caller's arguments that they are
-        bound to agree.
+        Sets the attributes of the new function's parameters. A parameter gets an
+        attribute if all arguments of the caller that are passed for it agree on the
+        attribute.
         """
         attributes = argument_attributes(self.function)
         set_argument_attributes(
@@ -141,7 +146,7 @@ class Outliner:
     ) -> None:
         window, first = self.windows[index], self.firsts[index]
         scope = self.scopes[index]
-        # Read now: where an earlier window was, these are the results of its call.
+        # Read only now: results of earlier windows have become results of their calls.
         arguments = [window[position].operands[column] for position, column in slots]
         call = CallOp(
             outlined.sym_name.data, arguments, outlined.function_type.outputs.data
@@ -168,8 +173,9 @@ def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
 
 def _gather(window: list[Operation], first: Operation) -> None:
     """
-    Moves the ops that stand between those of a window and do not depend on them before the
-    window's first op, so that a call there has all it needs.
+    Moves ops that do not depend on a window, but are between its ops, before the
+    window. A call in the place of `first`, the first op of the window, then has all its
+    operands.
     """
     members = set(window)
     behind: set[Operation] = set()
@@ -191,7 +197,12 @@ def _gather(window: list[Operation], first: Operation) -> None:
 def outline_function(
     function: FuncOp, taken: set[str], min_ops: int, independent: bool
 ) -> list[FuncOp]:
-    """Outlines every repeat of a function; returns the new functions."""
+    """
+    Moves every repeat in a function into a new function, and returns the new functions.
+    Repeats have windows of at least `min_ops` ops. With `independent`, windows need not
+    use results of each other. Names in `taken`, to which new ones are added, are not
+    used.
+    """
     tokens = Tokens()
     outlined: list[FuncOp] = []
     block = function.body.block
@@ -213,8 +224,9 @@ def outline_runs(
     stops: Callable[[Operation], bool],
 ) -> list[FuncOp]:
     """
-    Outlines every run of at least `min_ops` ops of a function, none of which `stops`, and
-    returns the new functions. Names in `taken`, to which the new ones are added, are not used.
+    Moves every run of at least `min_ops` ops into a new function, and returns the
+    functions. A run ends before an op for which `stops` is true. Names in `taken`, to
+    which new ones are added, are not used.
     """
     tokens = Tokens()
     sequence = OpSequence(function.body.block, tokens)

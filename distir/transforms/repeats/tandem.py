@@ -1,4 +1,4 @@
-"""Finds windows that follow one another without a gap, and equal ones elsewhere."""
+"""Finds windows that follow one another without a gap, and equal windows elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from distir.transforms.repeats.op_sequence import (
 
 
 class _Stretch(NamedTuple):
-    """Rows [start, stop) of tokens with a period, at least two periods long."""
+    """
+    Rows `start` to `stop - 1`, whose tokens have a period. There are at least two
+    periods.
+    """
 
     start: int
     stop: int
@@ -36,9 +39,9 @@ def find_tandem_repeat(
     sequence: OpSequence, min_ops: int, independent: bool
 ) -> Repeat | None:
     """
-    Returns the repeat that saves most operations, or None. Its windows have at least
-    `min_ops` operations, are connected, and each uses a result of the one before, unless
-    `independent`.
+    Returns the repeat that saves the most ops, or None. Its windows have at least
+    `min_ops` ops. Unless `independent`, the ops of a window are connected, and each
+    window uses a result of the one before.
     """
     stretches = sorted(
         _stretches(sequence.tokens, min_ops), key=lambda s: (-s.most_saved, s.period)
@@ -70,7 +73,10 @@ def _stretches(tokens: Integers, min_ops: int) -> Iterator[_Stretch]:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A stretch cut into `count` windows from row `start` on."""
+    """
+    A division of a stretch into `count` windows from row `start` on. `escaping` marks
+    the results that are used outside of their window.
+    """
 
     start: int
     count: int
@@ -79,11 +85,12 @@ class _Cut:
 
 def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat | None:
     """
-    Returns the windows of a stretch, cut where the fewest values cross the border. One
-    window fewer than possible is accepted for that; further ties are broken by the most
-    windows, the fewest parameters, an op with a parameter behind the border, as layers
-    begin with one (an activation before the first layer may look like the end of one), and
-    the first border.
+    Returns the windows of a stretch, divided where the fewest values cross a border.
+    One window fewer than possible is accepted for this. Ties are broken by the most
+    windows, then by the fewest parameters, then by an op with a parameter right after
+    the border, and finally by the first border. Layers begin with an op that takes a
+    parameter, while an activation before the first layer may look like the end of a
+    layer. Returns None if no division is possible.
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
@@ -124,8 +131,8 @@ def _windows(sequence: OpSequence, cut: _Cut, period: int) -> Repeat:
 
 def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
     """
-    Whether a window is connected. Parts of two blocks that do not depend on each other look
-    like a chain if the border runs through both.
+    Whether the ops of a window are connected by operands. Parts of two blocks that do
+    not depend on each other look like a chain of windows if a border runs through both.
     """
     pieces = list(range(period))
 
@@ -147,7 +154,7 @@ def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
 def _possible_cuts(
     sequence: OpSequence, stretch: _Stretch, independent: bool
 ) -> Iterator[_Cut]:
-    """Yields the longest series of isomorphic windows for each offset of the border."""
+    """Yields the longest series of equivalent windows for each offset of the border."""
     start, stop, period = stretch
     earliest = _earliest_starts(sequence, stretch)
     for offset in range(period):
@@ -177,11 +184,10 @@ def _possible_cuts(
 
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
     """
-    Returns, for each row of the stretch, the first row where a window around it may start
-    such that it agrees with the window one period later.
-
-    An operand whose definition lies the same distance back in both always agrees. Any other
-    must come from outside both windows.
+    Returns, for each row of the stretch, the first row at which a window around it may
+    start. From that row on, the window agrees with the window one period later. An
+    operand agrees if its definition is the same distance back in both windows. Any
+    other operand must come from outside of both windows.
     """
     start, stop, period = stretch
     here = sequence.distance(start, stop - period)
@@ -195,8 +201,9 @@ def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
 
 def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """
-    Returns the number of windows to skip and to take so that each follows from the one
-    before.
+    Returns the longest series of windows in which each follows from the one before. The
+    result is the number of windows before the series and the number of windows in it.
+    `follows` tells for each window whether the next one follows from it.
     """
     breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
     lengths = np.diff(breaks)
@@ -205,7 +212,7 @@ def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
-    """Returns the number of distinct values that windows take from outside."""
+    """Returns the number of distinct values that the windows take from outside."""
     rows = slice(cut.start, cut.start + cut.count * period)
     values = sequence.value[rows].reshape(cut.count, -1)
     sources = sequence.definition[rows].reshape(cut.count, -1)
@@ -215,7 +222,8 @@ def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
 
 def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool:
     """
-    Whether the first op of each window takes a value from outside that is its own.
+    Whether the first op of each window takes a value from outside of the windows. The
+    value must not be the same in all windows.
     """
     rows = cut.start + period * np.arange(cut.count)
     values, sources = sequence.value[rows], sequence.definition[rows]
@@ -224,7 +232,9 @@ def _begins_with_parameter(sequence: OpSequence, cut: _Cut, period: int) -> bool
 
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:
-    """Adds windows elsewhere in the block that do not need further results."""
+    """
+    Adds equal windows elsewhere in the block, if no further results of them are used.
+    """
     used = np.zeros(len(sequence.ops), dtype=np.bool_)
     for window in repeat.windows:
         used[min(window) : max(window) + 1] = True

@@ -1,1 +1,4 @@
-"""Sequences and tokens over devices: context and sequence parallelism, ring attention."""
+"""
+Divides sequences over devices: context parallelism, sequence parallelism, ring
+attention.
+"""

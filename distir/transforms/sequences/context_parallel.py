@@ -1,5 +1,6 @@
 """
-Prepares attention for split sequences: positions as operands, keys and values in parts.
+Prepares attention for split sequences. Positions become operands of attention, and keys
+and values are kept in parts.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from distir.sharding.mesh import Mesh
 
 @dataclass
 class TakeTrainedForm(RewritePattern):
-    """
-    Replaces attention of a forward program by the op of `train` that computes the same.
-    """
+    """Replaces attention of a forward program by an equal op of the dialect `train`."""
 
     left: list[str] = field(default_factory=list[str])
-    """Causal attention that has no such form, each described in words for users."""
+    """
+    Descriptions, for users, of causal attention that no op of `train` can replace.
+    """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if op.name != "onnx.Attention" or not isinstance(op, OnnxOp):
@@ -52,7 +53,8 @@ class TakeTrainedForm(RewritePattern):
 
 class PlaceAttention(RewritePattern):
     """
-    Gives causal attention the positions of its queries and keys, 0, 1, 2, ..., as operands.
+    Gives causal attention the positions of its queries and keys, 0, 1, 2, ..., as
+    operands.
     """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
@@ -83,8 +85,7 @@ class PlaceAttention(RewritePattern):
 
 def _positions(count: int, op: Operation) -> list[Operation]:
     """
-    Returns the ops that make the numbers from 0 to `count` - 1; the last one has the
-    result.
+    Returns the ops that make the numbers 0 to `count - 1`. The last op has the result.
     """
     scope = {n: a for n, a in op.attributes.items() if n == SCOPE}
     number, numbers = TensorType(i64, []), TensorType(i64, [count])
@@ -100,9 +101,10 @@ def _positions(count: int, op: Operation) -> list[Operation]:
 @dataclass
 class SplitKeys(RewritePattern):
     """
-    Requests that the queries, keys and values of attention over a sequence of `length`, and
-    their gradients, are split along it as `shard` says: a device gathers keys and values
-    only for the computation, and keeps none.
+    Requests a split along the sequence for the operands and gradients of attention.
+    This concerns attention whose queries and keys have the length `length`. The split
+    `shard` is requested for queries, keys, values and their gradients. A device gathers
+    keys and values only for the computation and does not keep them.
     """
 
     mesh: Mesh
@@ -132,7 +134,10 @@ class SplitKeys(RewritePattern):
                 )
 
     def _split(self, value: SSAValue, dim: int, op: Operation) -> ConstrainOp:
-        """Returns the request for an operand or result of an op."""
+        """
+        Returns the op that requests the split for `value`, an operand or a result of
+        `op`.
+        """
         rank = len(shape_of(value.type))
         layout = Layout(self.mesh.name).with_dim(dim, [self.shard], rank)
         constrain = ConstrainOp(value, layout, [self.shard.axis])
@@ -145,9 +150,10 @@ def split_attention(
     module: ModuleOp, mesh: Mesh, length: int, shard: Shard
 ) -> tuple[int, list[str]]:
     """
-    Prepares all attention over sequences of `length` for a split of the queries as `shard`
-    says, and requests the same split for keys and values. Returns how many there are, and
-    descriptions, for users, of the causal attention that has no form which can be split.
+    Prepares all attention over sequences of length `length` for a split. The split
+    `shard` of queries is also requested for keys and values. Returns the number of such
+    attention ops, and descriptions, for users, of causal attention that cannot be
+    split.
     """
     trained, split = TakeTrainedForm(), SplitKeys(mesh, length, shard)
     for pattern in (trained, PlaceAttention(), split):

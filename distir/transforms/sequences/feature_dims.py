@@ -1,7 +1,7 @@
 """
-The dimensions of a value that are features: columns that a product with a matrix of
-parameters made, or parts of them, such as the heads of queries. Others come from the
-inputs: samples and tokens.
+Finds the dimensions of values that are features. Features are made by a product with a
+matrix of parameters, or are parts of these, such as the heads of queries. Other
+dimensions come from the inputs: samples and tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from distir.sharding.rule import Dim, rule_for
 
 
 class Origin(IntEnum):
-    """The origin of a dimension; of several origins the greatest one counts."""
+    """
+    The origin of a dimension. If there are several origins, the greatest one counts.
+    """
 
     UNKNOWN = 0
     FEATURES = 1
@@ -30,7 +32,10 @@ class Origin(IntEnum):
 
 @dataclass(frozen=True)
 class _Origins:
-    """The origins of a value's dimensions, and whether it follows from parameters alone."""
+    """
+    The origins of a value's dimensions. `is_weight` tells whether the value depends on
+    parameters alone.
+    """
 
     dims: tuple[Origin, ...]
     is_weight: bool
@@ -46,8 +51,9 @@ _Signature = tuple[_Origins, ...]
 @dataclass
 class FeatureDims:
     """
-    The origins of the dimensions of all values of a program, by the sharding rules of the
-    ops that compute them. Where a function is called in several ways, all of them count.
+    The origins of the dimensions of all values of a program. They follow from the
+    sharding rules of the ops. If calls of a function pass values with different
+    origins, the greatest origin counts.
     """
 
     module: ModuleOp
@@ -73,15 +79,18 @@ class FeatureDims:
 
     def of(self, value: SSAValue) -> tuple[Origin, ...]:
         """
-        Returns the origin of each dimension of a tensor; unknown ones in a function that
-        the entry does not reach.
+        Returns the origin of each dimension of a tensor. All origins are unknown in a
+        function that is not called.
         """
         found = self._found.get(value)
         unknown = (Origin.UNKNOWN,) * len(shape_of(value.type))
         return unknown if found is None else found.dims
 
     def _run(self, function: FuncOp, arguments: Sequence[_Origins]) -> _Signature:
-        """Goes through a function; returns the origins of what it returns."""
+        """
+        Walks through a function and returns the origins of its results. `arguments` has
+        the origins of its arguments.
+        """
         now: dict[SSAValue, _Origins] = dict(
             zip(function.body.block.args, arguments, strict=True)
         )
@@ -115,7 +124,10 @@ def _all(value: SSAValue, origin: Origin, role: str) -> _Origins:
 
 
 def _results(op: Operation, operands: Sequence[_Origins]) -> list[_Origins]:
-    """Returns the origins of the results of an op: a product makes features."""
+    """
+    Returns the origins of the results of `op`. A product with parameters makes
+    features.
+    """
     rule = rule_for(op)
     is_weight = all(o.is_weight for o in operands)
     by_factor: dict[int, Origin] = {}

@@ -1,12 +1,11 @@
 """
-Turns attention on gathered keys and values into a ring in which devices pass on their
-blocks.
-
-At step s of n a device computes attention of its queries on the block of the device s
-places before it along the axis, while it passes that block on to the next device. The
-results of the steps are merged by the logarithms of their sums of exponentials. In the
-backward, the gradients of a block travel with it and are back on its device after n steps.
-No device ever holds all keys.
+Turns attention on gathered keys and values into a ring, in which devices pass on
+blocks. A block is a device's part of keys and values. At step s of n, a device computes
+the attention of its queries on the block of the device s places before it along the
+axis. At the same time it passes that block on to the next device. The results of the
+steps are merged by the logarithms of their sums of exponentials. In the backward, the
+gradients of a block travel with it and are back on its device after n steps. No device
+ever holds all keys.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ Gradient = AttentionGradOp | PlacedAttentionGradOp
 @dataclass(frozen=True)
 class _Ring:
     """
-    Attention that becomes a ring: `shard` splits its queries, and `keys` and `values` are
-    the parts from which its keys and values were gathered, over an axis of so many
-    `devices`.
+    The data for attention that becomes a ring. `shard` is the split of its queries.
+    `keys` and `values` are the values from which its keys and values were gathered,
+    over an axis with `devices` devices.
     """
 
     shard: Shard
@@ -58,7 +57,8 @@ class _Ring:
 
     def run_length(self, length: int) -> int:
         """
-        Returns how many neighbours of a sequence of that length are contiguous on a device.
+        Returns the number of contiguous positions on a device of a sequence of length
+        `length`.
         """
         run = self.shard.run
         return length // self.devices if run is None else run
@@ -66,8 +66,9 @@ class _Ring:
 
 def _gathered(value: SSAValue, dim: int, shard: Shard) -> SSAValue | None:
     """
-    Returns the value that was gathered along a dimension which only that shard split; None
-    for a value made in another way.
+    Returns the value from which `value` was gathered along the dimension `dim`. The
+    dimension must have been split by `shard` alone. Returns None if `value` was made in
+    another way.
     """
     gather = value.owner
     if not isinstance(gather, AllGatherOp) or gather.axis_names != (shard.axis,):
@@ -84,8 +85,8 @@ def _ring_of(
     op: FusedAttentionOp, known: Mapping[str, Mesh], axis: str
 ) -> _Ring | None:
     """
-    Returns the ring that an attention op can become; None if it has a mask or other
-    layouts.
+    Returns the ring that an attention op can become. Returns None if it has a mask, or
+    if its layouts are not those of gathered keys and values.
     """
     layout = layout_of(op.q)
     dim = 1 if op.is_packed else 2
@@ -104,8 +105,8 @@ def _ring_of(
 
 def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
     """
-    Returns the reduce-scatter that is the only use of the gradient of a gathered value and
-    brings it to the layout of its parts; None if there is none.
+    Returns the reduce-scatter that is the only use of the gradient `value`. Its result
+    must have the layout of `like`. Returns None if there is none.
     """
     users = [use.operation for use in value.uses]
     match users:
@@ -116,7 +117,10 @@ def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
 
 
 class _RingWriter:
-    """Appends the ops of the steps of a ring, in the scope of the op that it replaces."""
+    """
+    Appends the ops of a ring's steps, with the scope of the attention op that they
+    replace.
+    """
 
     def __init__(self, op: FusedAttentionOp, ring: _Ring):
         self.op = op
@@ -129,35 +133,38 @@ class _RingWriter:
         self.properties = {**op.properties, **count}
 
     def add(self, op: Operation) -> Sequence[SSAValue]:
-        """Appends an op; returns its results."""
+        """Appends `op` and returns its results."""
         op.attributes.update(self.scope)
         self.ops.append(op)
         return op.results
 
     def passed_on(self, value: SSAValue) -> SSAValue:
-        """Returns the same value of the previous device; the transfer is asynchronous."""
+        """
+        Passes `value` on to the next device and returns the previous device's value.
+        The transfer is asynchronous.
+        """
         (result,) = self.add(PermuteOp(value, [self.ring.shard.axis], value.type))
         self.ops[-1].attributes[ASYNCHRONOUS] = UnitAttr()
         return result
 
     def onnx(self, name: str, *operands: SSAValue) -> SSAValue:
         """
-        Appends an elementwise ONNX operator, with the type of its first operand; returns
-        its result.
+        Appends an elementwise ONNX operator and returns its result. The result has the
+        type of the first operand.
         """
         built = operator(name).build_op(operands, [operands[0].type])
         return self.add(built)[0]
 
     def number(self, value: int, layout: Layout) -> SSAValue:
-        """Returns an integer that is the same on every device."""
+        """Returns the integer `value` as a value that is the same on every device."""
         type_ = with_layout(TensorType(i64, []), Layout(layout.mesh))
         given = {"value": constant_attr(np.array(value))}
         return self.add(operator("Constant").build_op([], [type_], given))[0]
 
     def positions(self) -> Iterator[tuple[SSAValue, ...]]:
         """
-        Yields for each step the positions of this device's queries and of the keys that it
-        then has; nothing if all queries see all keys.
+        Yields for each step the positions of this device's queries and of its current
+        keys. Yields empty tuples if all queries see all keys.
         """
         op = self.op
         if not isinstance(op, CausalAttentionOp):
@@ -179,8 +186,9 @@ class _RingWriter:
 
     def _shifted(self, op: CausalAttentionOp, step: int) -> SSAValue:
         """
-        Returns the positions of the keys of the device `step` places before: in each round
-        of runs over all devices, those of the run that lies `step` runs before.
+        Returns the positions of the keys of the device `step` places before this one.
+        In each round of runs over all devices, these are the positions of the run that
+        is `step` runs before this device's run.
         """
         home = self._home_positions(op)
         layout = layout_of(home)
@@ -199,7 +207,9 @@ class _RingWriter:
     def attention(
         self, step: int, operands: Sequence[SSAValue], types: Sequence[Attribute]
     ) -> Sequence[SSAValue]:
-        """Appends the attention op for the blocks of one step; returns its results."""
+        """
+        Appends the attention op for the block of one step and returns its results.
+        """
         properties = self.properties.copy()
         if isinstance(self.op, CausalAttentionOp):
             properties["step"] = IntegerAttr(step, i64)
@@ -245,21 +255,23 @@ def _backward(op: Gradient, ring: _Ring) -> tuple[list[Operation], list[SSAValue
             sums = [write.onnx("Add", a, b) for a, b in zip(sums, parts, strict=True)]
         else:
             sums = [*parts]
-        # The gradients of a block are where the block goes next.
+        # The gradients of a block travel with the block.
         sums[1:] = [write.passed_on(x) for x in sums[1:]]
     return write.ops, sums
 
 
 @dataclass
 class PassBlocksOn(RewritePattern):
-    """Replaces attention on keys and values that were gathered over `axis` by a ring."""
+    """
+    Replaces attention on keys and values that were gathered over `axis` by a ring.
+    """
 
     known: Mapping[str, Mesh]
     axis: str
     made: int = 0
     left: list[str] = field(default_factory=list[str])
     """
-    Attention on gathered keys that cannot become a ring, each described in words for users.
+    Descriptions, for users, of attention on gathered keys that cannot become a ring.
     """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
@@ -293,8 +305,9 @@ class PassBlocksOn(RewritePattern):
 
 def ring_attention(module: ModuleOp, axis: str) -> PassBlocksOn:
     """
-    Replaces all attention of a distributed program whose keys and values are gathered over
-    a mesh axis by rings, in place. Returns the pattern, which counts them.
+    Replaces attention whose keys and values are gathered over `axis` by rings, in
+    place. Returns the pattern, which has the number of rings and the attention that was
+    left.
     """
     pattern = PassBlocksOn(meshes(module), axis)
     PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(module)

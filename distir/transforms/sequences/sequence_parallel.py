@@ -1,4 +1,6 @@
-"""Megatron's sequence parallelism: constraints that split sequences between the blocks."""
+"""
+Megatron's sequence parallelism: requests to split sequences between blocks of layers.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ RESIDUALS = ("parts", "whole")
 
 def _activations(op: Operation) -> tuple[int, ...]:
     """
-    Returns the positions of the activations among the operands of a normalisation or its
-    gradient: that of the result's gradient first, then the normalised one. None for other ops.
+    Returns the indices of the activations among the operands of a normalisation. For
+    the gradient of a normalisation, the gradient of the result comes first, then the
+    normalised activation. Returns an empty tuple for other ops.
     """
     if isinstance(op, NormalizingOp):
         return op.ACTIVATIONS
@@ -46,8 +49,8 @@ def _activations(op: Operation) -> tuple[int, ...]:
 
 def _root_mean_square_source(op: Operation) -> SSAValue | None:
     """
-    Returns the x of `mean(x^2)` over the last dimension, which begins a written-out RMS
-    norm; None for other ops.
+    Returns the x of `mean(x^2)` over the last dimension, or None for any other op. Such
+    a mean is the start of an RMS norm that is written as several ops.
     """
     if op.name != "onnx.ReduceMean" or not isinstance(op, OnnxOp):
         return None
@@ -69,9 +72,10 @@ def _root_mean_square_source(op: Operation) -> SSAValue | None:
 
 def _norms_of_heads(module: ModuleOp) -> set[Operation]:
     """
-    Returns the normalisations, and their gradients, that work on parts of the features of a
-    token, such as heads, each by itself: these stand inside of blocks, where it is the
-    features that are split. A dimension of size 1 in front of the features is a head too.
+    Returns the normalisations of parts of a token's features, such as heads. Their
+    gradients are included. Such normalisations are inside of blocks, where features are
+    split instead of sequences. A dimension of size 1 before the features also counts as
+    heads.
     """
     features = FeatureDims(module)
     found: set[Operation] = set()
@@ -95,7 +99,9 @@ def _norms_of_heads(module: ModuleOp) -> set[Operation]:
 
 @dataclass
 class SplitSequence(RewritePattern):
-    """Requests that the input of a normalisation is split along its sequence."""
+    """
+    Requests a split along the sequence for the inputs and outputs of normalisations.
+    """
 
     mesh: Mesh
     axis: str
@@ -126,9 +132,9 @@ class SplitSequence(RewritePattern):
         rewriter: PatternRewriter,
     ) -> None:
         """
-        Requests that a value is split, before the first op that uses it in this way, and
-        makes all later uses take the split value: beside a normalisation its input
-        continues as the residual, and a written-out one uses it several times.
+        Requests a split of `source` before the op `first`, and makes later uses take
+        the split. The input of a normalisation also continues as the residual. A
+        normalisation that is written as several ops uses its input several times.
         """
         constrain = self._constrain(source, norm)
         if constrain is None:
@@ -145,7 +151,8 @@ class SplitSequence(RewritePattern):
 
     def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
         """
-        Returns the request for the input of this normalisation; None if it has no sequence.
+        Returns the op that requests a split of `source`, or None if it has no sequence.
+        Raises DistIRError if the axis does not divide the sequence.
         """
         shape = shape_of(source.type)
         if len(shape) < 2:
@@ -164,7 +171,8 @@ def _split_sequence(
     source: SSAValue, op: Operation, mesh: Mesh, axis: str
 ) -> ConstrainOp:
     """
-    Returns the request to split a value, which the op computes or uses, along its sequence.
+    Returns the op that requests a split of `source` along its sequence. `op` computes
+    or uses `source`.
     """
     rank = len(shape_of(source.type))
     layout = Layout(mesh.name).with_dim(rank - 2, [Shard(axis)], rank)
@@ -176,8 +184,8 @@ def _split_sequence(
 
 def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
     """
-    Returns the values that depend on inputs of normalisations, up to the next contraction,
-    and have the same sequence.
+    Returns the values computed from inputs of normalisations, up to the next
+    contraction. Only values with the same sequence length are included.
     """
     found: set[SSAValue] = set()
     lengths: set[int] = set()
@@ -195,7 +203,7 @@ def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
 
 
 def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
-    """Requests that layers keep in parts, for the backward, what normalisations compute."""
+    """Requests that layers keep values of normalisations in parts for the backward."""
     known = functions(module)
     kept: dict[str, set[int]] = {}
     for backward in known.values():
@@ -217,8 +225,9 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     """
-    Does the same for what the entry itself computes: the last normalisation, before the
-    logits.
+    Requests that the entry function keeps values of normalisations in parts. This
+    concerns values that ops after the loss use, such as the results of the last
+    normalisation before the logits.
     """
     roles = result_roles(entry)
     if LOSS not in roles:
@@ -246,8 +255,9 @@ def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
 
 def split_sequences(module: ModuleOp, mesh: Mesh, axis: str, residuals: str) -> None:
     """
-    Requests that the inputs and outputs of normalisations are split along the sequence over
-    a mesh axis; `residuals` is one of `RESIDUALS`. Raises DistIRError.
+    Requests a split along the sequence for inputs and outputs of normalisations. The
+    split is over the mesh axis `axis`. `residuals` is one of `RESIDUALS` and says
+    whether layers keep residuals in parts. Raises DistIRError.
     """
     one_of("way to keep residuals", residuals, RESIDUALS, "sequence-parallel")
     pattern = SplitSequence(mesh, axis, _norms_of_heads(module))

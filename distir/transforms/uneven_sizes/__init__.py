@@ -1,1 +1,3 @@
-"""Sizes that devices do not divide: flat and padded tensors, heads and vocabularies."""
+"""
+Handles sizes that the number of devices does not divide, by flattening and padding.
+"""

@@ -1,9 +1,8 @@
 """
-Flattens the updates of parameters.
-
-An optimizer works on each element by itself. So a parameter that a number of devices
-divides in no dimension can be updated, and its states stored, as a one-dimensional tensor
-followed by zeros, which any number of devices can split.
+Flattens parameters for their updates. An optimizer treats each array element
+separately. A parameter none of whose dimensions can be divided among devices can
+therefore be updated as a one-dimensional tensor that ends in zeros. Its states can be
+stored in the same form. Any number of devices can split such a tensor.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ from distir.program.source_forms import Flattened
 
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:
-    """
-    Returns the update that computes a result of a program; None if it is computed
-    otherwise.
-    """
+    """Returns the update that computes the result with index `result`, or None."""
     value = return_op(function).operands[result]
     while isinstance(value.owner, Operation) and value.owner.name == "onnx.Cast":
         value = value.owner.operands[0]
@@ -51,8 +47,9 @@ def update_of(function: FuncOp, result: int) -> UpdateOp | None:
 
 def flat_form(shape: Sequence[int], splits: Sequence[Split], parts: int) -> Flattened:
     """
-    Returns how a tensor is flattened, block by block, such that so many devices have equal
-    parts of each block.
+    Returns the flat form of a tensor that `parts` devices can split evenly. `splits`
+    divides the tensor into blocks that are flattened separately. Each block is padded
+    to a multiple of `parts`.
     """
     block = shape_of_part(shape, splits)
     assert block is not None
@@ -62,25 +59,25 @@ def flat_form(shape: Sequence[int], splits: Sequence[Split], parts: int) -> Flat
 
 class UpdateFlattener:
     """
-    Flattens the updates of a program, in place: call `flatten` for one after the other,
-    then `finish`. The arguments of an update become flat arguments (`dist.flattened`),
-    except for parameters that are to keep their shape; gradients and these are flattened
-    for it, and new parameters get their shape again.
+    Flattens updates of a program, in place. Call `flatten` for each update, then
+    `finish`. The arguments of an update become flat arguments (`dist.flattened`),
+    except for parameters that keep their shape. Gradients and such parameters are
+    flattened before the update. New parameters get their shape back after it.
     """
 
     def __init__(self, function: FuncOp):
         self.function = function
         self.results: dict[int, Flattened] = {}
-        """The results that have been flattened, by index."""
+        """The flat form of each flattened result, by index."""
         self.arguments: dict[int, Flattened] = {}
-        """The arguments that have been flattened, by index."""
+        """The flat form of each flattened argument, by index."""
         self.done: list[UpdateOp] = []
         """The updates of flattened parameters."""
 
     def flatten(self, op: UpdateOp, form: Flattened, stored: Sequence[int]) -> None:
         """
-        Flattens an update and its arguments `stored`; other uses of these get them in their
-        shape.
+        Flattens an update, and its arguments with the indices `stored`. Other uses of
+        these arguments get them in their original shape.
         """
         for index in stored:
             self.arguments[index] = form
@@ -110,7 +107,9 @@ class UpdateFlattener:
         self._erase_unused(gradient)
 
     def finish(self) -> None:
-        """Marks the arguments and results that are flat, and updates the program's type."""
+        """
+        Marks the flat arguments and results, and updates the type of the function.
+        """
         function = self.function
         attributes = argument_attributes(function)
         for index, form in self.arguments.items():
@@ -129,8 +128,8 @@ class UpdateFlattener:
         self, argument: SSAValue, update: UpdateOp, form: Flattened
     ) -> None:
         """
-        Makes every op that uses a flat argument, except for its update, take it in its
-        shape.
+        Gives a flat argument its original shape for every op that uses it, except for
+        `update`.
         """
         for user in dict.fromkeys(use.operation for use in argument.uses):
             if user is not update:
@@ -144,9 +143,10 @@ class UpdateFlattener:
         self, value: SSAValue, form: Flattened, before: Operation | None
     ) -> SSAValue:
         """
-        Returns a value of the parameter's shape flattened. A gradient is flattened where it
-        is computed, before its conversion and its clipping, so that these work on it flat,
-        too.
+        Returns `value`, which has the parameter's shape, in the form `form`. If
+        `before` is None, `value` is a gradient. It is flattened where it is computed,
+        so that its conversion and its clipping also work on the flat gradient.
+        Otherwise `value` is flattened right before the op `before`.
         """
         owner = value.owner
         if before is None and isinstance(owner, Operation) and scales(owner):
@@ -175,7 +175,10 @@ class UpdateFlattener:
         return op.flat
 
     def _give(self, old: SSAValue, new: SSAValue, form: Flattened) -> None:
-        """Replaces a result that was not flat by one that is."""
+        """
+        Replaces the result `old` by the flat result `new`. Ops that need the original
+        shape get `new` unflattened.
+        """
         updates = updated_arguments(self.function)
         whole: SSAValue | None = None
         for use in list(old.uses):
@@ -198,7 +201,7 @@ class UpdateFlattener:
             user.operands[use.index] = whole
 
     def _erase_unused(self, value: SSAValue) -> None:
-        """Erases what computed a gradient after the place where it is flattened."""
+        """Erases conversions and scalings of a gradient that are no longer used."""
         owner = value.owner
         if isinstance(owner, Operation) and value.first_use is None and scales(owner):
             operands = list(owner.operands)
@@ -208,7 +211,7 @@ class UpdateFlattener:
 
 
 def scales(op: Operation) -> bool:
-    """Whether an op converts a tensor, or multiplies it by a number."""
+    """Whether `op` converts a tensor or multiplies it by a scalar."""
     if op.name == "onnx.Cast":
         return True
     return op.name == "onnx.Mul" and sorted(

@@ -1,12 +1,13 @@
 """
-Pads the heads of attention with heads of zeros, so that an axis can split them.
+Pads the heads of attention with heads of zeros, so that a mesh axis can split them. Six
+heads over four devices become eight. The last two have queries, keys and values of
+zeros. 14 query heads that share two key heads become 16: each key head serves eight
+query heads, the last of which is zeros.
 
-Six heads over four devices become eight, whose last two have queries, keys and values of
-zeros; 14 query heads that share two key heads become 16: each key head serves eight, the
-last of them zeros. From attention the zeros are followed, forwards and backwards, from callers
-to callees, and through ops that keep them, to the parameters that make queries, keys and values
-and the one that takes the result, and to their gradients and states: these are stored with
-zeros, which updates keep.
+Zeros are followed from attention, forwards and backwards, through calls and through ops
+that keep them. They reach the parameters that make queries, keys and values, the
+parameter that takes the result, and the gradients and states of these. Such parameters
+are stored with zeros, which updates keep.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from distir.transforms.uneven_sizes.zero_runs import PassedZeros, Zeros, scaled
 
 @dataclass(frozen=True)
 class PaddedHeads:
-    """The numbers of heads of one attention before and after padding."""
+    """The numbers of query and key heads of one attention, before and after padding."""
 
     query_heads: int
     key_heads: int
@@ -54,9 +55,10 @@ class PaddedHeads:
     @staticmethod
     def for_parts(query_heads: int, key_heads: int, parts: int) -> PaddedHeads | None:
         """
-        Returns the least padding with which `parts` devices can share these heads; None if
-        they can already. Either key heads are added with their groups of query heads, or
-        query heads to each group, of which every device then has a part.
+        Returns the smallest padding with which `parts` devices can split the heads.
+        Returns None if they can split them without padding. There are two ways to pad.
+        One adds whole groups of a key head and its query heads. The other adds query
+        heads to each group, and every device then has a part of each group.
         """
         group = query_heads // key_heads
         if key_heads % parts == 0 or group % parts == 0:
@@ -69,7 +71,8 @@ class PaddedHeads:
 
     def zeros_of_queries(self, dim: int, width: int) -> Zeros:
         """
-        Returns the zeros of a dimension that has `width` elements for each query head.
+        Returns the padding of a dimension that has `width` elements for each query
+        head.
         """
         more = self.new_query_heads - self.query_heads
         if self.new_key_heads != self.key_heads:
@@ -79,8 +82,8 @@ class PaddedHeads:
 
     def zeros_of_keys(self, dim: int, width: int) -> Zeros | None:
         """
-        Returns the zeros of a dimension that has `width` elements for each key head, if
-        any.
+        Returns the padding of a dimension that has `width` elements for each key head.
+        Returns None if no key heads are added.
         """
         more = self.new_key_heads - self.key_heads
         return Zeros(dim, ((self.key_heads * width, more * width),)) if more else None
@@ -88,8 +91,8 @@ class PaddedHeads:
 
 class HeadPadder(ZeroPadder):
     """
-    Pads the heads of all attention of a program, in place, that `parts` devices cannot
-    share as they are.
+    Pads the heads of all attention in a program that `parts` devices cannot split, in
+    place.
     """
 
     def __init__(self, module: ModuleOp, parts: int):
@@ -98,7 +101,7 @@ class HeadPadder(ZeroPadder):
         self.by_name = functions(module)
         self.calls = {f.sym_name.data: calls_of(f) for f in self.functions}
         self.attention: dict[Operation, PaddedHeads] = {}
-        """The attention that is padded."""
+        """The attention ops that are padded, with their numbers of heads."""
         self._updated = {
             return_op(self.entry).operands[i]: self.entry.args[a]
             for i, a in updated_arguments(self.entry).items()
@@ -109,18 +112,20 @@ class HeadPadder(ZeroPadder):
                 self._begin(op)
 
     def heads(self) -> list[PaddedHeads]:
-        """Returns how heads are padded, each way once."""
+        """Returns the different numbers of heads before and after padding."""
         return list(dict.fromkeys(self.attention.values()))
 
     def pad(self) -> None:
-        """Changes the program."""
+        """Pads the program, in place."""
         self._follow()
         super().pad()
 
     # Which values are padded
 
     def _begin(self, op: Operation) -> None:
-        """Notes how attention is padded, and its operands and results with it."""
+        """
+        Notes the padding of `op`, and of its operands and results, if it is attention.
+        """
         match op:
             case AttentionOp() | AttentionGradOp():
                 sizes = op.sizes
@@ -152,7 +157,10 @@ class HeadPadder(ZeroPadder):
                     self._pending.append(value)
 
     def _may(self, value: SSAValue) -> bool:
-        """Whether a value may be padded: all but constants and inputs of the program."""
+        """
+        Whether `value` may be padded: it is neither a constant nor an input of the
+        program.
+        """
         if not isinstance(value, BlockArgument):
             return value.owner.name != "onnx.Constant"  # type: ignore[union-attr]
         if value.owner is not self.entry.body.block:
@@ -164,7 +172,7 @@ class HeadPadder(ZeroPadder):
         )
 
     def _follow(self) -> None:
-        """Finds the values to and from which zeros of attention can be followed."""
+        """Finds all values that the zeros of attention reach."""
         while self._pending:
             value = self._pending.popleft()
             zeros = self.zeros[value]
@@ -181,7 +189,10 @@ class HeadPadder(ZeroPadder):
                     self._note(op, found)
 
     def _same(self, value: SSAValue) -> Iterator[SSAValue]:
-        """Returns the values of callers and callees that are the same as a value."""
+        """
+        Yields the values in callers and callees that equal `value`. If `value` replaces
+        an argument in the next step, yields the argument too.
+        """
         if isinstance(value, BlockArgument):
             function = value.owner.parent_op()
             assert isinstance(function, FuncOp)
@@ -204,8 +215,9 @@ class HeadPadder(ZeroPadder):
 
     def zeros_of(self, op: Operation) -> PassedZeros | None:
         """
-        Returns how the operands and results of an op are padded, according to those of them
-        that are known to be; None if it cannot work on padded values.
+        Returns the padding of the operands and results of `op`. It follows from the
+        operands and results that are already known to be padded. Returns None if `op`
+        cannot work on padded values.
         """
         if op in self.attention:
             return self._zeros_of_attention(op)
@@ -308,7 +320,7 @@ class HeadPadder(ZeroPadder):
 
     def _mask(self, op: Operation, heads: PaddedHeads, build: GradientBuilder) -> None:
         """
-        Makes the results of added heads zero where they attend to values that are not.
+        Makes the results of added heads zero if the added heads attend to real values.
         """
         if heads.new_key_heads != heads.key_heads:
             return
@@ -321,7 +333,7 @@ class HeadPadder(ZeroPadder):
         self.padded[old] = build.onnx("Mul", new, build.constant(keep.reshape(sizes)))
 
     def _count_heads(self, op: Operation, new: Operation) -> None:
-        """Makes a rotary embedding of packed heads count the added ones."""
+        """Adds the new heads to the number of heads of a rotary embedding."""
         zeros, count = self.zeros.get(op.results[0]), op.properties.get("num_heads")
         if zeros is not None and isinstance(count, IntegerAttr) and count.value.data:
             width = shape_of(op.results[0])[zeros.dim] // count.value.data

@@ -1,11 +1,11 @@
 """
-Pads dimensions of parameters with zeros, so that an axis can split them.
-
-A vocabulary of 50257 words over two devices becomes one of 50258, whose last row of the
-embedding is zeros. Ops that take the larger dimension keep zeros there: products with zeros
-are zeros and add nothing to sums, and updates of optimizers keep them. Logits of added
-classes are minus infinity before a loss, so that the loss and its gradient are those of the
-real classes. An op that is not known to keep zeros takes the dimension without padding.
+Pads dimensions of parameters with zeros, so that a mesh axis can split them. A
+vocabulary of 50257 words over two devices becomes one of 50258. The last row of the
+embedding is then zeros. Ops that take the padded dimension keep the zeros: products
+with zeros are zeros and add nothing to sums, and updates of optimizers keep zeros.
+Logits of added classes become minus infinity before a loss. The loss and its gradient
+are thus the same as without padding. An op that is not known to keep zeros takes the
+dimension without padding.
 """
 
 from __future__ import annotations
@@ -31,24 +31,28 @@ from distir.transforms.uneven_sizes.zero_padding import ZeroPadder, zeros_throug
 from distir.transforms.uneven_sizes.zero_runs import PassedZeros, Zeros
 
 _KEEP_ZEROS = PERMUTATIONS | ZEROS_OF_ANY | SUMS | {"onnx.Cast", "onnx.Neg"}
-"""
-The ops that the zeros of a dimension are followed through: those that take the whole of it.
-"""
+"""The ops through which padding is followed if they take the whole padded dimension."""
 
 
 class DimensionPadder(ZeroPadder):
     """
-    Pads dimensions of parameters of a program, in place. `dims` maps indices of arguments
-    to the dimension to pad; all of these have the same size. `size` is the new size.
+    Pads dimensions of parameters of a program, in place. `dims` maps indices of
+    arguments to the dimension to pad. All these dimensions have the same size. `size`
+    is the new size.
     """
 
     def __init__(self, function: FuncOp, dims: Mapping[int, int], size: int):
         super().__init__([function], function)
         self.size = size
         self.ways: dict[Operation, PassedZeros] = {}
-        """The ops that work on the padded dimension, with how that is."""
+        """
+        The ops that work on the padded dimension, with the padding of operands and
+        results.
+        """
         self.masked: dict[SSAValue, SSAValue] = {}
-        """The logits in which those of added classes are minus infinity."""
+        """
+        The padded logits with minus infinity for added classes, by the original logits.
+        """
         args = function.args
         self.before = shape_of(args[next(iter(dims))].type)[next(iter(dims.values()))]
         self.zeros.update({args[i]: self._at(dim) for i, dim in dims.items()})
@@ -59,7 +63,7 @@ class DimensionPadder(ZeroPadder):
                 self._follow(op)
 
     def _at(self, dim: int) -> Zeros:
-        """Returns the zeros at the end of a dimension."""
+        """Returns the padding at the end of the dimension `dim`."""
         return Zeros(dim, ((self.before, self.size - self.before),))
 
     def is_of_use(self) -> bool:
@@ -78,8 +82,8 @@ class DimensionPadder(ZeroPadder):
 
     def _follow(self, op: Operation) -> None:
         """
-        Determines whether an op can work on the padded dimension, and which of its results
-        are padded.
+        Finds out whether `op` can work on the padded dimension, and which results are
+        padded.
         """
         given = [self.zeros.get(v) for v in op.operands]
         dims = {i: zeros.dim for i, zeros in enumerate(given) if zeros is not None}
@@ -118,8 +122,8 @@ class DimensionPadder(ZeroPadder):
     @staticmethod
     def _is_alike(way: PassedZeros, given: Sequence[Zeros | None]) -> bool:
         """
-        Whether zeros pass at the end of a dimension everywhere, not in groups, and where the
-        operands have them.
+        Whether all padding in `way` is at the end of the dimension, and operands agree
+        with it. `given` has the known padding of the operands.
         """
         everywhere = [z for side in way for z in side if z is not None]
         return len({zeros.runs for zeros in everywhere}) == 1 and all(
@@ -128,8 +132,8 @@ class DimensionPadder(ZeroPadder):
 
     def _way_of_update(self, op: UpdateOp, dims: Collection[int]) -> PassedZeros | None:
         """
-        Returns how an update of a padded parameter is padded, whose states must have no other
-        use; None if it cannot be.
+        Returns the padding of an update of a padded parameter, or None if it cannot be
+        padded. Its states must have no other use.
         """
         parameter, gradient, *states = op.tensors
         if len(dims) != 1 or any(
@@ -146,7 +150,7 @@ class DimensionPadder(ZeroPadder):
 
     @staticmethod
     def _is_state(value: SSAValue, op: UpdateOp) -> bool:
-        """Whether a value is an argument that an update alone uses."""
+        """Whether `value` is an argument that only the update `op` uses."""
         return isinstance(value, BlockArgument) and all(
             use.operation is op for use in value.uses
         )
@@ -178,7 +182,8 @@ class DimensionPadder(ZeroPadder):
 
     def _from_start(self, indices: SSAValue, build: GradientBuilder) -> SSAValue:
         """
-        Returns indices that count from the start, for indices that may count from the end.
+        Returns `indices` with those that count from the end changed to count from the
+        start.
         """
         assert isinstance(indices.type, TensorType)
         count = build.scalar(self.before, indices)
@@ -191,8 +196,8 @@ class DimensionPadder(ZeroPadder):
         self, logits: SSAValue, new: SSAValue, build: GradientBuilder
     ) -> SSAValue:
         """
-        Returns padded logits, `new`, with minus infinity for added classes. They are added as a
-        vector, as the bias of a product is.
+        Returns the padded logits `new` with minus infinity for added classes. The
+        infinities are added as a vector, like the bias of a product.
         """
         known = self.masked.get(logits)
         if known is not None:
@@ -212,9 +217,10 @@ class DimensionPadder(ZeroPadder):
 
 def class_dimensions(function: FuncOp) -> dict[int, int]:
     """
-    Returns, by argument index, the dimension of the classes in the parameters that make the
-    classes of a cross-entropy, and the dimension of that size in tables that integers look
-    up: a vocabulary.
+    Returns the dimension of a vocabulary in each parameter, by argument index. It is
+    the dimension of the classes in parameters that make the logits of a cross-entropy,
+    and the dimension of the same size in tables that integers look up. Returns an empty
+    dictionary if losses have different numbers of classes.
     """
     found: dict[int, int] = {}
     pending = [

@@ -1,10 +1,9 @@
 """
-Pads values of a program with zeros, in place.
-
-Subclasses of `ZeroPadder` say where: heads of attention (`head_padding`), or a dimension that
-parameters share (`padding`). Zeros are followed through ops that keep them: products with zeros
-are zeros and add nothing to sums, and updates of optimizers keep them. An op that is not known to
-keep zeros takes and gives the values without.
+Pads values of a program with zeros, in place. Subclasses of `ZeroPadder` choose the
+values: heads of attention (`head_padding`), or a dimension that parameters share
+(`padding`). Zeros are followed through ops that keep them: products with zeros are
+zeros and add nothing to sums, and updates of optimizers keep zeros. An op that is not
+known to keep zeros works on values without padding.
 """
 
 from __future__ import annotations
@@ -38,15 +37,17 @@ from distir.sharding.rule import rule_for
 from distir.transforms.uneven_sizes.zero_runs import PassedZeros, Zeros, passed
 
 _OF_ALL = SUMS | {"onnx.Concat"}
-"""The ops whose results are zero where each of their terms is zero."""
+"""The ops whose results are zero where all their operands are zero."""
 
 
 def zeros_through(
     op: Operation, of_result: bool, index: int, zeros: Zeros
 ) -> PassedZeros | None:
     """
-    Returns how the operands and results of an op are padded, if the operand or result at `index`
-    has these zeros; None if it does not keep zeros, or cannot be made for the larger dimension.
+    Returns the padding of the operands and results of `op`, given the padding of one of
+    them. This is the result at `index` with `of_result`, else the operand at `index`.
+    `zeros` is its padding. Returns None if `op` does not keep zeros or cannot be made
+    for the larger dimension.
     """
     if not ZEROS_OF_FIRST.of(op) and op.name not in ZEROS_OF_ANY | _OF_ALL:
         return None
@@ -56,8 +57,8 @@ def zeros_through(
 
 def _keeps(op: Operation, found: PassedZeros) -> bool:
     """
-    Whether the results of an op are zero where its operands are zeros like that, and
-    whether it can be made for the larger dimension.
+    Whether `op` keeps the padding `found` and can be made for the larger dimension. It
+    keeps it if its results are zero where its operands are padded.
     """
     operands, results = found
     if op.name in ("onnx.Reshape", "onnx.Expand"):
@@ -97,25 +98,28 @@ def _pads_with_zeros(op: Operation) -> bool:
 
 class ZeroPadder(ABC):
     """
-    Pads values of these functions of a program; the last one, which calls the others, is its
-    entry.
+    Base of rewrites that pad values of a program with zeros. `functions` are the
+    functions of the program. The last one is the entry function `entry`, which calls
+    the others.
     """
 
     def __init__(self, functions: Sequence[FuncOp], entry: FuncOp):
         self.functions = functions
         self.entry = entry
         self.zeros: dict[SSAValue, Zeros] = {}
-        """How values are padded; keys are the values before the change."""
+        """
+        The padding of each padded value. The keys are the values before the change.
+        """
         self.padded: dict[SSAValue, SSAValue] = {}
         """The padded value for each key of `zeros`."""
         self.plain: dict[SSAValue, SSAValue] = {}
-        """The values without zeros, for ops that need that."""
+        """The values without padding, for ops that cannot work on padded values."""
 
     @abstractmethod
     def way(self, op: Operation) -> PassedZeros | None:
         """
-        Returns how the operands and results of an op are padded; None for an op that works on
-        values without zeros.
+        Returns the padding of the operands and results of `op`. Returns None if `op`
+        works on values without padding.
         """
 
     @abstractmethod
@@ -126,14 +130,16 @@ class ZeroPadder(ABC):
         way: PassedZeros,
         build: GradientBuilder,
     ) -> None:
-        """Changes the padded operands of an op, where they say more than the elements."""
+        """
+        Changes padded operands of `op` that depend on sizes, such as indices or shapes.
+        """
 
     @abstractmethod
     def finish(self, op: Operation, new: Operation, build: GradientBuilder) -> None:
-        """Completes the op that was made for an op on padded values."""
+        """Completes `new`, the op on padded values that replaces `op`."""
 
     def pad(self) -> None:
-        """Changes the program."""
+        """Pads the program, in place."""
         ways = {
             op: found
             for function in self.functions
@@ -185,7 +191,7 @@ class ZeroPadder(ABC):
             function.update_function_type()
 
     def _replace(self, op: Operation, way: PassedZeros) -> None:
-        """Puts an op before an op, the same on padded values."""
+        """Inserts, before `op`, the same op on padded values."""
         build = _builder(op)
         types = [
             r.type if zeros is None else _padded_type(r, zeros)
@@ -212,7 +218,7 @@ class ZeroPadder(ABC):
     def _as(
         self, op: Operation, ways: list[Zeros | None], build: GradientBuilder
     ) -> list[SSAValue]:
-        """Returns the operands of an op, padded in these ways."""
+        """Returns the operands of `op` with the padding `ways`."""
         found: list[SSAValue] = []
         for value, zeros in zip(op.operands, ways, strict=True):
             if zeros is not None and self.zeros.get(value) == zeros:
@@ -224,7 +230,7 @@ class ZeroPadder(ABC):
         return found
 
     def _give(self, op: Operation, ways: list[Zeros | None]) -> None:
-        """Gives an op its operands padded in these ways."""
+        """Replaces the operands of `op` by the same values with the padding `ways`."""
         if any(v in self.zeros for v in op.operands) or any(ways):
             op.operands = self._as(op, ways, _builder(op))
 
@@ -243,8 +249,8 @@ class ZeroPadder(ABC):
 
     def _finish(self, arguments: dict[int, tuple[Zeros, tuple[int, ...]]]) -> None:
         """
-        Gives the program's results: padded those that update padded arguments. Says so of
-        both.
+        Pads the program's results that update padded arguments. Both the results and
+        the arguments get attributes that describe the padding.
         """
         function, end = self.entry, return_op(self.entry)
         padded = {
@@ -275,7 +281,7 @@ def _padded_type(value: SSAValue, zeros: Zeros) -> TensorType:
 
 
 def _builder(before: Operation) -> GradientBuilder:
-    """Returns a builder that inserts ops before an op."""
+    """Returns a builder that inserts ops before the op `before`."""
     block = before.parent_block()
     assert isinstance(block, Block)
     return GradientBuilder(
@@ -284,7 +290,9 @@ def _builder(before: Operation) -> GradientBuilder:
 
 
 def _filled(value: SSAValue, zeros: Zeros, build: GradientBuilder) -> SSAValue:
-    """Returns a value with its zeros, put there by ops."""
+    """
+    Builds ops that add the padding `zeros` to `value`, and returns the padded value.
+    """
     dim, runs = zeros
     sizes = [count for count, _ in runs]
     pieces = [value]
@@ -303,7 +311,9 @@ def _filled(value: SSAValue, zeros: Zeros, build: GradientBuilder) -> SSAValue:
 
 
 def _cut(value: SSAValue, zeros: Zeros, build: GradientBuilder) -> SSAValue:
-    """Returns a value without its zeros, cut out by ops."""
+    """
+    Builds ops that remove the padding `zeros` from `value`, and returns the result.
+    """
     dim, runs = zeros
     if len(runs) == 1:
         bounds = [build.integers([n]) for n in (0, runs[0][0], dim)]

@@ -1,9 +1,9 @@
 """
-The passage of the zeros of a padded dimension through an op, by the op's sharding rule.
-
-A dimension is padded in runs: 14 heads of 64 features, in two groups of 7 heads with an
-eighth head of zeros each, are `((448, 64), (448, 64))`. A reshape to heads and features
-turns that into `((7, 1), (7, 1))`; a product with the dimension passes it on as it is.
+Carries the padding of a dimension through an op, by the op's sharding rule. A dimension
+is padded in runs, pairs of a number of elements and a number of zeros after them. For
+example, 14 heads of 64 features in two groups of 7 heads, each padded with one head of
+zeros, are `((448, 64), (448, 64))`. A reshape to heads and features turns this into
+`((7, 1), (7, 1))`. A product with the dimension does not change it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from distir.sharding.rule import Dim, Rule
 
 
 class Zeros(NamedTuple):
-    """The dimension of a value that is padded, and how."""
+    """
+    The padding of a value with zeros. `dim` is the padded dimension. `runs` has pairs:
+    a number of elements, and the number of zeros after them.
+    """
 
     dim: int
     runs: Runs
@@ -30,19 +33,26 @@ class Zeros(NamedTuple):
 
 
 class PassedZeros(NamedTuple):
-    """The padding of each operand and each result of an op; None for those without."""
+    """
+    The padding of each operand and each result of an op, or None for those without
+    padding.
+    """
 
     operands: list[Zeros | None]
     results: list[Zeros | None]
 
 
 def scaled(runs: Runs, by: int) -> Runs:
-    """Returns the runs of a dimension each of whose elements has become `by` elements."""
+    """
+    Returns the runs of a dimension in which each element is replaced by `by` elements.
+    """
     return tuple((count * by, zeros * by) for count, zeros in runs)
 
 
 def joined(runs: Runs) -> Runs:
-    """Returns the same runs, those without zeros behind them joined with the next."""
+    """
+    Returns equal runs in which each run without zeros is joined with the next run.
+    """
     found: list[tuple[int, int]] = []
     for count, zeros in runs:
         if found and not found[-1][1]:
@@ -54,8 +64,10 @@ def joined(runs: Runs) -> Runs:
 
 def passed(rule: Rule, of_result: bool, index: int, zeros: Zeros) -> PassedZeros | None:
     """
-    Returns how the operands and results of an op with that rule are padded, if the operand
-    or result at `index` has these zeros; None if the rule does not say so.
+    Returns the padding of all operands and results of an op with the sharding rule
+    `rule`. `zeros` is the padding of the result at `index` with `of_result`, else of
+    the operand at `index`. Returns None if the rule cannot carry the padding to the
+    other values.
     """
     own = (rule.results if of_result else rule.operands)[index]
     core = _core(own[zeros.dim], rule, zeros.runs)
@@ -82,8 +94,8 @@ def passed(rule: Rule, of_result: bool, index: int, zeros: Zeros) -> PassedZeros
 
 def _core(dim: Dim, rule: Rule, runs: Runs) -> tuple[Dim, Runs] | None:
     """
-    Returns the fewest factors of a dimension among which its zeros are, and the runs of
-    these factors alone; None for a dimension without factors.
+    Returns the smallest group of factors of a dimension that has its padding, and their
+    runs. Returns None if the sizes of the factors do not fit the runs.
     """
     left = [f for f in dim if rule.factors[f].size > 1]
     if prod(rule.factors[f].size for f in left) != elements_in(runs):
@@ -106,8 +118,8 @@ def _core(dim: Dim, rule: Rule, runs: Runs) -> tuple[Dim, Runs] | None:
 
 def _within(dim: Dim, factors: Dim, runs: Runs, rule: Rule) -> Runs | None:
     """
-    Returns the runs of a dimension that has these factors among others, given those of the
-    factors; None if it does not have all of them, one after the other.
+    Returns the runs of the dimension `dim`, given the runs of some of its factors.
+    Returns None if `dim` does not have all of `factors`, one after another.
     """
     own = [f for f in dim if rule.factors[f].size > 1 or f in factors]
     begin = own.index(factors[0]) if factors[0] in own else len(own)
