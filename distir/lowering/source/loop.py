@@ -1,4 +1,4 @@
-"""Writes calls of one function in a row as a loop."""
+"""Writes successive calls of one function as a loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from distir.lowering.source.runs import CallRun, ValueList
 
 
 class Loop:
-    """The header and the body of a loop, and the variables that it leaves behind."""
+    """
+    The header and the body of a loop, with the variables that hold values after it.
+    """
 
     def __init__(
         self,
@@ -37,9 +39,10 @@ class Loop:
 
     def _find_given_away(self) -> None:
         """
-        Finds what dies here and goes to lists of operands, one for each iteration: an
-        iteration is to be the last that holds its own. What goes nowhere else is `released`
-        before the loop.
+        Finds the values that are used here for the last time, as operands of single
+        iterations. Each of these iterations should be the last holder of its value. A
+        value with no other use is in `released`, so that its variable is deleted before
+        the loop.
         """
         run, method = self.run, self.method
         given = {method.key(v) for values in run.given.values() for v in values}
@@ -77,7 +80,8 @@ class Loop:
 
     def _targets(self, count: int, group: Sequence[int]) -> tuple[list[str], str]:
         """
-        Returns the names for the results, and the values for the list of outputs.
+        Returns the variables for the results of a call, and the expression that is
+        appended to the list of outputs.
         """
         method, first = self.method, self.run.calls[0]
         targets: list[str] = []
@@ -151,8 +155,9 @@ class Loop:
 
     def _taken(self) -> dict[int, str]:
         """
-        Returns the arguments for operands that are taken from lists; of several passed by
-        one `*`, only the first has an entry.
+        Returns, by position, the argument text for operands that come from lists. If
+        one `*` passes several operands, the first gets the text and the others an empty
+        one.
         """
         by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
             list
