@@ -1,4 +1,6 @@
-"""Pooling with ONNX's options: uneven padding, dilation, indices, any element type."""
+"""
+Pooling with ONNX's options: uneven padding, dilation, indices, and any element type.
+"""
 
 import torch
 
@@ -17,7 +19,8 @@ def _out_size(size, kernel, stride, dilation, before, after, ceil):
 
 def _windows(x, kernel, strides, dilations, before, counts, fill):
     """
-    Returns all windows of the spatial dimensions: (n, c, *positions, elements of a window).
+    Returns all windows of the spatial dimensions, [n, c, *positions, elements of a
+    window]. Elements outside of the input are `fill`.
     """
     spatial = len(kernel)
     for i in reversed(range(spatial)):
@@ -63,8 +66,8 @@ def max_pool(
     columns_first=False,
 ):
     """
-    Returns the maximum of each window; with `indices`, also its position in the flattened
-    input.
+    Returns the maximum of each window and, with `indices`, also its position in the
+    flattened input. `columns_first` numbers positions in column-major order.
     """
     counts = _counts(x, kernel, strides, dilations, before, after, ceil)
     least = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
@@ -111,7 +114,10 @@ def lp_pool(x, kernel, strides, dilations, before, after, ceil=False, p=2):
 
 
 def max_unpool(x, indices, kernel, strides, pads, shape=None):
-    """Puts each value back where `max_pool` found it; 0 elsewhere."""
+    """
+    Returns a tensor with each value at the position where `max_pool` found it, and 0
+    elsewhere.
+    """
     n = len(kernel)
     inferred = [
         (size - 1) * stride - (pads[i] + pads[i + n]) + k
@@ -130,7 +136,10 @@ def max_unpool(x, indices, kernel, strides, pads, shape=None):
 
 
 def col2im(x, image, block, dilations, pads, strides):
-    """Sums the columns of x into the blocks of an image that they came from."""
+    """
+    Returns images in which each column of `x` has been added to the block that it came
+    from.
+    """
     n = len(image)
     size = torch.Size(block).numel()
     batch, channels = x.shape[0], x.shape[1] // size
