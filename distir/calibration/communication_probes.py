@@ -85,7 +85,9 @@ class _Product:
     @staticmethod
     def on(mesh: str, element: str, scale: int) -> _Product:
         """
-        Returns the product with types on `mesh`, or without layouts if `mesh` is empty.
+        Returns a product of the sizes in `PRODUCT`, with the rows multiplied by
+        `scale`. Its tensors are replicated on `mesh`; they have no layout if `mesh` is
+        empty.
         """
         rows, inputs, outputs = PRODUCT
         shapes = ((rows * scale, inputs), (inputs, outputs), (rows * scale, outputs))

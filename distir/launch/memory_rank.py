@@ -54,8 +54,9 @@ class LiveStorages(TorchDispatchMode):
 
     def note(self, value: object, line: int = 0, *, counts: bool = True) -> None:
         """
-        Counts the storages of all tensors in `value` that were not counted before.
-        Without `counts`, these storages are on another device, and never count.
+        Counts the storages of all tensors in `value` that were not counted before, for
+        line `line` of the file. Without `counts`, these storages are on another device,
+        and never count.
         """
         for leaf in tree_leaves(value):
             if not isinstance(leaf, torch.Tensor):
@@ -142,8 +143,9 @@ def _keep_numbers(body: torch.nn.Module, mode: FakeTensorMode) -> None:
 
 def _send(x: torch.Tensor, peer: int) -> None:
     """
-    Does nothing, as a send that is finished at once. With NCCL, a program learns when
-    the receiver has the tensor, and frees it; with gloo, only at the end of the step.
+    Does nothing, like a send that is finished at once. The count is thus as with NCCL,
+    where a sent tensor can be freed when the receiver has it; gloo keeps the tensor
+    until the end of the step.
     """
 
 

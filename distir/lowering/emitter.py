@@ -239,8 +239,9 @@ class Call:
 
     def first(self, written: str) -> str:
         """
-        Returns the expression `written`, which yields every result the op can have,
-        reduced to the first results: to those that the op has.
+        Returns an expression for the results that the op has, given the expression
+        `written` for all results that such an op can have. The results that the op has
+        are the first ones.
         """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
@@ -270,8 +271,8 @@ class Call:
 
     def decimal(self, name: str) -> str:
         """
-        Returns a float attribute with the fewest decimals that give the same number.
-        The attribute is in single precision, unless operand 0 has double precision.
+        Returns float attribute `name` with the fewest decimals that give the same
+        number: in double precision if operand 0 has it, else in single precision.
         """
         value = self.attribute(name)
         exact = "DOUBLE" in (self.element(0) if self.has(0) else "")

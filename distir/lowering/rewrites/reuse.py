@@ -89,6 +89,7 @@ def _makes_new(op: Operation) -> bool:
 class OwnMemory:
     """
     The operands of a per-rank program's ops whose memory is not needed after the op.
+    They are found in three steps:
 
     1. For each value, the origins of the memory that it may lie in (`Root`). Callees
        come first, so that a call knows which of its operands a result may share memory

@@ -80,8 +80,9 @@ class _Interface:
 
     def bundle_results(self) -> bool:
         """
-        Packs results that the same calls use, at most call sites at least. Returns
-        whether there were any.
+        Packs results that go to the same calls into one bundle, and returns whether
+        there were any. At fewer than half of the function's call sites, the results may
+        have other uses.
         """
 
         def key(index: int) -> Hashable:
@@ -187,8 +188,9 @@ class _Interface:
 
     def bundle_arguments(self) -> bool:
         """
-        Bundles arguments that come from the same call, at most call sites at least.
-        Returns whether there were any.
+        Packs arguments that come from the same call into one bundle, and returns
+        whether there were any. At fewer than half of the function's call sites, the
+        arguments may come from elsewhere.
         """
 
         def key(index: int) -> Hashable:

@@ -186,8 +186,8 @@ class _Planner:
 
     def _results(self, run: CallRun, inside: set[Operation]) -> bool:
         """
-        Decides which variables or lists get the results of a loop. Returns False if no
-        code for it can be written.
+        Decides which variables and lists get the results of a loop. Returns whether the
+        loop can be written.
         """
         calls, carried = run.calls, run.carried
         grouped: dict[frozenset[int], list[int]] = {}

@@ -13,10 +13,10 @@ _library = torch.library.Library("distir_experts", "FRAGMENT")
 
 def expert_places(ids, experts, capacity, shards, places):
     """
-    Returns the slot of every choice in `ids` [groups, tokens, choices], -1 for dropped
-    choices, and the expert of every row, -1 for empty rows. Each group sends at most
-    `capacity` tokens to an expert and at most `places` rows to a shard; first choices
-    come before second ones.
+    Returns the slot of every choice in `ids` [groups, tokens, choices], and the expert
+    of every row, as an index within the row's shard. Slots of dropped choices and
+    experts of empty rows are -1. Each group sends at most `capacity` tokens to an
+    expert and at most `places` rows to a shard; first choices come before second ones.
     """
     groups, tokens, choices = ids.shape
     per_group = tokens * choices
@@ -125,7 +125,7 @@ def grouped_product(x, rows, matrices, transposed):
 def grouped_product_grad(x, rows, dy, experts, transposed):
     """
     Returns, for each of `experts` matrices, the sum over its rows of the outer products
-    of `x` and `dy`.
+    of `x` and `dy`; the products are transposed if `transposed`.
     """
     order, ends = _order(rows, experts)
     first, second = (dy, x) if transposed else (x, dy)

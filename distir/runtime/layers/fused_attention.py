@@ -164,8 +164,8 @@ class Attention:
 
     def _hide(self, hidden):
         """
-        Adds a mask for the boolean tensor `hidden` [queries, keys], which is true for
-        the keys that a query does not see.
+        Hides keys from queries: sets the mask to -infinity where the boolean tensor
+        `hidden` [queries, keys] is true.
         """
         if self.mask is None:
             self.mask = torch.zeros((), dtype=self.wide, device=self.query.device)
@@ -173,8 +173,9 @@ class Attention:
 
     def _blocks(self, length, count, run):
         """
-        Returns the index of the block of each query or key, for `count` blocks that are
-        dealt out in runs of `run` positions.
+        Returns the index of the block of each of `length` positions. The positions are
+        dealt out to `count` blocks in runs of `run` positions; if `run` is None or 0,
+        each block is contiguous.
         """
         places = torch.arange(length, device=self.query.device)
         return places // (run or length // count) % count

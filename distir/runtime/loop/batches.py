@@ -97,9 +97,9 @@ class BatchPart:
     @property
     def rows(self):
         """
-        The indices, in a whole batch, of the samples of this process, in its order.
-        Raises ProgramError if the arguments do not all have samples as their first
-        dimension.
+        The indices, in a whole batch, of the samples that this process takes, in the
+        process's order. Raises ProgramError if the arguments do not all have samples as
+        their first dimension.
         """
         spec = next(s for s in self.specs if s.name in self.takes)
         numbers, axes = torch.arange(self.samples), self.axes

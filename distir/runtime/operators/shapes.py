@@ -35,8 +35,7 @@ def unsqueeze(x, axes):
 
 def expand(x, shape):
     """
-    Returns `x` broadcast with `shape`; sizes of `x` may also be larger than those in
-    `shape`.
+    Returns `x` expanded to the shape that results from broadcasting `x` and `shape`.
     """
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
 
