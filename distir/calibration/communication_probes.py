@@ -18,7 +18,10 @@ from distir.calibration.probe import CommunicationProbe, Probe, tensor
 
 ROWS = (8, 64, 256, 512, 1024, 2048, 8192)
 WIDTH = 256
-"""The columns of buffers, whose rows are `ROWS`: 8 kB to 8 MB of f32."""
+"""
+The number of columns of buffers. With the numbers of rows in `ROWS`, buffers have 8 kB
+to 8 MB of f32.
+"""
 
 PRODUCT = (256, 512, 512)
 """

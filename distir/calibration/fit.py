@@ -1,4 +1,7 @@
-"""Fits figures of ops and links to measurements, and reports the errors that remain."""
+"""
+Fits the figures of ops and links (overheads, and times per FLOP and per byte) to
+measurements, and reports the errors that remain.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +81,9 @@ class OpFit:
 
 def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
     """
-    Returns the figures of an op, fitted to `samples` by least squares of relative
-    errors; no figure is negative. Raises DistIRError if there are fewer than three
-    samples.
+    Returns the figures of an op: its overhead, and its times per FLOP and per byte.
+    They are fitted to `samples` by least squares of relative errors, and none is
+    negative. Raises DistIRError if there are fewer than three samples.
     """
     _check_count(name, samples)
     seconds = np.array([s.seconds for s in samples])

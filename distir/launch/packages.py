@@ -223,7 +223,7 @@ class Training:
     """
     Settings of a training run with a package that contains a training step.
 
-    - `steps`: the number of the last step; the first step is 1.
+    - `steps`: the last step; the first step is 1.
     - `seed`: the seed of parameters that no file contains.
     - `checkpoints`: the folder of checkpoints; `save_every`: the number of steps
       between two checkpoints (0: only one, after the last step); `resume`: the step

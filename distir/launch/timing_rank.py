@@ -30,7 +30,9 @@ import torch.distributed as dist
 from distir.system.output_files import write_text
 
 AHEAD_S = 3e-4
-"""The seconds between the ranks' agreement on the start of a call and that start."""
+"""
+The time in seconds from the ranks' agreement on the start of a call to this start.
+"""
 
 
 def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
@@ -187,9 +189,9 @@ class Ranks:
 
 def peak_memory(body: TimedBody, ranks: Ranks) -> int:
     """
-    Returns the peak of bytes that PyTorch's allocator gives out for the arguments and
-    one call of a program, on the rank with the largest peak; 0 on the CPU, where they
-    are not counted.
+    Returns the largest number of bytes at one time that PyTorch's allocator gives out
+    for the arguments and one call of a program. The result is that of the rank with the
+    most, or 0 on the CPU, where the bytes are not counted.
     """
     if ranks.device.type != "cuda":
         return 0

@@ -231,8 +231,8 @@ class Call:
 
     def like_op(self, module: str, arguments: Sequence[str]) -> str:
         """
-        Returns a call of the function of helper module `module` that is named like the
-        op.
+        Returns a call of the function in helper module `module` that has the name of
+        the op.
         """
         written = self.write("{op}({arguments})", arguments=", ".join(arguments))
         return f"{self.helper(module)}.{written}"
@@ -348,7 +348,7 @@ class Call:
 
     def dtype(self, onnx_type: int) -> str:
         """
-        Returns the torch dtype, as source text, of the ONNX element type with number
+        Returns the torch dtype, as source text, of the ONNX element type with code
         `onnx_type`. Raises NoLowering if PyTorch has no such type.
         """
         return torch_dtype(onnx_type, describe(self.op))
@@ -361,8 +361,8 @@ class Call:
 
     def integers(self, index: int) -> str:
         """
-        Returns an expression for the list of Python integers in operand `index`: a
-        literal for a constant, and `None` for an omitted operand.
+        Returns an expression for the list of Python integers in operand `index`. For a
+        constant, the expression is a literal; for an omitted operand, it is `None`.
         """
         known = self.constant(index)
         if known is not None:
@@ -373,8 +373,8 @@ class Call:
 
     def integer(self, index: int) -> str:
         """
-        Returns an expression for the single integer in operand `index`: a literal for a
-        constant, and `None` for an omitted operand.
+        Returns an expression for the single integer in operand `index`. For a constant,
+        the expression is a literal; for an omitted operand, it is `None`.
         """
         known = self.constant(index)
         if known is not None:
@@ -383,8 +383,8 @@ class Call:
 
     def number(self, index: int) -> str:
         """
-        Returns an expression for the single Python number in operand `index`: a literal
-        for a constant.
+        Returns an expression for the single Python number in operand `index`. For a
+        constant, the expression is a literal.
         """
         known = self.constant(index)
         if known is not None:

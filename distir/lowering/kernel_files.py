@@ -64,7 +64,7 @@ def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, Kernel
     Returns, by module name, the files of the modules that a program's kernels name. A
     file in `given` comes before a published one. Raises DistIRError if a module has no
     file, a file cannot be read, or `given` has two files of one name or a name that is
-    no `MODULE.py`.
+    not that of a Python module.
     """
     by_name: dict[str, Path] = {}
     for path in given:

@@ -124,8 +124,8 @@ def call(module, name, types, *inputs, **options):
 
 def autograd(module, name, wrt, types, *inputs, **options):
     """
-    Returns gradients of function `name` in the user's file `module`, by PyTorch's
-    autograd.
+    Returns gradients of function `name` in the user's file `module`, computed by
+    PyTorch's autograd.
     """
     function = partial(_function(module, name), **options)
     return differentiated(function, f"{module}:{name}", wrt, types, inputs)
@@ -133,8 +133,8 @@ def autograd(module, name, wrt, types, *inputs, **options):
 
 def backward(module, name, wrt, types, *inputs, **options):
     """
-    Returns gradients of a user's kernel; function `name` in the user's file `module`
-    computes them.
+    Returns gradients of a user's kernel, computed by function `name` in the user's file
+    `module`.
     """
     function = partial(_function(module, name), **options)
     return gradients(function, f"{module}:{name}", wrt, types, inputs)

@@ -17,7 +17,7 @@ from . import devices
 @dataclass(frozen=True)
 class Places:
     """
-    The arguments and results of a rank's program, as row numbers of `ARGUMENTS` and
+    The arguments and results of a rank's program, as indices of rows of `ARGUMENTS` and
     `RESULTS`. `members` gives the path of each argument that a module holds.
     `overwritten` gives, for each result that overwrites an argument, the index of this
     argument.

@@ -121,8 +121,8 @@ class MeshSpec:
 @dataclass(frozen=True)
 class Rank:
     """
-    The program of one process: a class, and the numbers that distinguish the process
-    from others with the same class.
+    The program of one process: a class, and the indices of processes that distinguish
+    it from other processes with the same class.
     """
 
     program: type
@@ -380,9 +380,9 @@ def report(text):
 
 def start(backend, processes, timeout_s, init_method):
     """
-    Joins the other processes and returns this process's rank and device. The
-    environment variables are those of torchrun. Raises ProgramError if the number of
-    processes is wrong, or a GPU is missing.
+    Joins the other processes and returns this process's rank and device. The rank and
+    the number of processes come from torchrun's environment variables. Raises
+    ProgramError if the number of processes is not `processes`, or a GPU is missing.
     """
     rank = int(os.environ.get("RANK", "0"))
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -464,8 +464,8 @@ def wait_for_all(device):
 @contextmanager
 def processes(program, backend, timeout_s, init_method):
     """
-    Joins the other processes, and yields this process's rank, device and program.
-    Leaves them at the end.
+    Joins the other processes, and yields this process's rank, device and program. At
+    the end, waits for all processes and disconnects.
     """
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:

@@ -100,8 +100,8 @@ class _Interface:
 
     def return_bundle(self) -> bool:
         """
-        Returns a bundle from the function without unpacking it, if all of its values
-        are returned. Returns whether it did.
+        If the function returns all values of a bundle that it unpacks, makes it return
+        the bundle. Returns whether there was such a bundle.
         """
         returned = return_op(self.function)
         for op in self.function.body.block.ops:
@@ -119,7 +119,8 @@ class _Interface:
         self, group: Sequence[int], value: SSAValue, hints: Sequence[str]
     ) -> None:
         """
-        Returns the bundle `value` in place of the results `group`. Callers unpack it.
+        Makes the function return the bundle `value` in place of the results `group`,
+        and its callers unpack the bundle. `hints` are names for the unpacked values.
         """
         operands = list(return_op(self.function).operands)
         places = _places(len(operands), group)
@@ -169,8 +170,9 @@ class _Interface:
 
     def _origin(self, value: SSAValue) -> Hashable:
         """
-        Returns a key for the call that computes a value, and for the value's uses.
-        Returns None if no call computes the value.
+        Returns a key for the origin of a value and for its uses. The origin is a call,
+        an unpacked bundle, or the operands of the function's callers for an argument.
+        Returns None for other values, and for values with uses other than calls.
         """
         users = self._users(value)
         if users is None or isinstance(value.owner, CallOp | UnpackOp):
@@ -218,8 +220,8 @@ class _Interface:
 
     def take_bundle(self) -> bool:
         """
-        Takes a bundle in place of arguments whose only use is to be packed into this
-        bundle. Returns whether it did.
+        If the function packs arguments that have no other use into a bundle, makes it
+        take the bundle as one argument. Returns whether there was such a bundle.
         """
         block = self.function.body.block
         for op in block.ops:
@@ -239,8 +241,8 @@ class _Interface:
 
     def _take(self, group: Sequence[int], bundle: BlockArgument) -> None:
         """
-        Replaces the arguments `group` by the last argument, `bundle`, which callers
-        pack.
+        Makes the function take `bundle`, its last argument, in place of the arguments
+        `group`, and its callers pack the bundle.
         """
         block = self.function.body.block
         bundle.name_hint = SAVED
@@ -400,7 +402,8 @@ class _Ownership:
 
     def _is_given_back(self, value: SSAValue) -> bool:
         """
-        Whether only the caller can use the bundle `value` that a function returns.
+        Whether the caller is the only one that can use bundle `value` after a function
+        has returned it.
         """
         users = [use.operation for use in value.uses]
         others = [op for op in users if not isinstance(op, ReturnOp)]

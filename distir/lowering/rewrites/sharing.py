@@ -25,9 +25,9 @@ def is_fresh(op: Operation) -> bool:
 @dataclass
 class SharedMemory:
     """
-    The values of a program that may lie in the same memory. `returned` has, by function
-    name and for each result, the indices of the arguments that the result may share
-    memory with.
+    An analysis of the values of a program that may lie in the same memory. `returned`
+    has, by function name and for each result, the indices of the arguments that the
+    result may share memory with.
     """
 
     returned: dict[str, list[frozenset[int]]] = field(
@@ -36,7 +36,10 @@ class SharedMemory:
 
     @staticmethod
     def of(module: ModuleOp) -> SharedMemory:
-        """Returns the shared memory of all functions that the entry function reaches."""
+        """
+        Returns the analysis of all functions that the entry function calls, directly or
+        indirectly.
+        """
         found = SharedMemory()
         for function in reachable_functions(module):  # callees first
             found._add(function)

@@ -43,7 +43,7 @@ class ClassNames:
     """
     The names in one class, and the needs of its text that follow from their use.
     `meshes` and `constants` hold the attributes that the class must set. `uses_numbers`
-    says whether it needs the numbers of processes.
+    says whether it needs the indices of processes.
     """
 
     def __init__(self, program: RankClasses, cls: ModuleClass):
@@ -59,9 +59,9 @@ class ClassNames:
 
     def hint(self, value: SSAValue) -> str:
         """
-        Returns a suggested name for a value: its name hint, else the hint of the value
-        that it stands for inside or outside of a called function, else the name of the
-        op that computes it.
+        Returns a suggested name for a value: its name hint, or the hint of the
+        corresponding value in a called function or in the caller. If there is none,
+        returns the name of the op that computes it.
         """
         # The argument of a function that was entered by a call is that call's operand.
         entered: list[CallOp] = []
@@ -129,7 +129,7 @@ class ClassNames:
         return f"self.{self.constants[written]}"
 
     def member_path(self, member: int) -> Path:
-        """Returns the path of member number `member` in this class."""
+        """Returns the path of the member with index `member` in this class."""
         program, root = self.program, self.program.classes.classes[0]
         if self.cls is root:
             return program.layout.path(root.instances[0][member])

@@ -25,7 +25,8 @@ class ClassSource:
     - `body`: the class without its `class` line, indented by four spaces; the entry
       function is its method `forward`.
     - `helpers`: the helper modules that the class uses.
-    - `numbers`: the numbers of peers that differ between ranks that share the class.
+    - `numbers`: the indices of peer processes, which differ between ranks with the same
+      class.
     - `groups`: the pairs of a mesh and a tuple of its axes whose process groups the
       class uses.
     - `members`: for each argument that a module holds, by index, the path of the module

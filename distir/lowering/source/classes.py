@@ -42,9 +42,9 @@ class ModuleClass:
     - `functions`: its methods;
     - `instances`: for each instance, the program's arguments that it holds, in the
       order of members;
-    - `positions`: for each method, the member number of each argument position that is
-      a member;
-    - `children`: for each class of children, the children of each instance, as numbers
+    - `positions`: for each method, the index of the member for each argument position
+      that is a member;
+    - `children`: for each class of children, the children of each instance, as indices
       of instances of that class.
     """
 
@@ -77,8 +77,8 @@ class Classes:
     The classes of a program, with the class of the whole program first.
 
     `of` gives the class of each function. `child` gives, for a call of a child's
-    method, the number of the child among the children of the same class; it has no
-    entry for calls of methods of the same object.
+    method, the index of the child among the children of the same class; it has no entry
+    for calls of methods of the same object.
     """
 
     classes: list[ModuleClass]
@@ -87,7 +87,7 @@ class Classes:
     owner: dict[BlockArgument, tuple[ModuleClass, int, int]]
     """
     For each argument of the program that a class other than the first holds: the class,
-    the number of the instance and the number of the member.
+    the index of the instance and the index of the member.
     """
 
     @staticmethod
@@ -319,7 +319,7 @@ class _Finder:
 
     def _numbers(self, function: FuncOp, call: CallOp, callee: FuncOp) -> list[int]:
         """
-        Returns, for each instance of the caller's class, the number of the instance
+        Returns, for each instance of the caller's class, the index of the instance
         whose method the call runs.
         """
         cls, own = self.of[function], self.of[callee]
@@ -337,7 +337,7 @@ class _Finder:
 
     def _instance(self, function: FuncOp, binding: Binding) -> int:
         """
-        Returns the number of the instance on which a function runs if it is called with
+        Returns the index of the instance on which a function runs if it is called with
         `binding`.
         """
         cls = self.of[function]

@@ -19,7 +19,7 @@ from distir.lowering.source.text import sanitized
 @dataclass
 class ClassLayout:
     """
-    The paths in a class: those of its `members` by number, and those of its `children`
+    The paths in a class: those of its `members` by index, and those of its `children`
     by their class. `source` is the name of the first instance in the source model.
     """
 
@@ -32,7 +32,10 @@ class ClassLayout:
 
     @property
     def has_elements(self) -> bool:
-        """Whether a direct part of the module has a number as its name."""
+        """
+        Whether a member or child of the class has a number as the first part of its
+        path.
+        """
         paths = [
             *self.members.values(),
             *(p for c in self.children.values() for p in c),
@@ -123,8 +126,9 @@ class ModuleLayout:
         self, other: ModuleClass, numbers: list[int]
     ) -> tuple[Path, list[str]]:
         """
-        Returns the common start of the names of instances, and the numbers that follow
-        it in each name. Returns no numbers if they are not distinct or missing.
+        Returns the common start of the names of instances `numbers` of class `other`,
+        and the number that follows it in each name. If any of these is missing or two
+        are equal, returns no numbers.
         """
         starts: list[Path] = []
         for number in numbers:

@@ -39,10 +39,10 @@ class Loop:
 
     def _find_given_away(self) -> None:
         """
-        Finds the values that are used here for the last time, as operands of single
-        iterations. Each of these iterations should be the last holder of its value. A
-        value with no other use is in `released`, so that its variable is deleted before
-        the loop.
+        Finds the values that the method uses for the last time in this loop, each as an
+        operand of one iteration. They are to be freed in this iteration. Values without
+        another use in the loop are put into `released`; their variables are deleted
+        before the loop.
         """
         run, method = self.run, self.method
         given = {method.key(v) for values in run.given.values() for v in values}

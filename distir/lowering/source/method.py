@@ -28,7 +28,10 @@ in a list.
 
 
 class Method:
-    """Writes `function` as the method `name` of the class whose names are `writer`."""
+    """
+    Writes `function` as the method `name` of a class; `writer` gives the names in this
+    class.
+    """
 
     def __init__(self, writer: ClassNames, function: FuncOp, name: str):
         self.writer, self.function, self.name = writer, function, name
@@ -65,8 +68,8 @@ class Method:
 
     def _dying(self, at: int) -> list[Key]:
         """
-        Returns the values whose last use is statement number `at`, and the results of
-        this statement that are never used.
+        Returns the values whose last use is the statement with index `at`, and the
+        results of this statement that are never used.
         """
         statement = self.plan.statements[at]
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
@@ -178,9 +181,9 @@ class Method:
     def _give_away(self, call: CallOp, dying: list[Key]) -> list[Key]:
         """
         Moves tensors into a list from which the call takes them, so that the called
-        method can free them before it ends. This concerns tensors whose last use is
-        this call, and that the method does not need to its end. Returns the values that
-        must still be deleted after the call.
+        method can free them before it ends. This concerns tensors whose last use in
+        this method is the call, and that the called method does not need until its end.
+        Returns the values that must still be deleted after the call.
         """
         operands = list(call.operands)
         callee = self.writer.program.callee(call)
@@ -206,7 +209,8 @@ class Method:
         """
         Passes tensors to the call by `pop()` from the ends of the lists that hold them,
         so that the called method can free them before it ends. This concerns tensors
-        whose last use is this call, and that the method does not need to its end.
+        whose last use in this method is the call, and that the called method does not
+        need until its end.
         """
         if self.plan.lists.keys().isdisjoint(call.operands):
             return

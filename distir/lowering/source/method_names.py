@@ -100,8 +100,8 @@ def _repeat(items: Sequence[Expression], at: int) -> tuple[int, int]:
 
 def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> bool:
     """
-    Whether the items of period number `count` continue the pattern of the first two
-    periods: the same expressions, with indices that go up or down by one each time.
+    Whether the items of the period with index `count` continue the pattern of the first
+    two periods: the same expressions, with indices that go up or down by one each time.
     """
     block = items[at + count * period : at + (count + 1) * period]
     if len(block) < period:

@@ -125,8 +125,8 @@ class PathTree:
 
     def size(self, path: Path) -> int:
         """
-        Returns the number of parts of the scope at `path`, which consists of final
-        names; 0 if there is no such scope.
+        Returns the number of parts of the scope at `path`, which consists of names that
+        `add` has returned; 0 if there is no such scope.
         """
         tree = self
         for part in path:

@@ -36,8 +36,8 @@ class ClassTexts:
     def add(self, hint: str, body: str) -> str:
         """
         Adds a class with text `body`, which begins at the parenthesis of its base, and
-        returns its name. The name is `hint`, or `hint` with a number if another class
-        has it. An equal class of that name is used again.
+        returns its name. The name is `hint`, with a number if a class of another text
+        has it. If a class of the same text has the name already, it is used again.
         """
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:

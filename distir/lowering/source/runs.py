@@ -33,8 +33,8 @@ class ValueList:
 @dataclass
 class FromList:
     """
-    Operands that are the elements of list `source`; if `backwards`, from its end to its
-    start.
+    Operands that are the elements of list `source` in order, or in reverse order if
+    `backwards`.
     """
 
     source: ValueList

@@ -29,9 +29,8 @@ class Group:
     """
     A group of processes, in the order of their positions along mesh axes.
 
-    `ranks` are global ranks in that order. PyTorch numbers the members of a process
-    group by ascending global rank; `order[i]` is the number of the member at position
-    i.
+    `ranks` are global ranks in that order. PyTorch orders the members of a process
+    group by global rank; `order[i]` is PyTorch's index of the member at position i.
     """
 
     def __init__(self, ranks, handle):
@@ -45,11 +44,11 @@ class Group:
         self.in_order = self.order == tuple(range(self.size))
 
     def by_position(self, parts):
-        """Returns a list by position, given `parts` by member number."""
+        """Returns a list by position, given `parts` by PyTorch's member index."""
         return [parts[number] for number in self.order]
 
     def by_number(self, parts):
-        """Returns a list by member number, given `parts` by position."""
+        """Returns a list by PyTorch's member index, given `parts` by position."""
         return [parts[self.order.index(number)] for number in range(self.size)]
 
 

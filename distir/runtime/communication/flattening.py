@@ -58,8 +58,9 @@ def cut(tensor, spec):
 def flatten(tensor, length, splits=()):
     """
     Returns the elements of a tensor in row-major order, followed by zeros up to
-    `length`. Each split (dimension, parts, run) first cuts the tensor into blocks,
-    which are the index of a further dimension of the result.
+    `length`. Each split (dimension, parts, run) first deals the dimension out to
+    `parts` blocks in runs of `run` elements. It adds a dimension to the result, whose
+    index is the block.
     """
     counts = [parts for _, parts, _ in splits]
     for dim, parts, run in splits:

@@ -174,8 +174,9 @@ def linear_attention(
 
 def causal_convolution(x, weight, bias, past, silu=False):
     """
-    Returns a convolution, for each channel, of the present and previous steps, and the
-    steps to pass as `past` next time.
+    Returns the convolution of each channel over the present and the previous steps, and
+    the last steps, to be passed as `past` in the next call. With `silu`, SiLU is
+    applied to the result.
     """
     width = weight.shape[2]
     if past is None:

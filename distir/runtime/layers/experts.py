@@ -1,6 +1,6 @@
 """
-Mixtures of experts: the way of tokens to the rows of their experts and back, and
-products of rows with the matrices of their experts.
+Mixtures of experts: moves tokens to the rows of their experts and back, and multiplies
+rows by the matrices of their experts.
 
 Rows are `[shards, groups, places]`. No function here makes the host wait for the device
 to count rows.

@@ -96,8 +96,8 @@ def merge_attention(out, sums, other, other_sums):
 def _kernel_of_shapes(query, key, dtype, device, has_mask, is_causal):
     """
     Returns the answer of `_kernel_of` for tensors with these shapes, from tensors that
-    take almost no memory. `torch.compile` calls it once and keeps the result, because
-    it cannot trace the query.
+    take almost no memory. `torch.compile` calls the function once and keeps the result,
+    because it cannot trace the call.
     """
     row = torch.empty(query[3], dtype=dtype, device=device)
     mask = row[0].expand(query[2], key[2]) if has_mask else None

@@ -94,7 +94,10 @@ class _Lstm:
 
 
 class _Gru:
-    """A GRU step whose reset gate multiplies the product with the state."""
+    """
+    A GRU step whose reset gate multiplies the product of the weights and the state
+    (ONNX's `linear_before_reset`).
+    """
 
     def __init__(self, layer, left, right, h):
         size = h.shape[-1]
@@ -126,7 +129,10 @@ class _Gru:
 
 
 class _ResetFirst(_Gru):
-    """A GRU step whose reset gate multiplies the state."""
+    """
+    A GRU step whose reset gate multiplies the state before the product with the
+    weights.
+    """
 
     def of_state(self, layer, right):
         size = self.h.shape[-1]

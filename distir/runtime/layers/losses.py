@@ -5,7 +5,8 @@ import torch.nn.functional as F
 
 NO_LABEL = -(2**62)
 """
-The ignored label that stands for ignoring none. PyTorch's default would ignore -100.
+The value of PyTorch's `ignore_index` for ignoring no label. The default would ignore
+label -100.
 """
 
 CHUNK = 1 << 24
@@ -131,8 +132,8 @@ def cross_entropy_part_grad(
 
 def _among(labels, count):
     """
-    Returns whether each label is a class below `count`, and the labels with 0 in place
-    of others.
+    Returns booleans that are true for labels from 0 to `count` - 1, and the labels with
+    0 in place of all others.
     """
     held = (labels >= 0) & (labels < count)
     return held, torch.where(held, labels, 0).to(torch.int64)[..., None]

@@ -37,8 +37,8 @@ def selective_scan(x, dt, a, b, c):
 
 def selective_scan_grad(dy, x, dt, a, b, c):
     """
-    Returns the gradients of all operands. The forward keeps only the states before
-    every chunk of about sqrt(steps) steps; the others are recomputed, chunk by chunk.
+    Returns the gradients of all operands. Of the states, only those before every chunk
+    of about sqrt(steps) steps are kept; the others are recomputed, chunk by chunk.
     """
     kinds = [tensor.dtype for tensor in (x, dt, a, b, c)]
     dy, x, dt, a, b, c = _widened(dy, x, dt, a, b, c)

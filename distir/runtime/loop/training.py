@@ -17,7 +17,7 @@ class Options:
     """
     The options of a training.
 
-    - `steps`: the number of the last step; the first step is 1.
+    - `steps`: the last step; the first step is 1.
     - `seed`: the seed of parameters that no file contains, and of the order of samples.
     - `folder`: the folder of checkpoints; `save_every`: the number of steps between two
       checkpoints (0: only one, after the last step); `resume`: the step whose
@@ -244,8 +244,7 @@ class _Training:
     def _start(self):
         """
         Returns the arguments before the first step, without inputs and labels, and the
-        number of the first step. Raises ProgramError if the checkpoint has all steps
-        already.
+        first step to run. Raises ProgramError if the checkpoint has all steps already.
         """
         checkpoint, first = self._checkpoint(), 1
         if checkpoint is not None:

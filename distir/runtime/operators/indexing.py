@@ -118,10 +118,10 @@ def reverse_sequence(x, lengths, batch_axis, time_axis):
 
 def unique(x, axis=None, ordered=True):
     """
-    Returns the unique slices along `axis`, the first position of each, the number of
-    the unique slice for each original slice, and the number of occurrences. Slices are
-    sorted if `ordered`, else in the order of their first positions. If `axis` is None,
-    elements are compared.
+    Returns four tensors: the unique slices along `axis`, the first position of each,
+    the index of the unique slice for each original slice, and the number of occurrences
+    of each. Unique slices are sorted if `ordered`, else in the order of their first
+    positions. If `axis` is None, elements are compared.
     """
     if axis is None:
         found, inverse, counts = torch.unique(

@@ -47,9 +47,9 @@ def to_float4(x):
 
 def bit_shift(x, amount, left):
     """
-    Returns the integers `x`, shifted by `amount` bits. If the amount is negative or at
-    least the number of bits, the result is 0; for a shift of signed integers to the
-    right, it is the sign.
+    Returns the integers `x`, shifted by `amount` bits to the left if `left`, else to
+    the right. If the amount is negative or at least the number of bits, the result is
+    0; for negative integers that are shifted to the right, it is -1.
     """
     bits = x.dtype.itemsize * 8
     unsigned = x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)

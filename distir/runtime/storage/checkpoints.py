@@ -473,10 +473,10 @@ class Checkpoint:
 
     def parts(self, specs, meshes):
         """
-        Returns this process's parts, by name, of the arguments in `specs` that
-        checkpoints contain. The checkpoint has each argument itself or the tensors that
-        it consists of. Every process must call the method. Raises CheckpointError if
-        the checkpoint lacks an argument.
+        Returns this process's parts, by name, of the arguments in `specs` that are
+        parameters or states. The checkpoint may contain an argument whole or as the
+        tensors that it consists of. Every process must call the method. Raises
+        CheckpointError if the checkpoint lacks an argument.
         """
         reader = Reader(self.path, self.files)
         stored = reader.read_metadata().state_dict_metadata

@@ -41,8 +41,9 @@ def load(path):
 
 def names_of(metadata):
     """
-    Returns the names in the module of a checkpoint's tensors, by their keys in the
-    checkpoint: of the tensors under `model`, or of all if there are none.
+    Returns the names of a checkpoint's tensors in the module, by their keys in the
+    checkpoint. Only tensors under `model` are included, or all tensors if there are
+    none.
     """
     stored = metadata.state_dict_metadata
     keys = [k for k, v in stored.items() if isinstance(v, TensorStorageMetadata)]
