@@ -99,7 +99,7 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
         if cache:
             columns.append(np.maximum(0.0, moved - cache))
         found, error = _least_squares(np.stack(columns, 1), seconds, totals)
-        # A cache must explain something to be believed.
+        # A cache is assumed only if it reduces the error by a tenth.
         if best is None or error < 0.9 * best[0] - 1e-12:
             beyond = found[3] if cache else 0.0
             overhead, per_flop, per_byte = (float(x) for x in found[:3])
@@ -143,7 +143,7 @@ def fit_communication(kind: str, samples: Sequence[Sample]) -> LinkFit:
     ]
     found = residual(kind, pairs)
     if per_byte <= 0:
-        # Whatever explains the measurements, this is no link; they have to be repeated.
+        # No link has infinite bandwidth, so the measurements have to be repeated.
         found = replace(found, mean=inf, largest=inf)
     return LinkFit(float(overhead), float(per_byte), found)
 

@@ -115,7 +115,7 @@ def calibrate(
         if not again:
             break
         log(f"measuring again what does not fit: {', '.join(sorted(names))}")
-        # Whatever disturbs a measurement makes it longer.
+        # Disturbances only make a measurement longer.
         for i, took in zip(again, measured([probes[i] for i in again])[0], strict=True):
             seconds[i] = min(seconds[i], took)
         machine = _fitted(probes, seconds, device, memory, settings)
@@ -186,7 +186,7 @@ def _timed(
                 progress=log,
             )
 
-        # Missing devices are detected before all the work.
+        # Detects missing devices before all packages are written.
         timed(probes[:1], TimingSettings(rounds=1, warm_up=0, samples=1))
         timings = timed(probes, settings.timing)
     return [typical(t) for t in timings.times], timings.device, timings.memory

@@ -106,7 +106,7 @@ def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
     )
     try:
         body = runtime.body_of(program, rank, torch.device("cpu"))
-        # Constants of a program have values: they are made before this.
+        # Constants have values, so they are made before the mode without values.
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with torch.no_grad(), mode:
             _keep_numbers(body, mode)

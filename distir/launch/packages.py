@@ -360,7 +360,7 @@ def run_package(
     own = spawner is None
     spawner = spawner or Spawner()
     if not sys.dont_write_bytecode:
-        # Once; each rank would do it by itself. A folder that cannot be written to stays.
+        # Compiles once for all ranks. Nothing happens in a read-only folder.
         compile_dir(directory, maxlevels=0, quiet=2)
     try:
         with tempfile.TemporaryDirectory(prefix="distir-") as name:
@@ -394,7 +394,7 @@ def run_package(
             if not manifest["results"]:
                 return {}
             found = load_weights(outputs)
-            # A training gives what updates nothing, then every final parameter.
+            # A training returns results that update nothing, then all final parameters.
             names = manifest["results"] if training is None else found
             return {name: np.array(found[name]) for name in names}
     finally:
@@ -506,7 +506,7 @@ def _failure(
 
     start = time.monotonic()
     while len(failed) < ranks:
-        # The one that they lost may take a while to end.
+        # The rank whose connection they lost may take a while to end.
         wait = _FAILURE_S if all(map(lost, failed)) else 0.5
         more = spawner.read_event(start + wait)
         if more is None:

@@ -134,8 +134,9 @@ class ValueNames(Protocol):
 
     def listed(self, values: Sequence[SSAValue]) -> list[str]:
         """
-        Returns the items of a Python list of `values`. Repeated values can share one
-        item, such as `*[x] * 3`, so there may be fewer items than values.
+        Returns the items of a Python list of `values`, as source text. Values that
+        follow a pattern can share one item, a generator, so there may be fewer items
+        than values.
         """
         ...
 

@@ -35,7 +35,7 @@ def captured(function):
         if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in values):
             _tell(function.__name__)
             return function(self, *values)
-        # What a layer saves for its backward is a list among its results.
+        # Results may be lists, such as the tensors that a layer saves for its backward.
         return tree_map_only(
             torch.Tensor, torch.clone, _compiled(function)(self, *values)
         )

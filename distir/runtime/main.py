@@ -32,7 +32,7 @@ def load_package():
     # The modules here are found through the package, and hide no others.
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != here]
     name = "distributed_program"
-    # Of a package that this process imported before.
+    # Removes modules of a package that this process imported before.
     for known in [m for m in sys.modules if m.startswith(f"{name}.")]:
         del sys.modules[known]
     spec = importlib.util.spec_from_file_location(

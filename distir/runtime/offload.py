@@ -17,8 +17,9 @@ class Offloaded(NamedTuple):
 
 def offload(x):
     """
-    Returns a copy of `x` in the host's memory, which is pinned so that the device
-    copies without the host. A tensor on the CPU is not copied.
+    Returns `x` in the host's memory, with its original device. A tensor on another
+    device is copied to pinned memory, so that the device copies without the host; a
+    tensor on the CPU is not copied.
     """
     if x.device.type == "cpu":
         return Offloaded(x, x.device)

@@ -177,7 +177,7 @@ def save(path, tensors):
         with partial.open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.flush()
-            # Space that is not there when mapped memory is written ends the process.
+            # Without reserved disk space, writing mapped memory could kill the process.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, start + offset)
             else:

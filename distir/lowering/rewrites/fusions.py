@@ -30,7 +30,7 @@ from distir.program import functions
 from distir.transforms.patterns.identity import drop_identity
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
 
-# In this order: what a later one looks for may be part of what an earlier one takes.
+# The order matters: an earlier fusion may need ops that a later one would take.
 _FUSIONS: tuple[Pattern, ...] = (
     fuse_flattened_linear,
     fuse_linear,

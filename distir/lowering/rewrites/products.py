@@ -166,7 +166,7 @@ def fuse_multiply_add(op: OnnxOp) -> bool:
         multiply = producer(product, "Mul")
         if multiply is None or not used_once(product):
             continue
-        # A number is a Python number for Mul, and would have to be a tensor here.
+        # A scalar is a Python number for Mul, but addcmul needs a tensor.
         if any(not known_shape(factor) for factor in multiply.operands):
             continue
         x, y = multiply.operands

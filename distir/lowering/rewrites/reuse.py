@@ -61,7 +61,7 @@ def reuse_operands(module: ModuleOp) -> None:
 
 def _add_in_place(op: Operation, memory: OwnMemory) -> None:
     type_ = op.results[0].type
-    # A number may be one of Python.
+    # A scalar may be a Python number, which has no memory to reuse.
     if not known_shape(op.results[0]):
         return
     if not isinstance(element_type(op.results[0]), AnyFloat):
@@ -112,7 +112,7 @@ class OwnMemory:
             self._trace(function)
         entry = entry_function(module)
         for function in reversed(self.functions):
-            # A compiler or a graph has places of its own for arguments.
+            # Compiled functions and CUDA graphs have their own memory for arguments.
             if function is not entry and COMPILED not in function.attributes:
                 self._given |= set(filter(self._is_given, function.args))
 
@@ -136,7 +136,7 @@ class OwnMemory:
         supersede(op, new)
         old, result = op.results[0], new.results[0]
         self._places[new] = self._places.pop(op)
-        # What the result was known by stays a name of its memory.
+        # The origins of the old result stay those of the new one.
         self._roots[result] = self._roots.pop(old)
         for root in frozenset[Root]().union(*map(self._roots.__getitem__, op.operands)):
             self._users[root] = [new if u is op else u for u in self._users[root]]

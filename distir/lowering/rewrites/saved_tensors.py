@@ -76,7 +76,7 @@ class _Interface:
         self.every = every
         self.calls = every[function]
 
-    # What goes out
+    # Results
 
     def bundle_results(self) -> bool:
         """
@@ -166,7 +166,7 @@ class _Interface:
                 return None
         return frozenset(found.items()) or None
 
-    # What comes in
+    # Arguments
 
     def _origin(self, value: SSAValue) -> Hashable:
         """

@@ -139,7 +139,7 @@ class Loop:
             elif position in run.given:
                 values = run.given[position]
                 if any(method.key(v) in self.given_away for v in values):
-                    # The list is the last to hold them, and gives each away.
+                    # Only the list holds the values, and each iteration removes one.
                     name = method.names.fresh(method.plural(value), "values")
                     items = ", ".join(method.listed(values))
                     self.prepared.append(f"{name} = [{items}]")

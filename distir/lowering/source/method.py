@@ -50,7 +50,7 @@ class Method:
             for key in self._needed(statement):
                 self.last_use[key] = i
 
-    # What statements need
+    # Values that statements need
 
     def _needed(self, statement: Statement) -> set[Key]:
         if not isinstance(statement, CallRun):

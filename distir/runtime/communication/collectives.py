@@ -218,7 +218,7 @@ def start_permute(x, group, shift=1):
         dist.P2POp(dist.isend, packed, target),
         dist.P2POp(dist.irecv, received, source),
     ]
-    # What is sent stays in memory until it is with its receiver.
+    # A sent tensor stays in memory until its receiver has it.
     return Arriving(
         dist.batch_isend_irecv(transfers),
         partial(_unpacked, received, x.dtype, x.shape),

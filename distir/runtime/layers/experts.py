@@ -34,7 +34,7 @@ def expert_places(ids, experts, capacity, shards, places):
     slot = torch.where(kept, shard % shards * places + place, -1)
     slots = torch.empty_like(slot).scatter(0, order, slot)
     slots = slots.reshape(groups, choices, tokens).transpose(1, 2)
-    # One row more, for choices that have none.
+    # An additional last row is for choices without a row.
     row = (shard % shards * groups + group) * places + place
     row = torch.where(kept, row, shards * groups * places)
     rows = ids.new_full((shards * groups * places + 1,), -1)
@@ -62,7 +62,7 @@ def dispatch(x, slots, rows, weights):
     groups, tokens, width = x.shape
     choices, places, count = slots.shape[2], rows.shape[2], rows.numel()
     numbers = _numbers(slots, places).reshape(-1)
-    # What has no row goes to one behind the last.
+    # Choices without a row go to an additional last row.
     numbers = torch.where(numbers < 0, count, numbers)
     choice = torch.arange(len(numbers), device=x.device)
     source = choice.new_zeros(count + 1).scatter(0, numbers, choice)[:-1]

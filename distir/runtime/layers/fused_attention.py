@@ -111,7 +111,7 @@ def _kernel_of(query, key, value, mask, is_causal):
     Returns the name of the CUDA kernel that supports these tensors, "flash" or
     "efficient", or an empty text if there is none.
     """
-    # Not what PyTorch prefers, which may be a third kernel (cuDNN's).
+    # PyTorch's own choice may be a third kernel (cuDNN's).
     known = torch.backends.cuda
     given = known.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
     if known.can_use_flash_attention(given):
@@ -151,7 +151,7 @@ class Attention:
         self.is_causal = is_causal
         self.mask = None if mask is None else self._added(mask)
         if is_causal and mask is not None and query.is_cuda:
-            # Its kernels take a mask or a causal flag, not both.
+            # CUDA kernels take a mask or a causal flag, not both.
             self.mask = self.mask.masked_fill(self._seen().logical_not(), -torch.inf)
             self.is_causal = False
         if positions is not None:
@@ -285,7 +285,7 @@ class Attention:
             )
             found = [x[..., : self.query.shape[3]] for x in found]
         if kernel == "efficient":
-            # Its rows come in groups of 32; those that are no queries have infinite sums.
+            # Rows come in groups of 32; rows after the last query have infinite sums.
             padded = F.pad(sums, [0, -lengths[0] % 32], value=torch.inf)
             none = torch.zeros((), dtype=torch.int64, device=dy.device)
             bias = self._bias()

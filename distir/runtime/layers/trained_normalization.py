@@ -30,7 +30,7 @@ def layer_norm(x, scale, bias=None, *, epsilon):
 def layer_norm_grad(dy, x, scale, mean, inverse, bias=True):
     """Returns the gradients of the input, the scale and, if `bias`, the bias."""
     weight = _wide(scale)
-    # The last operand only says what a bias looks like.
+    # The last operand stands for the bias; only its type matters.
     found = aten.native_layer_norm_backward(
         *(_wide(dy), _wide(x), scale.shape, mean, inverse, weight, weight),
         [True, True, bias],

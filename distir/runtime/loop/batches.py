@@ -473,7 +473,7 @@ def _code(path):
     spec = importlib.util.spec_from_file_location(f"data_{Path(path).stem}", path)
     code = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = code
-    # Worker processes look for what lies beside it too.
+    # Worker processes import modules from the file's folder, too.
     sys.path.insert(0, str(Path(path).resolve().parent))
     with _failures(path):
         spec.loader.exec_module(code)

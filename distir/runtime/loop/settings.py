@@ -63,7 +63,7 @@ class StepSettings:
         return self.least + (full - self.least) * left
 
     def changes(self):
-        """Whether the settings differ from the program's own in any step."""
+        """Whether a warm-up, a decay or values of steps are set."""
         return bool(self.warmup or self.decay != "none" or self.given)
 
 

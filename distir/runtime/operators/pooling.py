@@ -10,7 +10,7 @@ from ..devices import here
 def _out_size(size, kernel, stride, dilation, before, after, ceil):
     reach = dilation * (kernel - 1) + 1
     free = size + before + after - reach
-    # ONNX rounds toward 0: a window that lacks less than a stride exists.
+    # ONNX rounds toward 0: a window exists if less than a stride is missing.
     count = (-(-free // stride) if ceil or free < 0 else free // stride) + 1
     if ceil and (count - 1) * stride >= size + before:
         count -= 1  # a window must not begin behind the data
@@ -83,7 +83,7 @@ def max_pool(
     places = torch.arange(x.shape[0] * x.shape[1], device=here()).unsqueeze(1) * size
     places = (places + spatial.reshape(-1)).reshape(x.shape)
     where = _windows(places, kernel, strides, dilations, before, counts, -1)
-    # What pads the data may be as large as all of it, and is never chosen.
+    # Padding may be as large as the data, but must never be chosen.
     windows = torch.where(where < 0, least, windows)
     is_largest = (windows == windows.amax(-1, keepdim=True)) | (windows != windows)
     best = (is_largest & (where >= 0)).to(torch.uint8).argmax(-1, keepdim=True)

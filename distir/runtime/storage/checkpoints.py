@@ -496,7 +496,7 @@ class Checkpoint:
                     continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
-                # A checkpoint does not hold the zeros that a tensor is filled up with.
+                # Checkpoints do not contain the zeros of the padding.
                 made = torch.zeros if spec.padded or spec.flattened else torch.empty
                 part = made(shape, dtype=spec.dtype, device="cpu")
                 found[spec.name] = part

@@ -51,12 +51,12 @@ _CLASSES = {
     },
     (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"): "",
     (f"{_DCP}.filesystem", "_StorageInfo"): "_StorageInfo",
-    # Where PyTorch 2.2 and before have two of them.
+    # PyTorch 2.2 and earlier have two of the classes here.
     (f"{_SHARDS}.sharded_tensor.metadata", "TensorProperties"): "TensorProperties",
     (f"{_SHARDS}.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"): "",
     ("torch", "Size"): "Size",
     ("torch.serialization", "_get_layout"): "",
-    # Where the checkpoint was written.
+    # The path that the checkpoint was written to.
     **{
         (module, f"{pure}{kind}Path"): ""
         for module in ("pathlib", "pathlib._local")
@@ -176,7 +176,7 @@ class _Unpickler(pickle.Unpickler):
             )
         if (module, name) == ("collections", "OrderedDict"):
             return type("OrderedDict", (dict,), {})
-        # Of this pickle alone, as a pickle may change the classes that it is given.
+        # New classes for each pickle, because a pickle may change its classes.
         return self._made.setdefault(
             (module, name),
             type(name, (_Said,), {"kind": _CLASSES[module, name]}),

@@ -86,7 +86,7 @@ class StoredTensor:
     def part(self, spec, mesh, rank):
         """Reads the part of argument `spec` that process `rank` of the mesh has."""
         shape = runtime.local_shape(spec, mesh)
-        # A checkpoint does not hold the zeros that a tensor is filled up with.
+        # Checkpoints do not contain the zeros of the padding.
         made = torch.zeros if spec.padded or spec.flattened else torch.empty
         part = made(shape, dtype=self.dtype, device="cpu")
         wanted = {self._key: checkpoints.Stored(spec, mesh, rank, part)}
