@@ -418,8 +418,8 @@ class TorchTarget(Target):
     """
     Prints the `program.py` of the package that `distir lower` writes, followed by its
     `tables.py`. `program.py` has one class per distinct rank.
-    `distir.lowering.torch_package.write_package` writes a package that also contains
-    the code to run them.
+    `distir.lowering.torch_package.write_package` writes a whole package, including the
+    code that runs these files.
     """
 
     name = "torch"

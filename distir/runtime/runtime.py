@@ -444,8 +444,8 @@ def check_compiler(backend):
 
 def body_of(program, rank, device):
     """
-    Returns the program of process `rank`, made on `device`. Every process must make all
-    meshes.
+    Returns the program of process `rank`, made on `device`. Makes all meshes, so every
+    process must call it at the same time.
     """
     meshes = {
         name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()

@@ -16,7 +16,10 @@ except ImportError:  # PyTorch for CPUs brings none
 
 _BLOCK = 1024
 _LARGEST = 1 << 31
-"""The limit of elements in a part: positions in a part are 32-bit integers."""
+"""
+The number of elements from which a part is too large for the kernel, whose positions in
+a part are 32-bit integers.
+"""
 _ROWS = 4
 """The largest number of rows of a layout that the kernel supports."""
 

@@ -123,7 +123,7 @@ class _Gru:
     def through(self, layer, dnew):
         """
         Returns the gradients of the last gate's product, of the reset gate and of the
-        state.
+        state, given `dnew`, the gradient of the last gate before its tanh.
         """
         return dnew * self.reset, dnew * self.right, 0
 

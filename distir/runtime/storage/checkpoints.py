@@ -243,8 +243,8 @@ class Saver:
 
 def _emptied(folder, partial):
     """
-    Makes an empty folder `partial` in `folder`. Returns None, or the error as text if
-    it cannot.
+    Removes the remains of unfinished checkpoints in `folder` and makes an empty folder
+    `partial`. Returns None, or the error as text if it cannot.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
